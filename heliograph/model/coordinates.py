@@ -1,0 +1,169 @@
+"""Coordinates: where an entry was first published, and the vector of what a region holds of each origin.
+
+Is: values, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.intake`).
+Invariants: a prefix only grows; the missing ranges of an origin are disjoint, ascending, apart, and at or below its prefix; a range is half-open
+at its lower end: (after, through]. Origins of one region with different epochs or incarnations are components of their own.
+
+An encoded vector, big endian:
+
+    u8 version (1), u16 origins, each:
+        u32 region, u32 epoch, u64 incarnation, i64 ledger, i64 entry, u16 missing, each: 4 x i64 (after, through)
+
+Source: docs/protocols/links.md, "Origin, coordinate, vector".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.positions import BEFORE_ALL, Position
+
+Origin = tuple[int, int, int]
+"""(region number, region epoch, incarnation)."""
+Coordinate = tuple[Origin, Position]
+"""Origin, and the position of the first publish there."""
+Range = tuple[Position, Position]
+"""(after, through]: every position above the first, up to and with the second."""
+
+VERSION = 1
+MISSING_MAX = 1024
+_ORIGIN = struct.Struct(">IIQqqH")
+_RANGE = struct.Struct(">qqqq")
+
+
+class Vector:
+    """Origin -> prefix, and the ranges below it that are missing (lost, trimmed, expired, skipped by an admin)."""
+
+    __slots__ = ("_missing", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix: dict[Origin, Position] = {}
+        self._missing: dict[Origin, list[Range]] = {}
+
+    def prefix(self, origin: Origin) -> Position:
+        """BEFORE_ALL where nothing of `origin` is held."""
+        return self._prefix.get(origin, BEFORE_ALL)
+
+    def missing(self, origin: Origin) -> tuple[Range, ...]:
+        return tuple(self._missing.get(origin, ()))
+
+    def holds(self, origin: Origin, position: Position) -> bool:
+        """Whether `position` is at or below the prefix and in no missing range."""
+        if position > self.prefix(origin):
+            return False
+        return not any(after < position <= through for after, through in self._missing.get(origin, ()))
+
+    def advance(self, origin: Origin, through: Position) -> None:
+        """The prefix moves up to `through`; never back."""
+        if through > self._prefix.get(origin, BEFORE_ALL):
+            self._prefix[origin] = through
+
+    def skip(self, origin: Origin, after: Position, through: Position) -> None:
+        """The prefix moves up to `through`, and what lies above both `after` and the old prefix is missing."""
+        low = max(after, self.prefix(origin))
+        if through <= low:
+            return
+        ranges = self._missing.setdefault(origin, [])
+        if ranges and ranges[-1][1] == low:
+            ranges[-1] = (ranges[-1][0], through)
+        else:
+            ranges.append((low, through))
+        if len(ranges) > MISSING_MAX:  # the two oldest become one: it names too much, never too little
+            ranges[:2] = [(ranges[0][0], ranges[1][1])]
+        self._prefix[origin] = through
+
+    def fill(self, origin: Origin, after: Position, through: Position) -> None:
+        """Entries beat a SKIP: (after, through] is missing no more. The prefix stays."""
+        ranges = self._missing.get(origin)
+        if not ranges:
+            return
+        kept: list[Range] = []
+        for low, high in ranges:
+            if high <= after or through <= low:
+                kept.append((low, high))
+                continue
+            if low < after:
+                kept.append((low, after))
+            if through < high:
+                kept.append((through, high))
+        if kept:
+            self._missing[origin] = kept
+        else:
+            del self._missing[origin]
+
+    def merge(self, other: Vector) -> None:
+        """Raises each prefix to the other's, where that is higher; its missing ranges above the old prefix come along."""
+        for origin, prefix in other._prefix.items():
+            old = self.prefix(origin)
+            for after, through in other._missing.get(origin, ()):
+                if through > old:
+                    self.advance(origin, max(after, old))
+                    self.skip(origin, after, through)
+            self.advance(origin, prefix)
+
+    def copy(self) -> Vector:
+        twin = Vector()
+        twin._prefix = dict(self._prefix)
+        twin._missing = {origin: list(ranges) for origin, ranges in self._missing.items()}
+        return twin
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(sorted(self._prefix))
+
+    def __len__(self) -> int:
+        return len(self._prefix)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vector) and self._prefix == other._prefix and self._missing == other._missing
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        parts = []
+        for origin in self:
+            holes = "".join(f" -({a[0]}:{a[1]}, {b[0]}:{b[1]}]" for a, b in self.missing(origin))
+            ledger, entry = self._prefix[origin]
+            parts.append(f"{origin[0]}.{origin[1]}.{origin[2]:x} {ledger}:{entry}{holes}")
+        return f"Vector({'; '.join(parts)})"
+
+    def encode(self) -> bytes:
+        out = [struct.pack(">BH", VERSION, len(self._prefix))]
+        for origin in self:
+            ranges = self._missing.get(origin, [])
+            out.append(_ORIGIN.pack(*origin, *self._prefix[origin], len(ranges)))
+            out += [_RANGE.pack(*after, *through) for after, through in ranges]
+        return b"".join(out)
+
+    @classmethod
+    def decode(cls, blob: bytes | bytearray | memoryview) -> Vector:
+        """Raises CorruptData where the bytes are no vector that keeps the invariants."""
+        vector = cls()
+        try:
+            version, origins = struct.unpack_from(">BH", blob)
+            if version != VERSION:
+                raise CorruptData(f"vector: format {version} is not known here (this version reads format {VERSION})")
+            at = 3
+            for _ in range(origins):
+                region, epoch, incarnation, ledger, entry, count = _ORIGIN.unpack_from(blob, at)
+                at += _ORIGIN.size
+                origin, ranges = (region, epoch, incarnation), []
+                low: Position | None = None
+                for _ in range(count):
+                    a, b, c, d = _RANGE.unpack_from(blob, at)
+                    at += _RANGE.size
+                    if (a, b) >= (c, d) or (low is not None and (a, b) <= low) or (c, d) > (ledger, entry):
+                        raise CorruptData("vector: missing ranges overlap, run backwards, or lie above the prefix")
+                    low = (c, d)
+                    ranges.append(((a, b), (c, d)))
+                if origin in vector._prefix:
+                    raise CorruptData("vector: an origin appears twice")
+                vector._prefix[origin] = (ledger, entry)
+                if ranges:
+                    vector._missing[origin] = ranges
+        except struct.error as error:
+            raise CorruptData(f"vector: {error}") from error
+        if at != len(blob):
+            raise CorruptData(f"vector: {len(blob) - at} bytes too many")
+        return vector

@@ -1,0 +1,15 @@
+"""Positions: where an entry lies in one region. Plain tuples, because they pile up.
+
+A position is (ledger, entry). Coordinates (where an entry was first published) are in `heliograph.model.coordinates`.
+"""
+
+from __future__ import annotations
+
+Position = tuple[int, int]
+"""(ledger id, entry id)."""
+
+BEFORE_ALL: Position = (-1, -1)
+"""Before every entry: the mark-delete position of a cursor that has acknowledged nothing."""
+
+AFTER_ALL: Position = ((1 << 63) - 1, (1 << 63) - 1)
+"""After every entry: Pulsar's "latest"."""

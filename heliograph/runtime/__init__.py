@@ -1,0 +1,1 @@
+"""The ports to the machine. With the event loop, these are all that a simulator replaces."""
