@@ -1,0 +1,193 @@
+"""`make bench-peers`: the same load on heliograph and on a real Apache Pulsar, interleaved in one run; medians of ratios.
+
+Is: one connection, frames built beforehand, a window of 2,000 small or 48 large entries; the official client where it is the subject.
+Isn't: a test; nothing here fails on a number, but `--check` exits 1 where a promised ratio is missed.
+Both keep two copies, both fsynced, on one disk. CPU is user and system time of all server processes, an entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.servers import Heliograph, Pulsar, Server, rest
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`command`: module and arguments, {port}, {there}, and {topic} filled in. `want`: {figure: (bound, "min" or "max")} of the ratio ours/theirs."""
+
+    name: str
+    command: tuple[str, ...]
+    figure: str
+    unit: str
+    want: tuple[tuple[str, float, str], ...] = ()
+    size: int = 0
+
+
+RAW, CLIENT = "benchmarks.raw_client", "benchmarks.client_cases"
+ONE = (
+    Case("unbatched 100 B", (RAW, "{port}", "{topic}", "100", "400000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
+    Case("unbatched 1 KB", (RAW, "{port}", "{topic}", "1024", "250000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
+    Case("unbatched 64 KB", (RAW, "{port}", "{topic}", "65536", "6000", "48"), "rate", "MB/s", size=65536),
+    Case("unbatched 128 KB", (RAW, "{port}", "{topic}", "131072", "3000", "48"), "rate", "MB/s", size=131072),
+    Case("official client batched 100 B", (CLIENT, "batched", "{port}", "{topic}", "100", "600000"), "rate", "msgs/s"),
+    Case("official client batched 1 KB", (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"), "rate", "msgs/s"),
+    Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s"),
+    Case("sync publish 1 KB p50", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p50_ms", "ms", (("p50_ms", 1.0, "max"),)),
+    Case("sync publish 1 KB p99", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p99_ms", "ms"),
+    Case("publish to receive at 1,000/s p50", (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}"), "p50_ms", "ms", (("p50_ms", 0.3, "max"),)),
+)
+LINK = (
+    Case("link, unbatched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "40000", "{there}", "0"), "rate", "entries/s"),
+    Case("link, batched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "150000", "{there}", "1"), "rate", "msgs/s"),
+    Case("link, 128 KB", (CLIENT, "link", "{port}", "{topic}", "131072", "2000", "{there}", "0"), "rate", "MB/s", size=131072),
+    Case("link, publish here to receive there p50", (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}"), "p50_ms", "ms"),
+)
+
+
+def measure(server: Server, case: Case, topic: str) -> dict[str, float]:
+    """One run of one case: rate (or MB/s), percentiles, and `cpu` in µs an entry."""
+    ports = [service for service, _ in server.regions.values()]
+    words = [w.format(port=ports[0], there=ports[-1], topic=topic) for w in case.command]
+    before = server.cpu_s()
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise SystemExit(f"{case.name} on {server.kind}: {done.stderr[-1500:]}")
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    figures["cpu"] = (server.cpu_s() - before) / figures["entries"] * 1e6
+    if "seconds" in figures:
+        figures["rate"] = figures["entries"] / figures["seconds"] * (case.size / 1e6 if case.size else 1)
+    return figures
+
+
+def middle(results: list[tuple[dict[str, float], dict[str, float]]], side: int, figure: str) -> float:
+    return median(pair[side][figure] for pair in results)
+
+
+def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, topics: str, console: Console) -> tuple[Table, list[str]]:
+    table = Table(title=f"medians of {rounds} interleaved rounds", title_justify="left")
+    for column in ("case", "heliograph", "pulsar", "ratio", "CPU µs/entry", "pulsar's", "ratio"):
+        table.add_column(column, justify="left" if column == "case" else "right")
+    missed: list[str] = []
+    for number, case in enumerate(cases):
+        results: list[tuple[dict[str, float], dict[str, float]]] = []
+        with console.status(case.name):
+            for i in range(rounds):
+                topic = f"{topics}/bench-{number}-{i}"
+                results.append((measure(ours, case, topic), measure(theirs, case, topic)))
+        ratios = {f: median(a[f] / b[f] for a, b in results if b[f]) for f in (case.figure, "cpu") if any(b[f] for _, b in results)}
+        table.add_row(
+            case.name,
+            f"{middle(results, 0, case.figure):,.2f} {case.unit}",
+            f"{middle(results, 1, case.figure):,.2f}",
+            f"{ratios.get(case.figure, 0):.2f}",
+            f"{middle(results, 0, 'cpu'):.1f}",
+            f"{middle(results, 1, 'cpu'):.1f}",
+            f"{ratios.get('cpu', 0):.2f}",
+        )
+        console.print(f"{case.name}: ratio {ratios.get(case.figure, 0):.2f}, CPU ratio {ratios.get('cpu', 0):.2f}")
+        for figure, bound, kind in case.want:
+            if (ratios[figure] < bound) if kind == "min" else (ratios[figure] > bound):
+                missed.append(f"{case.name}: {figure} ratio {ratios[figure]:.2f}, promised {'at least' if kind == 'min' else 'at most'} {bound}")
+    return table, missed
+
+
+def pair_of_pulsars(folder: Path) -> Server:
+    """Two real clusters that replicate to each other, as one server."""
+    a, b = Pulsar(folder / "pa", "a"), Pulsar(folder / "pb", "b")
+    for here, (name, there) in ((a, ("b", b)), (b, ("a", a))):
+        service, web = next(iter(there.regions.values()))
+        url = f"http://127.0.0.1:{next(iter(here.regions.values()))[1]}/admin/v2"
+        rest("PUT", f"{url}/clusters/{name}", {"serviceUrl": f"http://127.0.0.1:{web}", "brokerServiceUrl": f"pulsar://127.0.0.1:{service}"})
+    for server in (a, b):
+        url = f"http://127.0.0.1:{next(iter(server.regions.values()))[1]}/admin/v2"
+        rest("PUT", f"{url}/tenants/geo", {"adminRoles": [], "allowedClusters": ["a", "b"]})
+        rest("PUT", f"{url}/namespaces/geo/both", {"replication_clusters": ["a", "b"]})
+
+    class Pair(Server):
+        kind = "pulsar"
+
+        def pids(self) -> list[int]:
+            return a.pids() + b.pids()
+
+        def stop(self) -> None:
+            a.stop()
+            b.stop()
+
+    pair = Pair()
+    pair.regions = {**a.regions, **b.regions}
+    return pair
+
+
+def pair_of_regions(folder: Path) -> Server:
+    server = Heliograph(folder / "hab", ("a", "b"))
+    url = f"http://127.0.0.1:{server.regions['a'][1]}/admin/v2"
+    rest("PUT", f"{url}/tenants/geo", {"adminRoles": [], "allowedClusters": ["a", "b"]})
+    rest("PUT", f"{url}/namespaces/geo/both", {"replication_clusters": ["a", "b"]})
+    return server
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("--no-link", action="store_true", help="without the two-cluster cases")
+    parser.add_argument("--check", action="store_true", help="exit 1 where a promised ratio is missed")
+    options = parser.parse_args()
+    console = Console(width=140)
+
+    def chosen(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+        return tuple(c for c in cases if not options.only or options.only in c.name)
+
+    missed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
+        folder = Path(scratch)
+        servers: list[Server] = []
+        try:
+            if chosen(ONE):
+                servers += [Heliograph(folder / "h"), Pulsar(folder / "p")]
+                ours, theirs = servers
+                time.sleep(3)
+                console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
+                pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
+                console.print(f"idle memory: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")
+                if ours.start_s > theirs.start_s:
+                    missed.append("start takes longer than Pulsar's")
+                if pss > 0.6 * rss:
+                    missed.append("idle memory is over 0.6 of Pulsar's")
+                with console.status("warming the JVM"):
+                    for case in ONE[:2]:
+                        measure(theirs, case, "persistent://public/default/warm")
+                        measure(ours, case, "persistent://public/default/warm")
+                table, more = compare(chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console)
+                missed += more
+                console.print(table)
+                console.print(f"memory after load: PSS {ours.memory_mb('pss'):.0f} MB against RSS {theirs.memory_mb('rss'):.0f} MB")
+                while servers:
+                    servers.pop().stop()
+            if chosen(LINK) and not options.no_link:
+                servers += [pair_of_regions(folder), pair_of_pulsars(folder)]
+                table, more = compare(chosen(LINK), servers[0], servers[1], options.rounds, "persistent://geo/both", console)
+                missed += more
+                console.print(table)
+        finally:
+            for server in servers:
+                server.stop()
+    for sentence in missed:
+        console.print(f"[red]missed[/] {sentence}")
+    sys.exit(1 if missed and options.check else 0)
+
+
+if __name__ == "__main__":
+    main()

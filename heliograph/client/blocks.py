@@ -1,0 +1,102 @@
+"""Reads a topic's local copy as blocks of runs, from a region's admin port: what the topic held at a moment, and any range of it.
+
+Is: a blocking client over the standard library, cheap to import in a Spark worker. Isn't: a consumer; it acknowledges nothing and keeps nothing.
+`GET /heliograph/v1/topics/{tenant}/{namespace}/{topic}/snapshot` answers JSON; `…/blocks?first=L:E&last=L:E` answers blocks
+(`heliograph.wire.run`), one behind another. A broker that does not own the topic redirects to the one that does.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.names import TopicName
+from heliograph.model.positions import Position
+from heliograph.wire.run import Origin, Run, decode_block
+
+_TIMEOUT_S = 60
+_CHUNK_BYTES = 1 << 20
+_BLOCK_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """What a topic held when it was asked.
+
+    ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that were first published there.
+    regions: region number -> name.
+    """
+
+    topic: str
+    ledgers: tuple[tuple[int, int, int], ...]
+    last: Position
+    own: Origin
+    regions: dict[int, str]
+
+
+class BlockReader:
+    """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
+
+    def __init__(self, admin_url: str) -> None:
+        self._base = admin_url.rstrip("/")
+
+    def _open(self, path: str) -> Any:
+        try:
+            return urllib.request.urlopen(self._base + path, timeout=_TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace").strip()
+            if error.code == 404:
+                raise NotFound(f"{self._base}{path}: {reason}") from error
+            raise HeliographError(f"{self._base}{path}: {error.code} {reason}") from error
+        except (urllib.error.URLError, TimeoutError) as error:
+            raise MetadataUnavailable(f"{self._base} does not answer ({error}); is the region up, and is this its admin URL?") from error
+
+    def partitions(self, topic: str) -> int:
+        """0 where the topic is not partitioned."""
+        name = TopicName.parse(topic)
+        with self._open(f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/partitions") as answer:
+            return int(json.load(answer).get("partitions", 0))
+
+    def snapshot(self, topic: str) -> TopicSnapshot:
+        with self._open(f"{_path(topic)}/snapshot") as answer:
+            body = json.load(answer)
+        return TopicSnapshot(
+            topic=str(TopicName.parse(topic)),
+            ledgers=tuple((r["ledger"], r["entries"], r["size_bytes"]) for r in body["ledgers"]),
+            last=(body["last_confirmed"][0], body["last_confirmed"][1]),
+            own=(body["origin"][0], body["origin"][1], body["origin"][2]),
+            regions={int(number): name for number, name in body["regions"].items()},
+        )
+
+    def runs(self, topic: str, first: Position, last: Position) -> Iterator[tuple[int, int, Run]]:
+        """(ledger, first entry, run) from `first` to `last`, both included, in order; memory stays at a few blocks."""
+        path = f"{_path(topic)}/blocks?first={first[0]}:{first[1]}&last={last[0]}:{last[1]}"
+        with self._open(path) as answer:
+            pending = bytearray()
+            while True:
+                while len(pending) >= 8:
+                    size = int.from_bytes(pending[4:8], "big")
+                    if size > _BLOCK_BYTES_MAX or size < 48:
+                        raise CorruptData(f"{topic}: a block of {size} bytes")
+                    if len(pending) < size:
+                        break
+                    block = bytes(pending[:size])
+                    del pending[:size]
+                    yield decode_block(block)
+                chunk = answer.read(_CHUNK_BYTES)
+                if not chunk:
+                    break
+                pending += chunk
+        if pending:
+            raise CorruptData(f"{topic}: the answer ended inside a block")
+
+
+def _path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"/heliograph/v1/topics/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"

@@ -1,0 +1,265 @@
+"""The servers' commands: `standalone`, `up`, `status`, `down`, `wan`, `process`, `demo`.
+
+Is: options, and what a person sees. Isn't: the supervisor (`region_node.instance.supervisor`), which these start and ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.control import call
+from region_node.instance.launch import start_background, stop_background, toxiproxy_path
+from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
+
+DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+_DEFAULT_DATA = Path(".heliograph")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the program. Called by the entry point `heliograph.commands`."""
+    app.command()(standalone)
+    app.command()(up)
+    app.command()(status)
+    app.command()(down)
+    app.command()(demo)
+    wan = typer.Typer(help="Cut and heal the wide-area links of a running instance.", no_args_is_help=True)
+    wan.command("cut")(wan_cut)
+    wan.command("heal")(wan_heal)
+    app.add_typer(wan, name="wan")
+    process = typer.Typer(help="Kill and start single processes of a running instance, to rehearse failures.", no_args_is_help=True)
+    process.command("kill")(process_kill)
+    process.command("start")(process_start)
+    app.add_typer(process, name="process")
+
+
+# -- starting and stopping --------------------------------------------------------------------------------------------
+
+
+def standalone(
+    data: DataOption = _DEFAULT_DATA,
+    service_port: Annotated[int, typer.Option(help="Where Pulsar clients connect.", min=1, max=65535)] = 6650,
+    admin_port: Annotated[int, typer.Option(help="Where the admin REST listens.", min=1, max=65535)] = 8080,
+    brokers: Annotated[int, typer.Option(help="Broker processes; they share the two ports.", min=1, max=16)] = 1,
+    bookies: Annotated[int, typer.Option(help="Bookie processes; each entry is kept by two.", min=2, max=16)] = 2,
+) -> None:
+    """One region with everything on this machine, in the foreground until Ctrl-C.
+
+    Tenant `public` and namespace `default` are ready, no authentication; clients connect to pulsar://127.0.0.1:6650.
+    """
+    data = data.resolve()
+    wanted = {"brokers": {"standalone": brokers}, "bookies": bookies, "wan": "none", "service_port": service_port, "admin_port": admin_port}
+    plan = _plan(data, ["standalone"], wanted, standalone=True)
+    region = plan.regions[0]
+    if (region.service_port, region.admin_port) != (service_port, admin_port):
+        region_ports = {"service_port": service_port, "admin_port": admin_port}
+        raise ConfigError(
+            f"the data folder {data} belongs to an instance on ports {region.service_port} and {region.admin_port}, not on "
+            f"{region_ports['service_port']} and {region_ports['admin_port']}: give those, or another folder with --data"
+        )
+    _run_supervisor(data, plan, lambda: _say_standalone(data, plan))
+
+
+def _say_standalone(data: Path, plan: InstancePlan) -> None:
+    region = plan.regions[0]
+    console = Console()
+    console.print(f"[bold]heliograph standalone is ready[/]  service pulsar://127.0.0.1:{region.service_port}  admin http://127.0.0.1:{region.admin_port}")
+    console.print(f"data and logs in {data}; Ctrl-C stops it")
+
+
+def up(
+    data: DataOption = _DEFAULT_DATA,
+    regions: Annotated[str, typer.Option(help="Names, comma separated.")] = "us,eu,ap",
+    wan: Annotated[str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")] = "default",
+    brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
+    bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
+    json_output: JsonOption = False,
+) -> None:
+    """Start an instance of several regions on this machine, and leave it running.
+
+    Prints where each region is. `heliograph status` shows it again, `heliograph down` stops it; a second `up` on the same folder continues.
+    """
+    data = data.resolve()
+    names = [name.strip() for name in regions.split(",") if name.strip()]
+    plan = _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan})
+    start_background(data, Console(stderr=True, quiet=json_output))
+    answer = call(data, "status")
+    if json_output:
+        typer.echo(json.dumps(answer))
+    else:
+        _show(answer, data, plan)
+
+
+def _broker_counts(text: str, regions: list[str]) -> dict[str, int]:
+    """`2`, or `us=2,eu=1`; regions not named get one."""
+    try:
+        if text.isdigit():
+            return dict.fromkeys(regions, int(text))
+        given = {name.strip(): int(count) for name, _, count in (part.partition("=") for part in text.split(","))}
+    except ValueError as error:
+        raise ConfigError(f"--brokers {text}: expected a number, or counts by region such as us=2,eu=1") from error
+    unknown = sorted(set(given) - set(regions))
+    if unknown:
+        raise ConfigError(f"--brokers {text}: no region {', '.join(unknown)} in --regions {','.join(regions)}")
+    return {name: given.get(name, 1) for name in regions}
+
+
+def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone: bool = False) -> InstancePlan:
+    """The plan of the folder, or a new one. Raises ConfigError where the folder holds another instance."""
+    plan = load_plan(data)
+    if plan is None:
+        if data.exists() and any(p.name not in ("lock", "logs") for p in data.iterdir()):
+            raise ConfigError(f"the folder {data} is not empty and holds no instance of heliograph: choose another with --data")
+        plan = make_plan(regions, standalone=standalone, **wanted)
+        try:
+            save_plan(data, plan)
+        except OSError as error:
+            raise ConfigError(f"the data folder {data} cannot be written ({error.strerror}); choose another with --data") from error
+        return plan
+    have = [r.name for r in plan.regions]
+    if plan.standalone != standalone or have != regions:
+        kind = "a standalone" if plan.standalone else f"an instance of regions {','.join(have)}"
+        raise ConfigError(f"the data folder {data} belongs to {kind}: start it as that, or give another folder with --data")
+    counts = {r.name: len(r.brokers) for r in plan.regions}
+    if counts != wanted["brokers"] or any(len(r.bookies) != wanted["bookies"] for r in plan.regions) or plan.wan != wanted["wan"]:
+        bookies = len(plan.regions[0].bookies)
+        shape = ",".join(f"{name}={count}" for name, count in counts.items())
+        raise ConfigError(
+            f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan {plan.wan}: "
+            "give the same, or another folder with --data"
+        )
+    return plan
+
+
+def _run_supervisor(data: Path, plan: InstancePlan, announce: Any) -> None:
+    """In the foreground; returns after Ctrl-C or `heliograph down`."""
+    from region_node.instance.supervisor import InstanceLock, Supervisor
+
+    console = Console(stderr=True)
+    lock = InstanceLock(data)
+
+    async def main() -> None:
+        with console.status("starting") as spinner:
+            supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text))
+
+            async def ready() -> None:
+                spinner.stop()
+                announce()
+
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, supervisor.stop)
+            await supervisor.run(ready)
+
+    try:
+        asyncio.run(main())
+    finally:
+        lock.release()
+    console.print("stopped")
+
+
+def down(data: DataOption = _DEFAULT_DATA) -> None:
+    """Stop a running instance; its data stays."""
+    data = data.resolve()
+    with Console(stderr=True).status("stopping"):
+        stop_background(data)
+    typer.echo("stopped")
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def status(data: DataOption = _DEFAULT_DATA, json_output: JsonOption = False) -> None:
+    """Show regions, processes, and links with their backlog and age."""
+    data = data.resolve()
+    answer = call(data, "status")
+    if json_output:
+        typer.echo(json.dumps(answer))
+        return
+    plan = load_plan(data)
+    assert plan is not None
+    _show(answer, data, plan)
+
+
+def _show(answer: dict[str, Any], data: Path, plan: InstancePlan) -> None:
+    console = Console()
+    table = Table(title=f"instance in {data}", title_justify="left")
+    for column in ("region", "service", "admin", "process", "pid", "port", "state"):
+        table.add_column(column)
+    for name, region in answer["regions"].items():
+        for i, row in enumerate(region["processes"]):
+            place = (name, region["service_url"], region["admin_url"]) if i == 0 else ("", "", "")
+            state = "[green]up[/]" if row["ready"] else "[red]down[/]"
+            table.add_row(*place, row["name"], str(row["pid"] or "-"), str(row["port"]), state + (f", restarted {row['restarts']}x" if row["restarts"] else ""))
+    console.print(table)
+    if answer.get("wan"):
+        proxies = ", ".join(f"{pair} {address}" for pair, address in answer["wan"]["links"].items())
+        console.print(f"wide-area links through Toxiproxy at {answer['wan']['toxiproxy']}: {proxies}")
+    if answer["links"]:
+        console.print(links_table(answer["links"]))
+
+
+def links_table(links: list[dict[str, Any]]) -> Table:
+    """One row a link and topic."""
+    table = Table(title="links", title_justify="left")
+    for column in ("link", "topic", "state", "cause"):
+        table.add_column(column)
+    for column in ("backlog msgs", "backlog bytes", "age s", "out msgs/s"):
+        table.add_column(column, justify="right")
+    for link in sorted(links, key=lambda x: (x["topic"], x["source"], x["target"])):
+        state = "[green]connected[/]" if link["connected"] else f"[red]{link['state']}[/]"
+        numbers = (str(link["backlog_messages"]), str(link["backlog_bytes"]), f"{link['age_s']:.1f}", f"{link.get('rate_out', 0.0):.0f}")
+        table.add_row(f"{link['source']} → {link['target']}", link["topic"], state, link.get("cause") or "", *numbers)
+    return table
+
+
+# -- failures on purpose ----------------------------------------------------------------------------------------------
+
+OneWay = Annotated[bool, typer.Option("--one-way", help="Only connections that SOURCE opens to TARGET.")]
+
+
+def wan_cut(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way: OneWay = False) -> None:
+    """Cut all links between two regions, until `heliograph wan heal`."""
+    names = call(data.resolve(), "cut", source=source, target=target, both=not one_way)["proxies"]
+    typer.echo(f"cut: {', '.join(names)}")
+
+
+def wan_heal(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way: OneWay = False) -> None:
+    """Heal what `wan cut` cut."""
+    names = call(data.resolve(), "heal", source=source, target=target, both=not one_way)["proxies"]
+    typer.echo(f"healed: {', '.join(names)}")
+
+
+def process_kill(name: str, data: DataOption = _DEFAULT_DATA) -> None:
+    """Kill a process (SIGKILL) by its name in `heliograph status`, and keep it down."""
+    typer.echo(f"killed {name}, process {call(data.resolve(), 'kill', process=name)['pid']}")
+
+
+def process_start(name: str, data: DataOption = _DEFAULT_DATA) -> None:
+    """Start a process that was killed."""
+    typer.echo(f"{name} is up, process {call(data.resolve(), 'start', process=name)['pid']}")
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data folder and its logs.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long each publishing phase lasts.", min=2, max=600)] = 8,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark job on the local copy of ap.")] = True,
+) -> None:
+    """Three regions on this machine: publish and consume in each, cut a link, kill a bookie and a broker, compare every copy.
+
+    Leaves no process, port, or folder behind; exit code 1 if any check failed.
+    """
+    from region_node.demo import run_demo
+
+    raise typer.Exit(run_demo(keep=keep, phase_s=seconds, with_spark=spark))
+
+

@@ -1,0 +1,56 @@
+"""The supervisor as a process of its own: what `heliograph up` leaves running.
+
+Is: `python -m region_node.instance.background DATA FD`; progress, readiness, or the reason of a failure go to FD, one JSON line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from heliograph.model.errors import ConfigError, HeliographError
+from region_node.instance.launch import toxiproxy_path
+from region_node.instance.layout import load_plan
+from region_node.instance.supervisor import InstanceLock, Supervisor
+
+
+def main() -> None:
+    data, report = Path(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(report, False)
+
+    def say(**fields: object) -> None:
+        with contextlib.suppress(OSError):
+            os.write(report, json.dumps(fields).encode() + b"\n")
+
+    async def run() -> None:
+        plan = load_plan(data)
+        if plan is None:
+            raise ConfigError(f"no instance in {data}")
+        supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text))
+
+        async def ready() -> None:
+            say(ready=True)
+            os.close(report)
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, supervisor.stop)
+        await supervisor.run(ready)
+
+    try:
+        lock = InstanceLock(data)
+        asyncio.run(run())
+        lock.release()
+    except HeliographError as error:
+        print(f"heliograph: {error}", file=sys.stderr, flush=True)
+        say(error=str(error))
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

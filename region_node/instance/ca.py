@@ -1,0 +1,110 @@
+"""The instance's own certificate authority: one root, one leaf for each role of each region.
+
+Is: issuing, on this machine, into the data folder. Isn't: a secret store; keys lie in files of mode 0600.
+The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter `config` alone.
+Source: RFC 5280; leaves carry subject and authority key ids and key usage, so that strict X.509 verification accepts them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+ROLES = ("replicator", "config")
+_YEARS = 10
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def ensure_certificates(folder: Path, regions: list[str]) -> None:
+    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    root_path, key_path = folder / "ca.pem", folder / "ca.key"
+    if root_path.exists() and key_path.exists():
+        root = x509.load_pem_x509_certificate(root_path.read_bytes())
+        loaded = serialization.load_pem_private_key(key_path.read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        root_key = loaded
+    else:
+        root_key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"), x509.NameAttribute(NameOID.COMMON_NAME, "instance CA")])
+        root = (
+            _builder(name, name, root_key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(authority=True), critical=True)
+            .sign(root_key, hashes.SHA256())
+        )
+        _write(key_path, _key_bytes(root_key), 0o600)
+        _write(root_path, root.public_bytes(serialization.Encoding.PEM), 0o644)
+    for region in regions:
+        for role in ROLES:
+            leaf_path = folder / f"{role}.{region}.pem"
+            if not leaf_path.exists():
+                _issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key")
+
+
+def _issue(root: x509.Certificate, root_key: ec.EllipticCurvePrivateKey, role: str, region: str, leaf_path: Path, key_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+            x509.NameAttribute(NameOID.COMMON_NAME, f"{role}.{region}"),
+        ]
+    )
+    names = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    issuer_id = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    leaf = (
+        _builder(subject, root.subject, key)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(root_key, hashes.SHA256())
+    )
+    _write(key_path, _key_bytes(key), 0o600)
+    _write(leaf_path, leaf.public_bytes(serialization.Encoding.PEM), 0o644)

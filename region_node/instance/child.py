@@ -1,0 +1,31 @@
+"""Starts one process of an instance so that it ends when its supervisor does, even where that was killed.
+
+Is: a few lines before the role's own entry point (or, with `--exec`, before another program). Isn't: anything the role needs.
+Source: prctl(2), PR_SET_PDEATHSIG; it survives exec.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            sys.exit("the supervisor is gone")
+    if sys.argv[1:2] == ["--exec"]:
+        os.execv(sys.argv[2], sys.argv[2:])
+    from region_node.process import main as process_main
+
+    process_main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Where everything of an instance on this machine lies: regions, nodes, ports, folders, wide-area links; and the settings of each process.
+
+Is: the plan, made once, kept in `instance.json` in the data folder, so that a second start continues where the first was.
+Isn't: running anything. Invariants: a port is never given twice; the plan of an existing data folder is not changed by other options.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.model.names import check_name
+
+FORMAT = 1
+HOST = "127.0.0.1"
+ROUND_TRIPS_MS = {("us", "eu"): 80, ("us", "ap"): 150, ("eu", "ap"): 200}
+_OTHER_ROUND_TRIP_MS = 120
+_JITTER_SHARE = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class NodePlan:
+    """One process. `ports`: by what listens there."""
+
+    name: str
+    region: str
+    roles: list[str]
+    ports: dict[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class RegionPlan:
+    """`service_port` and `admin_port` are what a client is told; with several brokers all of them listen there."""
+
+    name: str
+    number: int
+    service_port: int
+    admin_port: int
+    brokers: list[NodePlan]
+    bookies: list[NodePlan]
+    metadata: NodePlan
+
+
+@dataclass(slots=True, kw_only=True)
+class WanLink:
+    """One direction: connections that `source` opens to `target`, for a node's port there."""
+
+    name: str
+    source: str
+    target: str
+    kind: str
+    node: str
+    port: int
+    upstream: int
+    round_trip_ms: int
+    jitter_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class InstancePlan:
+    """The whole instance. `wan`: `none`, or the name of the profile its links were made from."""
+
+    regions: list[RegionPlan]
+    wan: str = "none"
+    links: list[WanLink] = field(default_factory=list)
+    toxiproxy_port: int = 0
+    standalone: bool = False
+    format: int = FORMAT
+
+    def region(self, name: str) -> RegionPlan:
+        for region in self.regions:
+            if region.name == name:
+                return region
+        raise ConfigError(f"no region {name!r} here; there are {', '.join(r.name for r in self.regions)}")
+
+    def nodes(self) -> list[NodePlan]:
+        return [n for r in self.regions for n in (r.metadata, *r.bookies, *r.brokers)]
+
+
+class Ports:
+    """Hands out free loopback ports; each is bound once here, so that none is given twice."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def free(self) -> int:
+        while True:
+            with socket.socket() as probe:
+                probe.bind((HOST, 0))
+                port: int = probe.getsockname()[1]
+            if port not in self._given:
+                self._given.add(port)
+                return port
+
+    def claim(self, port: int, what: str, option: str) -> int:
+        """Raises ConfigError where somebody listens there."""
+        if port in self._given:
+            raise ConfigError(f"port {port} would be used twice; give {what} another one with {option}")
+        check_free(port, what, option)
+        self._given.add(port)
+        return port
+
+
+def check_free(port: int, what: str, option: str) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ConfigError(f"port {port} ({what}) is taken: stop what listens there, or choose another with {option}") from error
+
+
+def round_trips(profile: str, regions: list[str]) -> dict[tuple[str, str], tuple[int, int]]:
+    """(region, region) -> (round trip ms, jitter ms) for each pair. `profile`: default, or a JSON file like {"us-eu": {"rtt_ms": 80, "jitter_ms": 4}}."""
+    table: dict[frozenset[str], tuple[int, int]] = {frozenset(k): (v, round(v * _JITTER_SHARE)) for k, v in ROUND_TRIPS_MS.items()}
+    if profile != "default":
+        try:
+            rows = json.loads(Path(profile).read_text())
+            for pair, row in rows.items():
+                a, _, b = pair.partition("-")
+                table[frozenset((a, b))] = (int(row["rtt_ms"]), int(row.get("jitter_ms", 0)))
+        except OSError as error:
+            raise ConfigError(f"--wan {profile}: {error.strerror}; it takes default, none, or a JSON file of round trips") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f'--wan {profile}: expected JSON like {{"us-eu": {{"rtt_ms": 80, "jitter_ms": 4}}}} ({error})') from error
+    other = (_OTHER_ROUND_TRIP_MS, round(_OTHER_ROUND_TRIP_MS * _JITTER_SHARE))
+    return {(a, b): table.get(frozenset((a, b)), other) for a, b in combinations(regions, 2)}
+
+
+def make_plan(
+    regions: list[str],
+    *,
+    brokers: dict[str, int],
+    bookies: int,
+    wan: str,
+    service_port: int = 0,
+    admin_port: int = 0,
+    standalone: bool = False,
+) -> InstancePlan:
+    """A new plan; ports of 0 mean any free one."""
+    if not regions or len(set(regions)) != len(regions):
+        raise ConfigError("--regions wants names, each once, such as us,eu,ap")
+    for name in regions:
+        try:
+            check_name("region", name)
+        except NotAllowed as error:
+            raise ConfigError(f"--regions: {error}") from error
+    if not 2 <= bookies <= 16:
+        raise ConfigError("--bookies must be 2 to 16: each entry is kept by two of them")
+    if any(not 1 <= count <= 16 for count in brokers.values()):
+        raise ConfigError("--brokers must be 1 to 16")
+    ports = Ports()
+    plan = InstancePlan(regions=[], wan=wan, standalone=standalone)
+    for number, name in enumerate(regions, 1):
+        service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
+        admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
+        alone = brokers[name] == 1
+        plan.regions.append(
+            RegionPlan(
+                name=name,
+                number=number,
+                service_port=service,
+                admin_port=admin,
+                brokers=[
+                    NodePlan(
+                        name=f"{name}-broker-{i}",
+                        region=name,
+                        roles=["broker"],
+                        ports={
+                            "service": service if alone else ports.free(),
+                            "admin": admin if alone else ports.free(),
+                            "link": ports.free() if len(regions) > 1 else 0,
+                        },
+                    )
+                    for i in range(brokers[name])
+                ],
+                bookies=[NodePlan(name=f"{name}-bookie-{i}", region=name, roles=["bookie"], ports={"bookie": ports.free()}) for i in range(bookies)],
+                metadata=NodePlan(
+                    name=f"{name}-meta-0",
+                    region=name,
+                    roles=["meta", "config"],
+                    ports={"meta": ports.free(), "config": ports.free(), "raft": ports.free() if len(regions) > 1 else 0},
+                ),
+            )
+        )
+    if wan != "none" and len(regions) > 1:
+        plan.toxiproxy_port = ports.free()
+        _plan_links(plan, round_trips(wan, regions), ports)
+    return plan
+
+
+def _plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports) -> None:
+    for a, b in trips:
+        for source, target in ((a, b), (b, a)):
+            region = plan.region(target)
+            ends = [("link", n, n.ports["link"]) for n in region.brokers] + [("config", region.metadata, region.metadata.ports["raft"])]
+            for kind, node, upstream in ends:
+                plan.links.append(
+                    WanLink(
+                        name=f"{kind}.{source}-{target}.{node.name}",
+                        source=source,
+                        target=target,
+                        kind=kind,
+                        node=node.name,
+                        port=ports.free(),
+                        upstream=upstream,
+                        round_trip_ms=trips[a, b][0],
+                        jitter_ms=trips[a, b][1],
+                    )
+                )
+
+
+def reach(plan: InstancePlan, source: str, kind: str, node: NodePlan) -> int:
+    """The port where `source` reaches `node`'s link or raft listener: a proxy's, or the node's own."""
+    for link in plan.links:
+        if (link.source, link.kind, link.node) == (source, kind, node.name):
+            return link.port
+    return node.ports["link" if kind == "link" else "raft"]
+
+
+# -- the data folder --------------------------------------------------------------------------------------------------
+
+
+def plan_path(data: Path) -> Path:
+    return data / "instance.json"
+
+
+def load_plan(data: Path) -> InstancePlan | None:
+    """The plan of an existing data folder, or None. Raises ConfigError for another format."""
+    try:
+        fields: dict[str, Any] = json.loads(plan_path(data).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ConfigError(f"{plan_path(data)} is not readable ({error}); restore it, or choose another folder with --data") from error
+    if fields.get("format") != FORMAT:
+        raise ConfigError(
+            f"the data folder {data} has format {fields.get('format')}, this version of heliograph reads format {FORMAT}: "
+            "run the version that wrote it, or choose another folder with --data"
+        )
+    regions = [
+        RegionPlan(
+            **{
+                **r,
+                "brokers": [NodePlan(**n) for n in r["brokers"]],
+                "bookies": [NodePlan(**n) for n in r["bookies"]],
+                "metadata": NodePlan(**r["metadata"]),
+            }
+        )
+        for r in fields.pop("regions")
+    ]
+    return InstancePlan(**{**fields, "regions": regions, "links": [WanLink(**x) for x in fields["links"]]})
+
+
+def save_plan(data: Path, plan: InstancePlan) -> None:
+    """Durable before it is seen: written beside, synced, renamed."""
+    data.mkdir(parents=True, exist_ok=True)
+    scratch = plan_path(data).with_suffix(".new")
+    with scratch.open("w") as file:
+        json.dump(asdict(plan), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.rename(plan_path(data))
+
+
+def check_ports(plan: InstancePlan) -> None:
+    """Before anything starts: each port that this plan wants is free."""
+    for region in plan.regions:
+        check_free(region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder")
+        check_free(region.admin_port, f"admin of region {region.name}", "--admin-port in a new --data folder")
+
+
+def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, Any]:
+    """What one process is told, as JSON."""
+    region = plan.region(node.region)
+    folder = data / "tls"
+    many = len(plan.regions) > 1
+    settings: dict[str, Any] = {
+        "format": FORMAT,
+        "region": node.region,
+        "node_id": node.name,
+        "data_dir": str(data / node.region / node.name.removeprefix(f"{node.region}-")),
+        "roles": node.roles,
+        "bind": HOST,
+        "meta": [f"{HOST}:{region.metadata.ports['meta']}"],
+        "config": [f"{HOST}:{region.metadata.ports['config']}"],
+        "tls": {
+            "ca": str(folder / "ca.pem"),
+            "replicator_cert": str(folder / f"replicator.{node.region}.pem"),
+            "replicator_key": str(folder / f"replicator.{node.region}.key"),
+            "config_cert": str(folder / f"config.{node.region}.pem"),
+            "config_key": str(folder / f"config.{node.region}.key"),
+        }
+        if many
+        else None,
+    }
+    if "broker" in node.roles:
+        shared = len(region.brokers) > 1
+        settings["broker"] = {
+            "port": node.ports["service"],
+            "admin_port": node.ports["admin"],
+            "link_port": node.ports["link"],
+            "shared_port": region.service_port if shared else 0,
+            "shared_admin_port": region.admin_port if shared else 0,
+            "listeners": {
+                f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}" for other in plan.regions if other.name != node.region
+            },
+            "advertised_host": HOST,
+        }
+    if "bookie" in node.roles:
+        settings["bookie"] = {"port": node.ports["bookie"], "bookie_id": node.name}
+    if "meta" in node.roles:
+        settings["meta_node"] = {"node_id": node.name, "port": node.ports["meta"], "peers": {node.name: f"{HOST}:{node.ports['meta']}"}}
+    if "config" in node.roles:
+        peers = {r.name: f"{HOST}:{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}" for r in plan.regions}
+        settings["config_node"] = {"node_id": node.region, "port": node.ports["config"], "raft_port": node.ports["raft"], "peers": peers}
+    return settings
+
+
+def link_urls(plan: InstancePlan, target: RegionPlan) -> dict[str, list[str]]:
+    """Source region -> where its links look topics up in `target`."""
+    return {
+        source.name: [f"pulsar+ssl://{HOST}:{reach(plan, source.name, 'link', n)}" for n in target.brokers]
+        for source in plan.regions
+        if source is not target
+    }

@@ -1,0 +1,418 @@
+"""The supervisor: owns the processes of one instance on this machine, from their start to their end.
+
+Is: starting them, restarting what dies (with backoff, unless told otherwise), provisioning regions once, answering `status` and `down`.
+Isn't: on the path of any message; if it dies, its processes end with it, and a new start continues from the data folder.
+Invariants: one supervisor a data folder (a lock); what it started is ended by it, by process id, and by nothing else's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import aiohttp
+from global_config.admin import ConfigAdmin
+
+from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.client import MetaClient
+from heliograph.runtime.clock import SystemClock, system_rng
+from region_node.instance.ca import ensure_certificates
+from region_node.instance.layout import HOST, InstancePlan, NodePlan, RegionPlan, check_ports, link_urls, node_settings
+from region_node.instance.toxiproxy import Proxy, Toxiproxy
+
+READY_S = 60.0
+STOP_S = 20.0
+_BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
+_STEADY_S = 30.0
+_LOG_TAIL_LINES = 6
+
+Progress = Callable[[str], None]
+
+
+class InstanceLock:
+    """The lock of a data folder. Raises ConfigError where another supervisor has it."""
+
+    def __init__(self, data: Path) -> None:
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            self._file: IO[str] = (data / "lock").open("a+")
+        except OSError as error:
+            raise ConfigError(f"the data folder {data} cannot be used ({error.strerror}); choose another with --data") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise ConfigError(f"the data folder {data} is in use by a running instance: `heliograph down --data {data}` stops it") from error
+
+    def release(self) -> None:
+        self._file.close()
+
+
+@dataclass(slots=True)
+class Child:
+    """One process: what it is, and how it is doing."""
+
+    name: str
+    region: str
+    roles: list[str]
+    command: list[str]
+    ports: dict[str, int]
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    held: bool = False
+    """Not restarted when it dies: somebody wants it down."""
+    deaths: int = 0
+    restarts: int = 0
+    started_at: float = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None and self.process.returncode is None else None
+
+
+class Supervisor:
+    """All processes of one instance. `run` returns when it was told to stop; raises ConfigError where the start failed."""
+
+    def __init__(self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress) -> None:
+        self._data, self._plan, self._toxiproxy, self._progress = data, plan, toxiproxy, progress
+        self._children: dict[str, Child] = {}
+        self._stopping = asyncio.Event()
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._failure: ConfigError | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Starts all, calls `ready`, serves until `stop`, ends all; whatever happens, nothing it started stays."""
+        server: asyncio.Server | None = None
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            start = asyncio.ensure_future(self._start())
+            await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not start.done():
+                start.cancel()
+                with contextlib.suppress(asyncio.CancelledError, HeliographError):
+                    await start
+                return
+            await start
+            server = await self._serve_control()
+            await ready()
+            await stopped
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            stopped.cancel()
+            if server is not None:
+                server.close()
+                with contextlib.suppress(OSError):
+                    (self._data / "control.json").unlink()
+            await self._end_all()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def _start(self) -> None:
+        check_ports(self._plan)
+        if len(self._plan.regions) > 1:
+            ensure_certificates(self._data / "tls", [r.name for r in self._plan.regions])
+        (self._data / "logs").mkdir(exist_ok=True)
+        if self._plan.links:
+            await self._start_wan()
+        for node in self._plan.nodes():
+            self._children[node.name] = self._child(node)
+        total = len(self._children)
+        self._progress(f"starting {total} processes")
+        for child in self._children.values():
+            await self._spawn(child)
+        waiting = [asyncio.ensure_future(c.ready.wait()) for c in self._children.values()]
+        failed = asyncio.ensure_future(self._stopping.wait())
+        try:
+            everything = asyncio.ensure_future(asyncio.wait(waiting))
+            provision = asyncio.ensure_future(self._provision())
+            done, _ = await asyncio.wait({everything, failed}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+            if everything not in done:
+                late = [c.name for c in self._children.values() if not c.ready.is_set()]
+                raise self._failure or ConfigError(f"not ready within {READY_S:.0f} s: {', '.join(late)}; their logs are in {self._data / 'logs'}")
+            self._progress("provisioning")
+            await provision
+        finally:
+            failed.cancel()
+            for task in waiting:
+                task.cancel()
+        self._progress("ready")
+
+    async def _end_all(self) -> None:
+        """Brokers first, so that they close their ledgers; then the rest; whoever does not end in time is killed."""
+        self._stopping.set()
+        for child in self._children.values():
+            child.held = True
+        order = [("broker",), ("bookie",), ("meta", "config"), ("toxiproxy",)]
+        for roles in order:
+            group = [c for c in self._children.values() if c.roles[0] in roles and c.pid is not None]
+            for child in group:
+                _send(child, signal.SIGTERM)
+            exits = [asyncio.ensure_future(c.process.wait()) for c in group if c.process is not None]
+            if exits:
+                _, late = await asyncio.wait(exits, timeout=STOP_S)
+                if late:
+                    for child in group:
+                        _send(child, signal.SIGKILL)
+                    await asyncio.wait(late)
+        for watcher in list(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _child(self, node: NodePlan) -> Child:
+        folder = self._data / "settings"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{node.name}.json"
+        path.write_text(json.dumps(node_settings(self._data, self._plan, node), indent=1))
+        command = [sys.executable, "-m", "region_node.instance.child", "--role", ",".join(node.roles), "--settings", str(path)]
+        return Child(node.name, node.region, node.roles, command, {k: v for k, v in node.ports.items() if v})
+
+    async def _spawn(self, child: Child) -> None:
+        child.ready.clear()
+        child.started_at = time.monotonic()
+        with (self._data / "logs" / f"{child.name}.log").open("ab") as log:
+            child.process = await asyncio.create_subprocess_exec(
+                *child.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                cwd=self._data,
+            )
+        watcher = asyncio.ensure_future(self._watch(child, child.process))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+
+    async def _watch(self, child: Child, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if b'"ready"' in line:
+                child.ready.set()
+        code = await process.wait()
+        if self._stopping.is_set() or child.held:
+            return
+        if not child.ready.is_set() and child.deaths == 0 and code == 2:
+            self._failure = ConfigError(f"{child.name} could not start: {self._log_tail(child)}")
+            self._stopping.set()
+            return
+        if time.monotonic() - child.started_at > _STEADY_S:
+            child.deaths = 0
+        delay = _BACKOFF_S[min(child.deaths, len(_BACKOFF_S) - 1)]
+        child.deaths += 1
+        _log("process.died", name=child.name, code=code, restart_in_s=delay)
+        await asyncio.sleep(delay)
+        if not self._stopping.is_set() and not child.held:
+            child.restarts += 1
+            await self._spawn(child)
+
+    def _log_tail(self, child: Child) -> str:
+        try:
+            lines = (self._data / "logs" / f"{child.name}.log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return " / ".join(lines[-1:]) or "it said nothing"
+
+    # -- wide-area links ----------------------------------------------------------------------------------------------
+
+    async def _start_wan(self) -> None:
+        if self._toxiproxy is None or not self._toxiproxy.exists():
+            raise ConfigError("Toxiproxy's server is not here: run `make setup` in the checkout, or start with --wan none")
+        self._progress("starting the wide-area links")
+        port = self._plan.toxiproxy_port
+        child = Child("toxiproxy", "", ["toxiproxy"], [str(self._toxiproxy), "-host", HOST, "-port", str(port)], {"toxiproxy": port})
+        child.command = [sys.executable, "-m", "region_node.instance.child", "--exec", *child.command]
+        self._children[child.name] = child
+        await self._spawn(child)
+        client = Toxiproxy(f"{HOST}:{port}")
+        for _ in range(200):
+            try:
+                await asyncio.to_thread(client.version)
+                break
+            except OSError:
+                await asyncio.sleep(0.05)
+        else:
+            raise ConfigError(f"Toxiproxy did not answer on port {port}: {self._log_tail(child)}")
+        await asyncio.to_thread(self._make_proxies, client)
+        child.ready.set()
+
+    def _make_proxies(self, client: Toxiproxy) -> None:
+        links = self._plan.links
+        client.populate([Proxy(x.name, f"{HOST}:{x.port}", f"{HOST}:{x.upstream}", True) for x in links])
+        for link in links:
+            client.latency(link.name, link.round_trip_ms // 2, link.jitter_ms // 2)
+
+    def _wan_client(self) -> Toxiproxy:
+        if not self._plan.links:
+            raise ConfigError("this instance was started without wide-area links (--wan none)")
+        return Toxiproxy(f"{HOST}:{self._plan.toxiproxy_port}")
+
+    def _wan(self, verb: str, source: str, target: str, both: bool) -> list[str]:
+        """Cuts or heals what `source` opens to `target` (and the other way); returns the proxies' names."""
+        for name in (source, target):
+            self._plan.region(name)
+        client = self._wan_client()
+        pairs = {(source, target), (target, source)} if both else {(source, target)}
+        names = [x.name for x in self._plan.links if (x.source, x.target) in pairs]
+        for name in names:
+            (client.cut if verb == "cut" else client.heal)(name)
+        return names
+
+    # -- provisioning -------------------------------------------------------------------------------------------------
+
+    async def _provision(self) -> None:
+        """Writes the regions, and `public/default`, into the global configuration; repeated starts change only what differs."""
+        home = self._plan.regions[0]
+        await self._children[home.metadata.name].ready.wait()
+        store = MetaClient([f"{HOST}:{home.metadata.ports['config']}"], clock=SystemClock(), rng=system_rng())
+        try:
+            admin = ConfigAdmin(store)
+            for region in self._plan.regions:
+                await admin.ensure_region(self._region_info(region))
+            names = tuple(r.name for r in self._plan.regions)
+            with contextlib.suppress(AlreadyExists):
+                await admin.create_tenant("public", TenantInfo(admin_roles=(), allowed_regions=names))
+            with contextlib.suppress(AlreadyExists):
+                await admin.create_namespace("public/default", NamespacePolicies(regions=names))
+        finally:
+            store.close()
+
+    def _region_info(self, region: RegionPlan) -> RegionInfo:
+        return RegionInfo(
+            name=region.name,
+            number=region.number,
+            service_url=f"pulsar://{HOST}:{region.service_port}",
+            admin_url=f"http://{HOST}:{region.admin_port}",
+            link_urls=link_urls(self._plan, region),
+        )
+
+    # -- control ------------------------------------------------------------------------------------------------------
+
+    async def _serve_control(self) -> asyncio.Server:
+        """A loopback port that takes one JSON line and answers one; the token keeps other users of the machine out."""
+        token = secrets.token_hex(16)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                request = json.loads(await asyncio.wait_for(reader.readline(), 5))
+                if not secrets.compare_digest(str(request.pop("token", "")), token):
+                    answer: dict[str, Any] = {"error": "wrong token"}
+                else:
+                    answer = await self._control(request)
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+            except (ValueError, OSError, TimeoutError):
+                pass
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, HOST, 0)
+        path = self._data / "control.json"
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"port": server.sockets[0].getsockname()[1], "token": token, "pid": os.getpid()}, file)
+        return server
+
+    async def _control(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            match request.get("verb"):
+                case "status":
+                    return await self.status()
+                case "stop":
+                    self.stop()
+                    return {"ok": True}
+                case "cut" | "heal" as verb:
+                    names = await asyncio.to_thread(self._wan, verb, str(request["source"]), str(request["target"]), bool(request.get("both", True)))
+                    return {"ok": True, "proxies": names}
+                case "kill":
+                    child = self._find(request)
+                    child.held, pid = True, child.pid
+                    _send(child, signal.SIGKILL)
+                    return {"ok": True, "pid": pid}
+                case "start":
+                    child = self._find(request)
+                    child.held = False
+                    if child.pid is None:
+                        child.restarts += 1
+                        await self._spawn(child)
+                        await asyncio.wait_for(child.ready.wait(), READY_S)
+                    return {"ok": True, "pid": child.pid}
+                case other:
+                    return {"error": f"no verb {other!r}"}
+        except (HeliographError, KeyError, TimeoutError, OSError) as error:
+            return {"error": str(error) or type(error).__name__}
+
+    def _find(self, request: dict[str, Any]) -> Child:
+        try:
+            return self._children[str(request["process"])]
+        except KeyError as error:
+            raise ConfigError(f"no process {request.get('process')!r}; there are {', '.join(self._children)}") from error
+
+    async def status(self) -> dict[str, Any]:
+        """What `heliograph status --json` prints."""
+        regions: dict[str, Any] = {}
+        links: list[dict[str, Any]] = []
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
+            asked = [(r, n) for r in self._plan.regions for n in r.brokers if self._children.get(n.name) and self._children[n.name].pid]
+            answers = await asyncio.gather(*(_ask(http, f"http://{HOST}:{n.ports['admin']}/heliograph/v1/status") for _, n in asked))
+        for region in self._plan.regions:
+            regions[region.name] = {
+                "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "admin_url": f"http://{HOST}:{region.admin_port}",
+                "processes": [self._process_row(n) for n in (region.metadata, *region.bookies, *region.brokers)],
+            }
+        for answer in answers:
+            links += (answer or {}).get("links", [])
+        proxies = {f"{x.source}-{x.target}": f"{HOST}:{x.port}" for x in self._plan.links if x.kind == "link"}
+        toxiproxy = self._children.get("toxiproxy")
+        wan = {"toxiproxy": f"{HOST}:{self._plan.toxiproxy_port}", "pid": toxiproxy.pid, "links": proxies} if toxiproxy is not None else None
+        return {"regions": regions, "links": links, "wan": wan, "supervisor": {"pid": os.getpid(), "data": str(self._data)}}
+
+    def _process_row(self, node: NodePlan) -> dict[str, Any]:
+        child = self._children[node.name]
+        return {
+            "role": "+".join(node.roles),
+            "name": node.name,
+            "pid": child.pid,
+            "port": next(iter(child.ports.values())),
+            "ports": child.ports,
+            "ready": child.ready.is_set() and child.pid is not None,
+            "restarts": child.restarts,
+        }
+
+
+async def _ask(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
+    try:
+        async with http.get(url) as answer:
+            body: dict[str, Any] = await answer.json()
+            return body if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None
+
+
+def _send(child: Child, number: signal.Signals) -> None:
+    if child.process is not None and child.process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.process.send_signal(number)
+
+
+def _log(event: str, **fields: object) -> None:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(json.dumps({"at": stamp, "event": event, **fields}), file=sys.stderr, flush=True)

@@ -1,0 +1,94 @@
+"""The plan of an instance: ports, links, settings; what is kept, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.layout import check_ports, link_urls, load_plan, make_plan, node_settings, round_trips, save_plan
+
+
+def test_ports_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
+    plan = make_plan(["us", "eu", "ap"], brokers={"us": 2, "eu": 1, "ap": 1}, bookies=3, wan="default")
+    given = Counter(port for node in plan.nodes() for port in node.ports.values() if port)
+    given.update(link.port for link in plan.links)
+    given.update([plan.toxiproxy_port, plan.regions[0].service_port, plan.regions[0].admin_port])
+    assert max(given.values()) == 1
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+
+
+def test_each_direction_has_its_own_proxy_for_links_and_for_the_configuration() -> None:
+    plan = make_plan(["us", "eu", "ap"], brokers={"us": 2, "eu": 1, "ap": 1}, bookies=2, wan="default")
+    kinds = Counter((x.kind, x.source, x.target) for x in plan.links)
+    assert kinds[("link", "eu", "us")] == 2 and kinds[("link", "us", "eu")] == 1
+    assert all(kinds[("config", a, b)] == 1 for a in ("us", "eu", "ap") for b in ("us", "eu", "ap") if a != b)
+    assert {x.round_trip_ms for x in plan.links if {x.source, x.target} == {"us", "eu"}} == {80}
+    broker = plan.region("us").brokers[1]
+    listeners = node_settings(Path("/d"), plan, broker)["broker"]["listeners"]
+    urls = link_urls(plan, plan.region("us"))
+    assert listeners["link-eu"] == urls["eu"][1] and listeners["link-ap"] == urls["ap"][1]
+    peers = node_settings(Path("/d"), plan, plan.region("us").metadata)["config_node"]["peers"]
+    assert peers["us"].endswith(str(plan.region("us").metadata.ports["raft"]))
+    assert peers["eu"].endswith(str(next(x.port for x in plan.links if (x.kind, x.source, x.target) == ("config", "us", "eu"))))
+
+
+def test_without_wan_links_go_straight() -> None:
+    plan = make_plan(["a", "b"], brokers={"a": 1, "b": 1}, bookies=2, wan="none")
+    assert not plan.links and link_urls(plan, plan.region("a"))["b"] == [f"pulsar+ssl://127.0.0.1:{plan.region('a').brokers[0].ports['link']}"]
+
+
+@pytest.mark.parametrize(
+    ("regions", "options", "words"),
+    [
+        ([], {}, "--regions"),
+        (["a", "a"], {}, "each once"),
+        (["a b"], {}, "--regions"),
+        (["a"], {"bookies": 1}, "--bookies"),
+        (["a"], {"brokers": {"a": 0}}, "--brokers"),
+    ],
+)
+def test_wrong_options_are_one_sentence(regions: list[str], options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_plan(regions, **{"brokers": dict.fromkeys(regions, 1), "bookies": 2, "wan": "none", **options})  # type: ignore[arg-type]
+
+
+def test_a_taken_port_is_said_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match=r"taken.*--service-port"):
+            make_plan(["a"], brokers={"a": 1}, bookies=2, wan="none", service_port=taken.getsockname()[1])
+    plan = make_plan(["a"], brokers={"a": 1}, bookies=2, wan="none")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", plan.regions[0].admin_port))
+        taken.listen()
+        with pytest.raises(ConfigError, match="taken"):
+            check_ports(plan)
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    save_plan(tmp_path, make_plan(["a"], brokers={"a": 1}, bookies=2, wan="none"))
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(ConfigError, match=r"format 99.*another folder"):
+        load_plan(tmp_path)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="not readable"):
+        load_plan(tmp_path)
+
+
+def test_round_trips_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "wan.json"
+    path.write_text('{"a-b": {"rtt_ms": 30, "jitter_ms": 2}}')
+    assert round_trips(str(path), ["b", "a", "c"])[("b", "a")] == (30, 2)
+    with pytest.raises(ConfigError, match="--wan"):
+        round_trips(str(tmp_path / "absent"), ["a"])
+    path.write_text('{"a-b": 3}')
+    with pytest.raises(ConfigError, match="rtt_ms"):
+        round_trips(str(path), ["a", "b"])

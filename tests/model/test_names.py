@@ -1,0 +1,38 @@
+"""Names of topics, and the bundles they fall into."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from heliograph.model.errors import NotAllowed
+from heliograph.model.names import TopicName, bundle_of, bundle_range
+
+
+def test_short_and_full_names_are_the_same() -> None:
+    assert str(TopicName.parse("x")) == "persistent://public/default/x"
+    assert TopicName.parse("a/b/c") == TopicName.parse("persistent://a/b/c")
+    assert TopicName.parse("persistent://a/b/c/d").local == "c/d"
+
+
+def test_partitions_know_their_topic() -> None:
+    name = TopicName.parse("persistent://a/b/c").with_partition(3)
+    assert str(name) == "persistent://a/b/c-partition-3"
+    assert name.partition == 3
+    assert str(name.partitioned) == "persistent://a/b/c"
+    assert TopicName.parse("persistent://a/b/c-partition-x").partition == -1
+
+
+@pytest.mark.parametrize("text", ["", "a/b", "http://a/b/c", "persistent://a/b", "persistent://a b/c/d", "persistent://a/b/\x01", "persistent://a/b/"])
+def test_wrong_names_are_refused_with_a_reason(text: str) -> None:
+    with pytest.raises(NotAllowed, match="topic"):
+        TopicName.parse(text)
+
+
+@pytest.mark.parametrize("bundles", [1, 3, 4, 64])
+def test_bundles_cover_all_and_ranges_meet(bundles: int) -> None:
+    assert {bundle_of(f"persistent://a/b/{i}", bundles) for i in range(2000)} == set(range(bundles))
+    ranges = [bundle_range(i, bundles) for i in range(bundles)]
+    assert ranges[0].startswith("0x00000000_") and ranges[-1].endswith("_0xffffffff")
+    assert all(a.split("_")[1] == b.split("_")[0] for a, b in itertools.pairwise(ranges))
