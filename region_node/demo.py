@@ -20,6 +20,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +218,7 @@ class Demo:
         _rest("POST", f"{self.admin['us']}/admin/v2/namespaces/demo/world/deduplication", True)
         _rest("POST", f"{self.admin['us']}/admin/v2/namespaces/demo/world/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
         for region in REGIONS:
-            arrived = _eventually(10, lambda region=region: self._has_namespace(region))
+            arrived = _eventually(10, partial(self._has_namespace, region))
             self.check(arrived, f"namespace demo/world with its policies is in {region} after {time.monotonic() - started:.2f} s")
 
     def _has_namespace(self, region: str) -> bool:

@@ -42,7 +42,7 @@ class EntryRange:
     size_bytes: int
 
 
-class Bundle(InputPartition):  # type: ignore[misc]
+class Bundle(InputPartition):
     """What one task reads."""
 
     def __init__(self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot]) -> None:
@@ -75,7 +75,7 @@ def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tupl
     return bundles
 
 
-class HeliographReader(DataSourceReader):  # type: ignore[misc]
+class HeliographReader(DataSourceReader):
     """Planned once on the driver; `read` runs in a worker for each bundle."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
@@ -125,7 +125,7 @@ class HeliographReader(DataSourceReader):  # type: ignore[misc]
             yield pa.RecordBatch.from_pydict(rows, schema=schema)
 
 
-class HeliographDataSource(DataSource):  # type: ignore[misc]
+class HeliographDataSource(DataSource):
     """`format("heliograph")`."""
 
     @classmethod

@@ -1,0 +1,107 @@
+"""A running instance for a test: started by the command line as a user would, its links bent by Toxiproxy, stopped whatever happens.
+
+Is: a fixture's inside. `toxiproxy-python` lists, cuts, and adds toxics; `region_node.instance.toxiproxy` changes what that package cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pulsar
+from toxiproxy import Toxiproxy as ToxiproxyServer
+
+from region_node.demo import _rest as rest
+from region_node.instance.toxiproxy import Toxiproxy
+
+PROGRAM = str(Path(sys.executable).with_name("heliograph"))
+PATIENCE_S = 60.0
+
+
+def heliograph(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=150)
+    assert not check or done.returncode == 0, f"heliograph {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    return done
+
+
+def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """The first true answer of `good`. Polls, because the other side is another process."""
+    deadline = time.monotonic() + patience_s
+    pause = __import__("threading").Event()
+    while not (answer := good()):
+        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
+        pause.wait(0.05)
+    return answer
+
+
+class Instance:
+    """`heliograph up` on a folder."""
+
+    def __init__(self, data: Path, *, regions: Iterable[str], wan: str, brokers: str = "1", bookies: int = 2) -> None:
+        self.data = data
+        self._arguments = ("--data", str(data), "--regions", ",".join(regions), "--wan", wan, "--brokers", brokers, "--bookies", str(bookies))
+        self.clients: list[Any] = []
+        self.up()
+
+    def up(self) -> None:
+        self.state: dict[str, Any] = json.loads(heliograph("up", *self._arguments, "--json").stdout)
+        if self.state["wan"]:
+            self.server = ToxiproxyServer()
+            self.server.update_api_consumer(*self.state["wan"]["toxiproxy"].split(":"))
+            self.toxiproxy = Toxiproxy(self.state["wan"]["toxiproxy"])
+
+    def down(self) -> None:
+        for client in self.clients:
+            client.close()
+        self.clients = []
+        heliograph("down", "--data", str(self.data))
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(heliograph("status", "--data", str(self.data), "--json").stdout)
+        return answer
+
+    def pids(self) -> list[int]:
+        return [row["pid"] for region in self.status()["regions"].values() for row in region["processes"] if row["pid"]]
+
+    def admin(self, region: str) -> str:
+        return str(self.state["regions"][region]["admin_url"])
+
+    def client(self, region: str) -> Any:
+        client = pulsar.Client(self.state["regions"][region]["service_url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self.clients.append(client)
+        return client
+
+    def namespace(self, name: str, regions: list[str], *, deduplication: bool = True) -> None:
+        """Replicated, kept for ever, seen in every region when this returns."""
+        first = self.admin(regions[0])
+        rest("PUT", f"{first}/admin/v2/namespaces/{name}", {"replication_clusters": regions})
+        rest("POST", f"{first}/admin/v2/namespaces/{name}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        rest("POST", f"{first}/admin/v2/namespaces/{name}/deduplication", deduplication)
+        for region in regions:
+            eventually(lambda region=region: self._has(region, name), f"{name} in {region}")
+
+    def _has(self, region: str, name: str) -> bool:
+        try:
+            return bool(rest("GET", f"{self.admin(region)}/admin/v2/namespaces/{name}/retention").get("retentionSizeInMB") == -1)
+        except Exception:
+            return False
+
+    def read_all(self, region: str, topic: str) -> list[str]:
+        reader = self.client(region).create_reader(topic, pulsar.MessageId.earliest)
+        bodies = []
+        while reader.has_message_available():
+            bodies.append(reader.read_next(timeout_millis=10_000).data().decode())
+        reader.close()
+        return bodies
+
+    def links(self, topic: str) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(row["source"], row["target"]): row for row in self.status()["links"] if row["topic"] == topic}
+
+    def proxies(self, kind: str, source: str, target: str) -> list[Any]:
+        """Toxiproxy's own view, by the public package."""
+        return [p for name, p in self.server.proxies().items() if name.startswith(f"{kind}.{source}-{target}.")]
