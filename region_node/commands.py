@@ -90,13 +90,13 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    plan = _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan})
+    _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan})
     start_background(data, Console(stderr=True, quiet=json_output))
     answer = call(data, "status")
     if json_output:
         typer.echo(json.dumps(answer))
     else:
-        _show(answer, data, plan)
+        _show(answer, data)
 
 
 def _broker_counts(text: str, regions: list[str]) -> dict[str, int]:
@@ -185,21 +185,22 @@ def status(data: DataOption = _DEFAULT_DATA, json_output: JsonOption = False) ->
     if json_output:
         typer.echo(json.dumps(answer))
         return
-    plan = load_plan(data)
-    assert plan is not None
-    _show(answer, data, plan)
+    _show(answer, data)
 
 
-def _show(answer: dict[str, Any], data: Path, plan: InstancePlan) -> None:
+def _show(answer: dict[str, Any], data: Path) -> None:
     console = Console()
-    table = Table(title=f"instance in {data}", title_justify="left")
-    for column in ("region", "service", "admin", "process", "pid", "port", "state"):
-        table.add_column(column)
+    console.print(f"instance in {data}")
     for name, region in answer["regions"].items():
-        for i, row in enumerate(region["processes"]):
-            place = (name, region["service_url"], region["admin_url"]) if i == 0 else ("", "", "")
+        console.print(f"[bold]{name}[/]  service {region['service_url']}  admin {region['admin_url']}")
+    table = Table()
+    for column in ("process", "pid", "port", "state"):
+        table.add_column(column, overflow="fold")
+    for region in answer["regions"].values():
+        for row in region["processes"]:
             state = "[green]up[/]" if row["ready"] else "[red]down[/]"
-            table.add_row(*place, row["name"], str(row["pid"] or "-"), str(row["port"]), state + (f", restarted {row['restarts']}x" if row["restarts"] else ""))
+            restarts = f", restarted {row['restarts']}x" if row["restarts"] else ""
+            table.add_row(row["name"], str(row["pid"] or "-"), str(row["port"]), state + restarts)
     console.print(table)
     if answer.get("wan"):
         proxies = ", ".join(f"{pair} {address}" for pair, address in answer["wan"]["links"].items())
@@ -212,7 +213,7 @@ def links_table(links: list[dict[str, Any]]) -> Table:
     """One row a link and topic."""
     table = Table(title="links", title_justify="left")
     for column in ("link", "topic", "state", "cause"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for column in ("backlog msgs", "backlog bytes", "age s", "out msgs/s"):
         table.add_column(column, justify="right")
     for link in sorted(links, key=lambda x: (x["topic"], x["source"], x["target"])):
@@ -251,7 +252,7 @@ def process_start(name: str, data: DataOption = _DEFAULT_DATA) -> None:
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data folder and its logs.")] = False,
-    seconds: Annotated[float, typer.Option(help="How long each publishing phase lasts.", min=2, max=600)] = 8,
+    seconds: Annotated[float, typer.Option(help="How long each publishing phase lasts.", min=2, max=600)] = 6,
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark job on the local copy of ap.")] = True,
 ) -> None:
     """Three regions on this machine: publish and consume in each, cut a link, kill a bookie and a broker, compare every copy.

@@ -50,6 +50,9 @@ def main() -> None:
         print(f"heliograph: {error}", file=sys.stderr, flush=True)
         say(error=str(error))
         sys.exit(2)
+    except Exception as error:
+        say(error=f"a fault in the supervisor ({type(error).__name__}: {error}); its trace is in logs/supervisor.log")
+        raise
 
 
 if __name__ == "__main__":

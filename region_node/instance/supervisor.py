@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import aiohttp
-from global_config.admin import ConfigAdmin
 
+from global_config.admin import ConfigAdmin
 from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
@@ -135,7 +135,8 @@ class Supervisor:
         total = len(self._children)
         self._progress(f"starting {total} processes")
         for child in self._children.values():
-            await self._spawn(child)
+            if child.process is None:
+                await self._spawn(child)
         waiting = [asyncio.ensure_future(c.ready.wait()) for c in self._children.values()]
         failed = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -221,6 +222,8 @@ class Supervisor:
         if not self._stopping.is_set() and not child.held:
             child.restarts += 1
             await self._spawn(child)
+            if child.roles == ["toxiproxy"]:
+                await self._make_proxies(child)
 
     def _log_tail(self, child: Child) -> str:
         try:
@@ -240,19 +243,23 @@ class Supervisor:
         child.command = [sys.executable, "-m", "region_node.instance.child", "--exec", *child.command]
         self._children[child.name] = child
         await self._spawn(child)
-        client = Toxiproxy(f"{HOST}:{port}")
+        await self._make_proxies(child)
+
+    async def _make_proxies(self, child: Child) -> None:
+        """Waits for Toxiproxy to answer, and gives it all links; also after it was restarted, for it remembers nothing."""
+        client = self._wan_client()
         for _ in range(200):
             try:
-                await asyncio.to_thread(client.version)
+                await asyncio.to_thread(client.proxies)
                 break
             except OSError:
                 await asyncio.sleep(0.05)
         else:
-            raise ConfigError(f"Toxiproxy did not answer on port {port}: {self._log_tail(child)}")
-        await asyncio.to_thread(self._make_proxies, client)
+            raise ConfigError(f"Toxiproxy did not answer on port {self._plan.toxiproxy_port}: {self._log_tail(child)}")
+        await asyncio.to_thread(self._bend, client)
         child.ready.set()
 
-    def _make_proxies(self, client: Toxiproxy) -> None:
+    def _bend(self, client: Toxiproxy) -> None:
         links = self._plan.links
         client.populate([Proxy(x.name, f"{HOST}:{x.port}", f"{HOST}:{x.upstream}", True) for x in links])
         for link in links:

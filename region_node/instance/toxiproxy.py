@@ -44,9 +44,6 @@ class Toxiproxy:
             raise ConfigError(f"toxiproxy {method} {path}: {error.code} {error.read().decode(errors='replace').strip()}") from error
         return json.loads(text) if text else None
 
-    def version(self) -> str:
-        return str(self._call("GET", "/version"))
-
     def proxies(self) -> dict[str, Proxy]:
         return {name: Proxy(name, p["listen"], p["upstream"], p["enabled"]) for name, p in self._call("GET", "/proxies").items()}
 
