@@ -1,0 +1,580 @@
+"""RaftWorld: cores of a Raft group, stepped directly on virtual time, with everything that can go wrong, and clients that write down what they saw.
+
+Is: members (a core, what its disk holds durably, a small key-value machine with client sessions), a network that loses, repeats, delays, reorders,
+and cuts, clocks that run wrong, crashes that lose what was not synced; the invariants of Raft, checked after every step. Isn't: the shell, sockets,
+files: those have simulations of their own.
+Everything follows from the seed. `RaftWorld(seed, core=Mutant).run()` raises Violation.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from geo_tests.sim.raft_history import CONFLICT, FOREVER, Operation, State, is_linearizable
+from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
+from heliograph.raft.log import Log
+from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
+
+FAULTS_S, HEAL_S = 9.0, 6.0
+KEEP_ENTRIES = 3
+CLIENT_TIMEOUT_S = 0.4
+KEYS = ("a", "b")
+
+
+class Violation(AssertionError):
+    """An invariant of Raft does not hold. The text begins with the invariant's name."""
+
+
+class SessionKv:
+    """Registers with versions and, for each client, the last answer: a retried write is answered, not repeated. `digest` stands for all that was applied."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, tuple[bytes, int]] = {}
+        self.answers: dict[str, tuple[int, int]] = {}
+        self.index = self.digest = 0
+
+    def apply(self, index: int, command: bytes) -> tuple[str, int, int]:
+        """Returns (client, sequence, version made or CONFLICT)."""
+        client, sequence, kind, key, value, expected = json.loads(command)
+        last = self.answers.get(client)
+        if last is not None and last[0] >= sequence:
+            return client, sequence, last[1]
+        state = self.table.get(key)
+        if kind == "cas" and (state[1] if state else 0) != expected:
+            answer = CONFLICT
+        else:
+            self.table[key] = (value.encode(), index)
+            answer = index
+        self.answers[client] = (sequence, answer)
+        return client, sequence, answer
+
+    def advance(self, index: int, entry: Entry) -> None:
+        self.index, self.digest = index, zlib.crc32(entry[2] + b"%d %d" % (index, entry[0]), self.digest)
+
+    def snapshot(self) -> bytes:
+        table = {key: [value.decode(), version] for key, (value, version) in self.table.items()}
+        return json.dumps([table, self.answers, self.index, self.digest]).encode()
+
+    def restore(self, blob: bytes) -> None:
+        table, answers, self.index, self.digest = json.loads(blob)
+        self.table = {key: (value.encode(), version) for key, (value, version) in table.items()}
+        self.answers = {client: (sequence, answer) for client, (sequence, answer) in answers.items()}
+
+
+@dataclass
+class DurableState:
+    """What a member's disk holds for sure."""
+
+    term: int = 0
+    vote: str = ""
+    snapshot: SnapshotMeta | None = None
+    blob: bytes = b""
+    base: int = 0
+    base_term: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+    def store(self, batch: Actions, rng: random.Random | None = None) -> None:
+        """rng: power goes during this batch; a prefix of it is kept."""
+        if rng is not None and rng.random() < 0.3:
+            return
+        if batch.hard_state is not None:
+            self.term, self.vote = batch.hard_state
+        if rng is not None and rng.random() < 0.5:
+            return
+        if batch.snapshot is not None:
+            self.snapshot, self.blob = batch.snapshot
+            self.base, self.base_term, self.entries = self.snapshot.index, self.snapshot.term, []
+        if batch.entries:
+            count = len(batch.entries) if rng is None else rng.randrange(len(batch.entries) + 1)
+            if count:
+                self.entries[batch.first_index - self.base - 1 :] = batch.entries[:count]
+
+    def compact(self, meta: SnapshotMeta, blob: bytes) -> None:
+        """A snapshot of the own machine has been stored."""
+        if self.snapshot is None or meta.index > self.snapshot.index:
+            self.snapshot, self.blob = meta, blob
+            if meta.index > self.base:
+                self.base_term = self.entries[meta.index - self.base - 1][0]
+                del self.entries[: meta.index - self.base]
+                self.base = meta.index
+
+    def holds(self, index: int, term: int) -> bool:
+        if index <= self.base:
+            return True
+        return index - self.base <= len(self.entries) and self.entries[index - self.base - 1][0] == term
+
+
+class Member:
+    """One node: its disk outlives its core."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.durable = DurableState()
+        self.lives = 0
+        self.rate, self.offset = 1.0, 0.0
+        self.core: RaftCore | None = None
+        self.kv = SessionKv()
+        self.batches: deque[tuple[Actions, bool]] = deque()  # (actions, not stored yet)
+        self.disk_busy = False
+        self.seen_commit = 0
+        self.led = 0  # the last term in which it was seen to lead
+        self.waiting: dict[tuple[str, int], Callable[[int], None]] = {}
+        self.reads: dict[int, tuple[str, Callable[[State], None]]] = {}
+        self.tick_at = FOREVER
+
+    def now(self, time: float) -> float:
+        return time * self.rate + self.offset
+
+    def set_rate(self, time: float, rate: float) -> None:
+        """From now on its clock runs at another speed; it never jumps back."""
+        self.offset += time * (self.rate - rate)
+        self.rate = rate
+
+
+@dataclass
+class Request:
+    """What a client asks for, as it travels."""
+
+    client: str
+    sequence: int
+    operation: Operation
+    key: str
+
+
+class RaftWorld:
+    """One run. `core`: the class under test, or a mutant of it."""
+
+    def __init__(self, seed: int, *, core: type[RaftCore] = RaftCore) -> None:
+        self.seed, self.core_class = seed, core
+        self.rng = rng = random.Random(f"raft {seed}")
+        self.time = 0.0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+        count = rng.choice((1, 3, 3, 3, 3, 5, 4, 2))
+        names = [f"n{i}" for i in range(count)]
+        learners = ("n9",) if rng.random() < 0.2 else ()
+        self.config = Config(tuple(names), learners)
+        self.alone = count == 1  # it leads before its vote for itself is durable: nobody can have seen that
+        self.members = {name: Member(name) for name in (*names, *learners)}
+        self.settings = CoreSettings(
+            election_timeout_s=rng.choice((0.6, 0.3)),
+            heartbeat_s=0.12,
+            append_bytes_max=rng.choice((100, 400, 10_000)),
+            inflight_appends_max=rng.choice((1, 4, 64)),
+            chunk_bytes=rng.choice((60, 10_000)),
+            read_rounds_max=rng.choice((1, 4)),
+        )
+        self.loss = rng.choice((0.0, 0.02, 0.1, 0.25))
+        self.repetition = rng.choice((0.0, 0.05, 0.2))
+        self.delay_s = rng.choice(((0.001, 0.005), (0.001, 0.05), (0.02, 0.06), (0.001, 0.2), (0.001, 1.0)))
+        self.sync_s = rng.choice(((0.0005, 0.003), (0.001, 0.05), (0.01, 0.2)))
+        self.trouble_s = rng.choice((0.15, 0.4, 1.0))
+        self.cruelty = rng.choice((0.0, 0.01, 0.05))  # chance of a power cut right after something was sent or is about to be stored
+        self.coups = rng.choice((0.0, 0.0, 0.6))  # chance that a new leader does not last
+        self.cut: set[tuple[str, str]] = set()
+        for member in self.members.values():
+            member.rate, member.offset = rng.choice((1.0, 1.0, 0.5, 2.0)), rng.uniform(0, 1000)
+        # what the world knows
+        self.leaders: dict[int, tuple[str, int]] = {}
+        self.entries: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # (index, term) -> (term before, kind, data)
+        self.committed: dict[int, Entry] = {}
+        self.digests: dict[int, int] = {}
+        self.histories: dict[str, list[Operation]] = {key: [] for key in KEYS}
+        self.tokens = 0
+        self.steps = 0
+        self.answered = 0
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for name in self.members:
+            self._start(name)
+        clients = [Client(self, f"c{i}") for i in range(self.rng.choice((3, 5, 8)))]
+        for client in clients:
+            self.after(self.rng.random(), client.next)
+        self.after(self.rng.random(), self._trouble)
+        self._run_until(FAULTS_S)
+        self._heal()
+        done_at: list[float] = []
+        probe = Client(self, "probe")
+        self.after(self.settings.election_timeout_s * 4, probe.last, lambda: done_at.append(self.time))
+        self._run_until(FAULTS_S + HEAL_S)
+        if not done_at:
+            raise Violation("liveness: after healing nothing is committed")
+        self._check_convergence()
+        for key, history in self.histories.items():
+            if not is_linearizable(history):
+                raise Violation(f"linearizability: the history of {key} has no order")
+
+    def after(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        self._number += 1
+        heapq.heappush(self._queue, (self.time + delay, self._number, call, args))
+
+    def _run_until(self, end: float) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= end:
+            self.time, _, call, args = heapq.heappop(queue)
+            call(*args)
+            self.steps += 1
+        self.time = end
+
+    # -- members ------------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        member = self.members[name]
+        if member.core is not None:  # it runs
+            return
+        member.lives += 1
+        disk = member.durable
+        member.kv = SessionKv()
+        config = self.config
+        if disk.snapshot is not None:
+            member.kv.restore(disk.blob)
+            config = disk.snapshot.config
+        member.core = self.core_class(
+            name,
+            config=config,
+            term=disk.term,
+            vote=disk.vote,
+            log=Log(disk.base, disk.base_term, disk.entries),
+            snapshot=disk.snapshot,
+            settings=self.settings,
+            rng=self.rng,
+            now=member.now(self.time),
+        )
+        member.seen_commit, member.tick_at = member.core.commit, FOREVER
+        self._pump(member)
+
+    def _crash(self, name: str) -> None:
+        member = self.members[name]
+        if member.core is None:
+            return
+        kept = [batch for batch, unstored in member.batches if unstored]
+        through = self.rng.randrange(len(kept) + 1)
+        for batch in kept[:through]:
+            member.durable.store(batch)
+        if through < len(kept):
+            member.durable.store(kept[through], self.rng)
+        member.core = None
+        member.batches.clear()
+        member.disk_busy = False
+        member.waiting.clear()
+        member.reads.clear()
+
+    def _pump(self, member: Member) -> None:
+        """Takes and carries out actions until there are none; checks the member; arms its clock."""
+        core = member.core
+        assert core is not None
+        while True:
+            actions = core.take_actions()
+            if actions:
+                if not self.alone:
+                    self._check_new(member, core, actions)
+                member.batches.append((actions, actions.stores))
+            elif member.batches and not member.batches[0][1]:
+                self._release(member, core, member.batches.popleft()[0])
+            else:
+                break
+        self._check(member, core)
+        if not member.disk_busy and member.batches:
+            member.disk_busy = True
+            self.after(self.rng.uniform(*self.sync_s), self._synced, member, member.lives)
+        if member.batches and self.time < FAULTS_S and self.rng.random() < self._cruelty(member, core):
+            self.after(self.rng.choice((0.0, 0.001, 0.03)), self._crash, member.name)
+            self.after(self.rng.choice((0.03, 0.05, 0.3, 1.0)), self._start, member.name)
+        at = max((core.next_deadline() - member.offset) / member.rate, self.time)
+        if at < member.tick_at:
+            member.tick_at = at
+            self.after(at - self.time, self._tick, member, member.lives, at)
+
+    def _cruelty(self, member: Member, core: RaftCore) -> float:
+        """Worse for who has just voted: its vote must not be forgotten."""
+        voted = any(unstored and batch.hard_state is not None for batch, unstored in member.batches)
+        return self.cruelty * 8 if voted and core.vote not in ("", member.name) else self.cruelty
+
+    def _tick(self, member: Member, life: int, at: float) -> None:
+        if member.core is not None and member.lives == life and member.tick_at == at:
+            member.tick_at = FOREVER
+            member.core.tick(member.now(self.time) + 1e-9)
+            self._pump(member)
+
+    def _synced(self, member: Member, life: int) -> None:
+        """Group commit: everything that waits is durable now."""
+        if member.core is None or member.lives != life:
+            return
+        member.disk_busy = False
+        batches = list(member.batches)
+        member.batches = deque((batch, False) for batch, _ in batches)
+        for batch, unstored in batches:
+            if unstored:
+                member.durable.store(batch)
+                member.core.on_durable(batch.durable_mark)
+        self._pump(member)
+
+    def _release(self, member: Member, core: RaftCore, actions: Actions) -> None:
+        if self.alone:
+            self._check_new(member, core, actions)
+        for to, message in actions.sends:
+            self.send(member.name, to, message)
+        for to, meta, offset in actions.chunks:
+            if member.durable.snapshot == meta:
+                data = member.durable.blob[offset : offset + self.settings.chunk_bytes]
+                self.send(member.name, to, SnapshotChunk(actions.term, meta, offset, data))
+            else:
+                core.on_chunk_missing(to, meta)
+        if actions.snapshot is not None:
+            member.kv.restore(actions.snapshot[1])
+            self._check_digest(member)
+        for index, entry in enumerate(actions.committed, actions.committed_first):
+            if index != member.kv.index + 1:
+                raise Violation(f"state machine safety: {member.name} applies {index} behind {member.kv.index}")
+            if entry[1] == COMMAND:
+                client, sequence, answer = member.kv.apply(index, entry[2])
+                waiter = member.waiting.pop((client, sequence), None)
+                if waiter is not None:
+                    waiter(answer)
+            member.kv.advance(index, entry)
+            self._check_digest(member)
+        for tokens, index in actions.reads:
+            if member.kv.index < index:
+                raise Violation("reads: answered before the index is applied")  # batches are released in order, so it is applied
+            for token in tokens:
+                key, reply = member.reads.pop(token)
+                reply(member.kv.table.get(key))
+        for token in actions.lost_reads:
+            member.reads.pop(token, None)
+
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    def send(self, sender: str, to: str, message: Message) -> None:
+        rng = self.rng
+        for _ in range(2 if rng.random() < self.repetition else 1):
+            if rng.random() >= self.loss:
+                self.after(rng.uniform(*self.delay_s), self._deliver, sender, to, message)
+
+    def _deliver(self, sender: str, to: str, message: Message) -> None:
+        member = self.members[to]
+        if member.core is None or (sender, to) in self.cut:
+            return
+        if self._number % 16 == 0:
+            message = decode(encode(message))
+        member.core.receive(sender, message, member.now(self.time))
+        self._pump(member)
+
+    # -- trouble ------------------------------------------------------------------------------------------------------
+
+    def _trouble(self) -> None:
+        if self.time >= FAULTS_S:
+            return
+        rng, names = self.rng, sorted(self.members)
+        match rng.randrange(9):
+            case 0 | 1:
+                self._crash(rng.choice(names))
+            case 2:
+                self._crash(max(names, key=self._leads))
+            case 3:
+                for name in names:
+                    self._crash(name)
+            case 4:
+                side = {name for name in names if rng.random() < 0.5}
+                self.cut = {(a, b) for a in names for b in names if (a in side) != (b in side)}
+            case 5:
+                leader = max(names, key=self._leads)
+                self.cut = {pair for other in names for pair in ((leader, other), (other, leader)) if rng.random() < 0.9}
+                if rng.random() < 0.7:  # and it thinks that less time goes by than does
+                    self.members[leader].set_rate(self.time, 0.2)
+            case 6:
+                self.cut = set()
+                self.members[rng.choice(names)].set_rate(self.time, rng.choice((0.5, 1.0, 2.0)))
+            case _:
+                self._snapshot(rng.choice(names))
+        for name in names:
+            if self.members[name].core is None and rng.random() < 0.7:
+                self._start(name)
+        self.after(rng.uniform(0, self.trouble_s * 2), self._trouble)
+
+    def _leads(self, name: str) -> int:
+        core = self.members[name].core
+        return core.term if core is not None and core.role is Role.LEADER else -1
+
+    def _snapshot(self, name: str) -> None:
+        member = self.members[name]
+        if member.core is None or member.kv.index <= member.core.log.base_index:
+            return
+        blob = member.kv.snapshot()
+        meta = member.core.describe_snapshot(member.kv.index, blob)
+        self.after(self.rng.uniform(*self.sync_s), self._snapshot_stored, member, member.lives, meta, blob)
+
+    def _snapshot_stored(self, member: Member, life: int, meta: SnapshotMeta, blob: bytes) -> None:
+        if member.core is not None and member.lives == life:
+            member.durable.compact(meta, blob)
+            member.core.on_snapshot_stored(meta, KEEP_ENTRIES)
+            self._pump(member)
+
+    def _heal(self) -> None:
+        self.cut, self.loss, self.repetition = set(), 0.0, 0.0
+        self.delay_s, self.sync_s = (0.001, 0.02), (0.0005, 0.003)
+        for name in sorted(self.members):
+            self.members[name].set_rate(self.time, self.rng.choice((0.9, 1.0, 1.1)))
+            self._start(name)
+
+    # -- invariants ---------------------------------------------------------------------------------------------------
+
+    def _check_new(self, member: Member, core: RaftCore, actions: Actions) -> None:
+        """Log matching: the same index and term is the same entry, behind the same term; so, step by step, the same log."""
+        before = core.log.term(actions.first_index - 1) if actions.entries else 0
+        for index, entry in enumerate(actions.entries, actions.first_index):
+            known = self.entries.setdefault((index, entry[0]), (before, entry[1], entry[2]))
+            if before >= 0 and known != (before, entry[1], entry[2]):
+                raise Violation(f"log matching: {member.name} at {index}, term {entry[0]}")
+            before = entry[0]
+
+    def _check(self, member: Member, core: RaftCore) -> None:
+        if core.role is Role.LEADER and core.term != member.led and (not self.alone or member.durable.term == core.term):
+            member.led = core.term
+            first = self.leaders.setdefault(core.term, (member.name, member.lives))
+            if first != (member.name, member.lives):
+                raise Violation(f"one leader a term: {member.name} and {first[0]} in {core.term}")
+            if self.time < FAULTS_S and self.rng.random() < self.coups:
+                ends = self.rng.uniform(0, 0.5)
+                self.after(ends, self._crash, member.name)
+                self.after(ends + self.rng.choice((0.03, 0.5, 1.5)), self._start, member.name)
+            for index, entry in self.committed.items():
+                if index > core.log.base_index and core.log.term(index) != entry[0]:
+                    raise Violation(f"leader completeness: {member.name} leads {core.term} without committed entry {index}")
+        if core.commit != member.seen_commit:
+            if core.commit < member.seen_commit:
+                raise Violation(f"commits only grow: {member.name} from {member.seen_commit} to {core.commit}")
+            self._check_commits(member, core)
+            member.seen_commit = core.commit
+
+    def _check_commits(self, member: Member, core: RaftCore) -> None:
+        first = max(member.seen_commit, core.log.base_index) + 1
+        for index, entry in enumerate(core.log.slice(first, core.commit + 1), first):
+            known = self.committed.get(index)
+            if known is None:
+                holders = sum(self.members[name].durable.holds(index, entry[0]) for name in self.config.voters)
+                if holders * 2 <= len(self.config.voters):
+                    raise Violation(f"durability: {member.name} commits {index}, which {holders} of {len(self.config.voters)} voters hold")
+                self.committed[index] = entry
+            elif known != entry:
+                raise Violation(f"state machine safety: {member.name} commits another entry at {index}")
+
+    def _check_digest(self, member: Member) -> None:
+        if self.digests.setdefault(member.kv.index, member.kv.digest) != member.kv.digest:
+            raise Violation(f"state machine safety: {member.name} differs at {member.kv.index}")
+
+    def _check_convergence(self) -> None:
+        leaders = [name for name in self.members if self._leads(name) >= 0]
+        if len(leaders) != 1:
+            raise Violation(f"liveness: {leaders} lead after healing")
+        core = self.members[leaders[0]].core
+        assert core is not None
+        for member in self.members.values():
+            if member.kv.index < core.commit - 8:
+                raise Violation(f"liveness: {member.name} is at {member.kv.index}, the leader at {core.commit}")
+
+
+class Client:
+    """Asks one thing at a time, asks again elsewhere where no answer comes, and writes down when it called and what it learned."""
+
+    def __init__(self, world: RaftWorld, name: str) -> None:
+        self._world, self._name = world, name
+        self._session, self._sequence, self._values = 0, 0, 0
+        self._versions = dict.fromkeys(KEYS, 0)
+        self._home = world.rng.choice(("", *world.config.voters))  # asks here first each time
+        self._target = ""
+        self._kinds = world.rng.choice((("get", "put", "cas", "cas"), ("get", "get", "get", "get", "get", "get", "put")))
+        self._done: Callable[[], None] | None = None
+
+    def next(self) -> None:
+        world, rng = self._world, self._world.rng
+        if world.time >= FAULTS_S + HEAL_S / 3 and self._done is None:
+            return
+        self._sequence += 1
+        self._values += 1
+        key = rng.choice(KEYS)
+        kind = rng.choice(self._kinds) if self._done is None else "put"
+        operation = Operation(world.time, FOREVER, kind, f"{self._name}.{self._values}".encode(), self._versions[key])
+        world.histories[key].append(operation)
+        self._ask(Request(f"{self._name}/{self._session}", self._sequence, operation, key), 0)
+
+    def last(self, done: Callable[[], None]) -> None:
+        """One put, again and again until it is answered."""
+        self._done = done
+        self.next()
+
+    def _ask(self, request: Request, attempt: int) -> None:
+        world = self._world
+        if request.operation.returned != FOREVER:
+            return
+        if attempt == 8 and self._done is None:  # give up: nobody knows; a new session, so that the old request can never be mistaken for a new one
+            self._session += 1
+            self._sequence = 0
+            self.next()
+            return
+        names = world.config.voters
+        if attempt or not self._target:
+            self._target = world.rng.choice(names)
+        elif self._home:
+            self._target = self._home
+        if world.rng.random() >= world.loss:
+            world.after(world.rng.uniform(*world.delay_s), self._arrive, request, self._target)
+        world.after(CLIENT_TIMEOUT_S if self._done is None else 0.3, self._ask, request, attempt + 1)
+
+    def _arrive(self, request: Request, name: str) -> None:
+        world, operation = self._world, request.operation
+        member = world.members[name]
+        core = member.core
+        if core is None or operation.returned != FOREVER:
+            return
+        if core.role is not Role.LEADER:
+            if core.leader in world.config.voters and world.rng.random() < 0.7:
+                self._target = core.leader
+                world.after(world.rng.uniform(*world.delay_s), self._arrive, request, core.leader)
+            return
+        if operation.kind == "get":
+            world.tokens += 1
+            member.reads[world.tokens] = (request.key, lambda state: self._reply(request, state, 0))
+            core.read(world.tokens)
+        else:
+            command = [request.client, request.sequence, operation.kind, request.key, operation.value.decode(), operation.expected]
+            member.waiting[request.client, request.sequence] = lambda version: self._reply(request, None, version)
+            core.propose([json.dumps(command).encode()])
+        world._pump(member)
+
+    def _reply(self, request: Request, state: State, version: int) -> None:
+        world = self._world
+        if world.rng.random() >= world.loss:
+            world.after(world.rng.uniform(*world.delay_s), self._learn, request, state, version)
+
+    def _learn(self, request: Request, state: State, version: int) -> None:
+        operation = request.operation
+        if operation.returned != FOREVER:
+            return
+        operation.returned, operation.seen, operation.version = self._world.time, state, version
+        self._world.answered += 1
+        if operation.kind == "get":
+            self._versions[request.key] = state[1] if state is not None else 0
+        elif version > 0:
+            self._versions[request.key] = version
+        if self._done is not None:
+            self._done()
+        elif request.client == f"{self._name}/{self._session}":
+            self._world.after(self._world.rng.expovariate(20), self.next)
+
+
+def violations(core: type[RaftCore], seeds: range) -> Iterator[tuple[int, str]]:
+    """(seed, what was found) for each seed that a core fails."""
+    for seed in seeds:
+        try:
+            RaftWorld(seed, core=core).run()
+        except (Violation, AssertionError) as error:
+            yield seed, str(error)

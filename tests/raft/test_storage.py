@@ -1,0 +1,276 @@
+"""LogStorage on simulated disks: what was reported durable is there after any power cut; damage to it is noticed; torn tails are cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from itertools import pairwise
+
+import crc32c
+import pytest
+
+from geo_tests.sim.disk import Platter
+from geo_tests.sim.loop import ProcessDied, SimLoop
+from heliograph.model.errors import CorruptData
+from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
+from heliograph.raft.storage import LogStorage, Recovered, segment_name, snapshot_name
+
+SEGMENT = 4096 + (16 << 10)
+
+
+def platter(seed: int | str = 0) -> Platter:
+    return Platter(SimLoop(), random.Random(seed))
+
+
+def opened(on: Platter) -> tuple[LogStorage, Recovered]:
+    storage = LogStorage(on.disk(), segment_bytes=SEGMENT)
+    return storage, storage.recover()
+
+
+def run(on: Platter) -> None:
+    """Lets the disk do everything that waits."""
+
+    async def nothing() -> None:
+            await asyncio.sleep(60)
+
+    on.loop.run(nothing(), limit_s=120)
+
+
+def write(storage: LogStorage, first: int, *data: bytes, term: int = 1, hard_state: tuple[int, str] | None = None) -> list[object]:
+    done: list[object] = []
+    storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], done.append)
+    return done
+
+
+def entries(*data: bytes, term: int = 1) -> list[Entry]:
+    return [(term, COMMAND, each) for each in data]
+
+
+def test_an_empty_directory() -> None:
+    disk = platter()
+    _, state = opened(disk)
+    assert state == Recovered()
+
+
+def test_writes_come_back_and_the_last_word_counts() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    done = write(storage, 1, b"a", b"b", b"c", hard_state=(3, "n1"))
+    done += write(storage, 2, b"B", term=4)
+    done += write(storage, 3, hard_state=(5, ""))
+    run(disk)
+    assert done == [] or done == [None]
+    disk.power_cut()
+    _, state = opened(disk)
+    assert (state.term, state.vote, state.entries) == (5, "", [(1, COMMAND, b"a"), (4, COMMAND, b"B")])
+
+
+def test_writes_that_wait_together_share_one_sync() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    before = disk.syncs
+    done: list[object] = []
+    for index in range(1, 51):
+        storage.write(None, None, index, entries(b"x"), done.append)
+    run(disk)
+    assert done == [None] * 50 and disk.syncs == before + 1
+
+
+def test_the_log_goes_on_in_new_segments_and_snapshots_drop_old_ones() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    for index in range(1, 101):
+        write(storage, index, bytes(1000), hard_state=(index, "v"))
+        run(disk)
+    assert storage.segment_count > 4
+    meta = SnapshotMeta(90, 1, Config(("a",)), 4, crc32c.crc32c(b"blob"))
+    done: list[object] = []
+    storage.save_snapshot(meta, b"blob", done.append)
+    run(disk)
+    assert done == [None] and storage.segment_count < 4
+    disk.power_cut()
+    _, state = opened(disk)
+    assert (state.snapshot, state.blob, len(state.entries), state.term) == (meta, b"blob", 10, 100)
+
+
+def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", b"b")
+    meta = SnapshotMeta(50, 7, Config(("a", "b")), 4, crc32c.crc32c(b"blob"))
+    done: list[object] = []
+    storage.write((7, ""), (meta, b"blob"), 51, entries(b"next", term=7), done.append)
+    more = write(storage, 52, b"more", term=7)
+    run(disk)
+    assert done == [None] and more == [None]
+    disk.power_cut()
+    storage, state = opened(disk)
+    assert (state.snapshot, state.blob, state.entries, state.term) == (meta, b"blob", entries(b"next", b"more", term=7), 7)
+    write(storage, 53, b"third", term=7)
+    run(disk)
+    disk.power_cut()
+    assert len(opened(disk)[1].entries) == 3
+
+
+def test_a_snapshot_that_finds_the_disk_full_waits_and_promises_nothing() -> None:
+    for space_comes_back in (False, True):
+        disk = platter()
+        storage, _ = opened(disk)
+        write(storage, 1, b"a", b"b")
+        run(disk)
+        meta = SnapshotMeta(50, 7, Config(("a",)), 5000, crc32c.crc32c(bytes(5000)))
+        disk.capacity_bytes = disk.used_bytes() + 1000
+        done: list[object] = []
+        storage.write((7, ""), (meta, bytes(5000)), 51, entries(b"next", term=7), done.append)
+        run(disk)
+        assert done == [] and storage.full and storage.failed is None
+        if space_comes_back:
+            disk.capacity_bytes *= 10
+            storage.retry()
+            run(disk)
+            assert done == [None] and not storage.full
+        disk.power_cut()
+        _, state = opened(disk)
+        assert state.entries == (entries(b"next", term=7) if space_comes_back else entries(b"a", b"b")) and state.term == 7
+
+
+@pytest.mark.parametrize("at", range(0, 4000, 37))
+def test_damage_below_what_was_durable_is_noticed(at: int) -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    for index in range(1, 21):
+        write(storage, index, bytes([index]) * 200)
+        run(disk)
+    name = segment_name(1)
+    end = len(disk.content(name).rstrip(b"\0"))
+    disk.flip_bit(name, at % (end - 300), bit=at % 8)
+    with pytest.raises(CorruptData):
+        opened(disk)
+
+
+def test_damage_of_the_last_record_is_noticed_after_a_clean_close() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a" * 100)
+    run(disk)
+    storage.close(lambda error: None)
+    run(disk)
+    disk.flip_bit(segment_name(1), 150)
+    with pytest.raises(CorruptData, match="durable"):
+        opened(disk)
+
+
+def test_a_damaged_snapshot_and_a_newer_version_are_refused() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a")
+    storage.save_snapshot(SnapshotMeta(1, 1, Config(("a",)), 4, crc32c.crc32c(b"blob")), b"blob", lambda error: None)
+    run(disk)
+    disk.flip_bit(segment_name(1), 4, bit=1)
+    with pytest.raises(CorruptData, match="version 3"):
+        opened(disk)
+    disk.flip_bit(segment_name(1), 4, bit=1)
+    opened(disk)
+    size = len(disk.content(snapshot_name(1)))
+    for at in range(size):
+        if at in (5, 6, 7):
+            continue
+        disk.flip_bit(snapshot_name(1), at)
+        with pytest.raises(CorruptData):
+            opened(disk)
+        disk.flip_bit(snapshot_name(1), at)
+
+
+def test_a_missing_segment_is_noticed() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    for index in range(1, 60):
+        write(storage, index, bytes(1000))
+        run(disk)
+    disk.disk().remove(segment_name(2))
+    with pytest.raises(CorruptData):
+        opened(disk)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
+    """Random writes, replacements, snapshots, and cuts at any operation, also during recovery; a model says what must and what may be there."""
+    rng = random.Random(f"storage {seed}")
+    disk = platter(f"disk {seed}")
+    sure: tuple[tuple[int, str], int, list[Entry]] = ((0, ""), 0, [])  # hard state, snapshot index, entries behind it: reported durable
+    possible = [sure]
+    for _ in range(8):
+        if rng.random() < 0.3:
+            disk.cut_after(rng.randrange(1, 20))
+        try:
+            storage, state = opened(disk)
+        except ProcessDied:
+            continue
+        base = state.snapshot.index if state.snapshot is not None else 0
+        hard, found = (state.term, state.vote), state.entries
+        assert any(_explains(each, hard, base, found) for each in possible), (hard, base, len(found), [(h, b, len(e)) for h, b, e in possible])
+        model = (hard, base, list(found))
+        possible, reported = [model], [0]
+        history, floor = [model], base  # what a snapshot of the own machine covers is never replaced
+        if rng.random() < 0.8:
+            disk.cut_after(rng.randrange(1, 60))
+        try:
+            for _ in range(rng.randrange(1, 30)):
+                hard, base, log = history[-1]
+                log = list(log)
+                snapshot = None
+                kind = rng.randrange(8)
+                if kind == 0:
+                    hard = (hard[0] + 1, rng.choice(("", "n1")))
+                if kind == 1 and rng.random() < 0.5:
+                    base, log = base + len(log) + 10, []
+                    snapshot = (SnapshotMeta(base, 9, Config(("a",)), 100, crc32c.crc32c(bytes(100))), bytes(100))
+                first = base + 1 + len(log)
+                if kind == 2 and first > max(floor, base):
+                    first = rng.randrange(max(floor, base) + 1, first + 1)
+                new = [(rng.randrange(9), COMMAND, rng.randbytes(rng.choice((10, 700, 5000)))) for _ in range(rng.randrange(3) if kind < 2 else 1)]
+                log[first - base - 1 :] = new if new else log[first - base - 1 :]
+                history.append((hard, base, log))
+                reached = len(history) - 1
+                storage.write(hard if kind == 0 else None, snapshot, first, new, partial(_report, reported, reached))
+                if rng.random() < 0.3:
+                    run(disk)
+                if kind == 3 and disk._disks and len(log) > 4 and reported[-1] == reached:
+                    floor = max(floor, base + 2)
+                    meta = SnapshotMeta(base + 2, log[1][0], Config(("a",)), 3, crc32c.crc32c(b"own"))
+                    storage.save_snapshot(meta, b"own", lambda error: None)
+            run(disk)
+        except ProcessDied:
+            pass
+        if rng.random() < 0.7 or not disk._disks:
+            disk.power_cut()
+        else:
+            disk.unplug()
+        disk._cut_at = 0
+        possible = _between(history[reported[-1] :])
+
+
+def _report(reported: list[int], reached: int, error: BaseException | None) -> None:
+    if error is None:
+        reported.append(reached)
+
+
+def _explains(model: tuple[tuple[int, str], int, list[Entry]], hard: tuple[int, str], base: int, found: list[Entry]) -> bool:
+    """The same state, where a snapshot of its own may have replaced the beginning of the log."""
+    shift = base - model[1]
+    return hard == model[0] and 0 <= shift <= len(model[2]) and model[2][shift:] == found
+
+
+def _between(
+    history: list[tuple[tuple[int, str], int, list[Entry]]],
+) -> list[tuple[tuple[int, str], int, list[Entry]]]:
+    """Every state between the writes: parts of a write may be there, in its order."""
+    states = [history[0]]
+    for (_, base, log), after in pairwise(history):
+        states += [(after[0], base, log), (after[0], after[1], []), (after[0], after[1], after[2]), (after[0], base, log[: len(after[2])])]
+        same = 0
+        while same < min(len(log), len(after[2])) and log[same] == after[2][same]:
+            same += 1
+        states += [(after[0], after[1], after[2][:count]) for count in range(same, len(after[2]) + 1)]
+    return states
