@@ -1,0 +1,330 @@
+"""ConfigAdmin: the writes to the global configuration, each one a checked transaction.
+
+Is: regions, tenants, namespaces, partitioned topics: validation, compare-and-set, references that hold. Isn't: who may call it, or the copy that is
+read (`global_config.view`).
+Invariants: a region's number is never used again, also after the region was deleted; its epoch never falls; what a namespace or a tenant names
+exists when the write commits, and is not deleted while it is named; a namespace's regions are among its tenant's.
+
+Every call raises, beside what it says: MetadataUnavailable (no majority of regions: nothing was changed), OutcomeUnknown (it may have been).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from global_config import keys
+from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.names import TopicName, check_name
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, TenantInfo
+from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
+
+V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic)
+
+TRIES_MAX = 16
+PARTITIONS_MAX = 4096
+NUMBER_MAX = (1 << 31) - 1
+_PAGE = 1000
+
+
+class ConfigAdmin:
+    """Over a linearizable store of the global configuration."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    # -- regions ------------------------------------------------------------------------------------------------------
+
+    async def create_region(
+        self,
+        name: str,
+        *,
+        number: int = 0,
+        service_url: str = "",
+        admin_url: str = "",
+        link_urls: dict[str, list[str]] | None = None,
+        feature_level: int = 1,
+    ) -> RegionInfo:
+        """number: 0 = the next one that was never used. Returns what was stored. Raises AlreadyExists, NotAllowed (the number was used)."""
+        check_name("region", name)
+        if await self._version(keys.region(name)) != ABSENT:
+            raise AlreadyExists(f"region {name!r} exists already")
+        for _ in range(TRIES_MAX):
+            chosen = number or await self._store.next_ids(keys.NUMBERS, at_least=1)
+            if not 0 < chosen <= NUMBER_MAX:
+                raise NotAllowed(f"region {name!r}: its number must be 1 to {NUMBER_MAX}, not {chosen}")
+            info = RegionInfo(
+                name=name, number=chosen, service_url=service_url, admin_url=admin_url, link_urls=link_urls or {}, feature_level=feature_level
+            )
+            try:
+                await self._store.txn(
+                    [Put(keys.region(name), info.encode(), ABSENT), Put(keys.region_number(chosen), name.encode(), ABSENT)]
+                )
+            except VersionConflict as conflict:
+                if conflict.key == keys.region(name):
+                    raise AlreadyExists(f"region {name!r} exists already") from None
+                if number:
+                    raise NotAllowed(
+                        f"region number {number} was used before; a number is never used twice, because it stands in every coordinate: give another"
+                    ) from None
+            else:
+                return info
+        raise MetadataUnavailable("region numbers are being taken faster than one can be had: try again")
+
+    async def ensure_region(self, info: RegionInfo) -> RegionInfo:
+        """Creates it with the number given, or updates what differs (the epoch never falls). Repeating it changes nothing.
+
+        Returns what is stored. Raises NotAllowed (the name has another number, or the number was used by another name)."""
+        found = await self._store.get(keys.region(info.name))
+        if found is None:
+            try:
+                created = await self.create_region(
+                    info.name,
+                    number=info.number,
+                    service_url=info.service_url,
+                    admin_url=info.admin_url,
+                    link_urls=info.link_urls,
+                    feature_level=info.feature_level,
+                )
+            except AlreadyExists:
+                pass  # somebody else was faster: then it is an update
+            else:
+                return created if info.epoch <= created.epoch else await self.update_region(info)
+        return await self._change(
+            keys.region(info.name),
+            RegionInfo,
+            f"region {info.name!r}",
+            lambda old: replace(_same_number(old, info), epoch=max(old.epoch, info.epoch)),
+        )
+
+    async def update_region(self, info: RegionInfo) -> RegionInfo:
+        """Raises NotFound, NotAllowed (another number, or an epoch that falls)."""
+
+        def change(old: RegionInfo) -> RegionInfo:
+            if info.epoch < old.epoch:
+                raise NotAllowed(f"region {info.name!r}: its epoch is {old.epoch} and cannot fall to {info.epoch}")
+            return _same_number(old, info)
+
+        return await self._change(keys.region(info.name), RegionInfo, f"region {info.name!r}", change)
+
+    async def raise_epoch(self, name: str, expected: int) -> int:
+        """The region's metadata was restored or rebuilt: its epoch rises from `expected` by one. Raises NotFound, NotAllowed (it is another)."""
+
+        def change(old: RegionInfo) -> RegionInfo:
+            if old.epoch != expected:
+                raise NotAllowed(f"region {name!r}: its epoch is {old.epoch}, not {expected}")
+            return replace(old, epoch=expected + 1)
+
+        return (await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)).epoch
+
+    async def delete_region(self, name: str) -> None:
+        """Raises NotFound, NotAllowed (a tenant or a namespace names it). Its number stays used."""
+
+        async def users() -> str:
+            for key, value, _ in await self._all(keys.NAMESPACES):
+                if name in NamespacePolicies.decode(value).regions:
+                    return f"namespace {key.removeprefix(keys.NAMESPACES)}"
+            for key, value, _ in await self._all(keys.TENANTS):
+                if name in TenantInfo.decode(value).allowed_regions:
+                    return f"tenant {key.removeprefix(keys.TENANTS)}"
+            return ""
+
+        await self._delete_unused(keys.region(name), f"region {name!r}", users)
+
+    # -- tenants ------------------------------------------------------------------------------------------------------
+
+    async def create_tenant(self, name: str, info: TenantInfo) -> None:
+        """Raises AlreadyExists, NotFound (a region)."""
+        check_name("tenant", name)
+        await self._create(keys.tenant(name), info.encode(), f"tenant {name!r}", lambda: self._regions(info.allowed_regions))
+
+    async def update_tenant(self, name: str, info: TenantInfo) -> None:
+        """Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed)."""
+        for _ in range(TRIES_MAX):
+            guard, found = await self._version(keys.GUARD), await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
+            for key, value, _ in await self._all(keys.NAMESPACES + name + "/"):
+                left = [r for r in NamespacePolicies.decode(value).regions if r not in info.allowed_regions]
+                if left:
+                    raise NotAllowed(f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region {left[0]!r}: take it out there first")
+            if found[0] == info:
+                return
+            checks = await self._regions(info.allowed_regions)
+            if await self._committed([Put(keys.tenant(name), info.encode(), found[1]), *checks, Put(keys.GUARD, b"", guard)]):
+                return
+        raise _busy()
+
+    async def delete_tenant(self, name: str) -> None:
+        """Raises NotFound, NotAllowed (it has namespaces)."""
+
+        async def users() -> str:
+            found = await self._store.range(keys.NAMESPACES + name + "/", prefix_end(keys.NAMESPACES + name + "/"), limit=1)
+            return f"namespace {found[0][0].removeprefix(keys.NAMESPACES)}" if found else ""
+
+        await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users)
+
+    # -- namespaces ---------------------------------------------------------------------------------------------------
+
+    async def create_namespace(self, name: str, policies: NamespacePolicies) -> None:
+        """name: `tenant/namespace`. Raises AlreadyExists, NotFound (tenant or region), NotAllowed (a region that the tenant may not use, no region)."""
+        tenant, separator, local = name.partition("/")
+        if not separator:
+            raise NotAllowed(f"namespace {name!r}: expected tenant/namespace")
+        check_name("tenant", tenant)
+        check_name("namespace", local)
+        await self._create(keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies))
+
+    async def update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
+        """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed, ConfigError (of the policies)."""
+        for _ in range(TRIES_MAX):
+            old, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
+            new = change(old)
+            if new == old:
+                return old
+            if new.bundles != old.bundles:
+                raise NotAllowed(f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to {new.bundles} afterwards")
+            checks = await self._references(name, new)
+            if await self._committed([Put(keys.namespace(name), new.encode(), version), *checks, Put(keys.GUARD, b"")]):
+                return new
+        raise _busy()
+
+    async def delete_namespace(self, name: str) -> None:
+        """Its partitioned topics' entries go with it; whether topics hold data is the caller's to see. Raises NotFound, NotAllowed (too many)."""
+        for _ in range(TRIES_MAX):
+            guard = await self._version(keys.GUARD)
+            _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
+            topics = [key for domain in ("persistent", "non-persistent") for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))]
+            if len(topics) > OPS_MAX - 2:
+                raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
+            if await self._committed([Delete(keys.namespace(name), version), *(Delete(key) for key in topics), Check(keys.GUARD, guard)]):
+                return
+        raise _busy()
+
+    # -- partitioned topics -------------------------------------------------------------------------------------------
+
+    async def create_partitioned(self, topic: str, partitions: int) -> None:
+        """topic: its full name. Raises AlreadyExists, NotFound (the namespace), NotAllowed (a number out of bounds, a partition of another)."""
+        name = TopicName.parse(topic)
+        if name.partition >= 0:
+            raise NotAllowed(f"topic {topic!r} is a partition: it cannot have partitions of its own")
+        _check_partitions(topic, partitions)
+
+        async def references() -> list[Op]:
+            _, version = await self._existing(keys.namespace(name.namespace), NamespacePolicies, f"namespace {name.namespace!r}")
+            return [Check(keys.namespace(name.namespace), version)]
+
+        await self._create(keys.partitioned(str(name)), PartitionedTopic(partitions=partitions).encode(), f"partitioned topic {topic!r}", references)
+
+    async def update_partitioned(self, topic: str, partitions: int) -> None:
+        """Raises NotFound, NotAllowed (fewer than there are: keys would move)."""
+        _check_partitions(topic, partitions)
+
+        def change(old: PartitionedTopic) -> PartitionedTopic:
+            if partitions < old.partitions:
+                raise NotAllowed(f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to {partitions}")
+            return PartitionedTopic(partitions=partitions)
+
+        await self._change(keys.partitioned(str(TopicName.parse(topic))), PartitionedTopic, f"partitioned topic {topic!r}", change)
+
+    async def delete_partitioned(self, topic: str) -> None:
+        """Raises NotFound."""
+        if not await self._store.delete(keys.partitioned(str(TopicName.parse(topic)))):
+            raise NotFound(f"partitioned topic {topic!r} does not exist")
+
+    # -- what they share ----------------------------------------------------------------------------------------------
+
+    async def _create(self, key: str, value: bytes, what: str, references: Callable[[], Awaitable[list[Op]]]) -> None:
+        """references: makes the checks that what `value` names is there; it raises where it isn't."""
+        for _ in range(TRIES_MAX):
+            if await self._store.get(key) is not None:
+                raise AlreadyExists(f"{what} exists already")
+            if await self._committed([Put(key, value, ABSENT), *await references(), Put(keys.GUARD, b"")]):
+                return
+        raise _busy()
+
+    async def _change(self, key: str, kind: type[V], what: str, change: Callable[[V], V]) -> V:
+        for _ in range(TRIES_MAX):
+            old, version = await self._existing(key, kind, what)
+            new = change(old)
+            if new == old or await self._committed([Put(key, new.encode(), version)]):
+                return new
+        raise _busy()
+
+    async def _delete_unused(self, key: str, what: str, users: Callable[[], Awaitable[str]]) -> None:
+        """users: names one that refers to it, or "". Whoever begins to refer meanwhile puts the guard, and this tries again."""
+        for _ in range(TRIES_MAX):
+            guard = await self._version(keys.GUARD)
+            version = await self._version(key)
+            if version == ABSENT:
+                raise NotFound(f"{what} does not exist")
+            user = await users()
+            if user:
+                raise NotAllowed(f"{what} is still used by {user}")
+            if await self._committed([Delete(key, version), Check(keys.GUARD, guard)]):
+                return
+        raise _busy()
+
+    async def _references(self, namespace: str, policies: NamespacePolicies) -> list[Op]:
+        """The checks that a namespace's tenant and regions are as they were found to be right."""
+        name = namespace.partition("/")[0]
+        tenant, version = await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
+        if not policies.regions:
+            raise NotAllowed(f"namespace {namespace!r}: name at least one region")
+        for region in policies.regions:
+            if region not in tenant.allowed_regions:
+                allowed = ", ".join(tenant.allowed_regions) or "none"
+                raise NotAllowed(f"namespace {namespace!r}: region {region!r} is not allowed to tenant {name!r} (allowed: {allowed})")
+        return [Check(keys.tenant(name), version), *await self._regions(policies.regions)]
+
+    async def _regions(self, names: Sequence[str]) -> list[Op]:
+        """The checks that these regions exist. (Their addresses may change meanwhile: then the write is tried again.)"""
+        checks: list[Op] = []
+        for name in dict.fromkeys(names):
+            version = await self._version(keys.region(name))
+            if version == ABSENT:
+                raise NotFound(f"region {name!r} does not exist")
+            checks.append(Check(keys.region(name), version))
+        return checks
+
+    async def _existing(self, key: str, kind: type[V], what: str) -> tuple[V, int]:
+        found = await self._store.get(key)
+        if found is None:
+            raise NotFound(f"{what} does not exist")
+        return kind.decode(found[0]), found[1]
+
+    async def _version(self, key: str) -> int:
+        found = await self._store.get(key)
+        return ABSENT if found is None else found[1]
+
+    async def _all(self, prefix: str) -> list[tuple[str, bytes, int]]:
+        out: list[tuple[str, bytes, int]] = []
+        start = prefix
+        while True:
+            page = await self._store.range(start, prefix_end(prefix), limit=_PAGE)
+            out += page
+            if len(page) < _PAGE:
+                return out
+            start = page[-1][0] + "\x00"
+
+    async def _committed(self, ops: Sequence[Op]) -> bool:
+        """False: something changed meanwhile; look again."""
+        try:
+            await self._store.txn(ops)
+        except VersionConflict:
+            return False
+        return True
+
+
+def _same_number(old: RegionInfo, new: RegionInfo) -> RegionInfo:
+    if new.number != old.number:
+        raise NotAllowed(f"region {old.name!r} has number {old.number}; it cannot become {new.number}")
+    return new
+
+
+def _check_partitions(topic: str, partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise NotAllowed(f"topic {topic!r}: 1 to {PARTITIONS_MAX} partitions are allowed, not {partitions}")
+
+
+def _busy() -> MetadataUnavailable:
+    return MetadataUnavailable("others change the same part of the configuration all the time: try again")

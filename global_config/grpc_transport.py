@@ -1,0 +1,248 @@
+"""GrpcTransport: the configuration's nodes over gRPC with mutual TLS.
+
+Is: one server, and one channel a peer; Raft messages go over one stream a peer behind a bounded queue, forwarded requests as calls.
+Isn't: reliable for Raft messages: what doesn't fit the queue or was under way when a stream broke is lost, and Raft sends again.
+Invariants: under TLS both sides prove `config.{region}` by a certificate of the instance's CA: a caller's messages are taken only under its own
+name, and a peer that is reached (maybe through a proxy) must be the one that was meant. Without TLS it refuses to listen on other than loopback.
+Methods, raw bytes, no generated code:
+
+    /heliograph.config.v1.Config/Raft      stream of: u8 version (1) · u8 size of the sender's name · name · message     -> one empty answer
+    /heliograph.config.v1.Config/Forward   u8 version (1) · request  ->  u8 version (1) · answer
+
+This module imports grpc; import it where it is needed, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from global_config.transport import ForwardHandler
+from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.runtime.clock import Rng
+
+VERSION = 1
+SERVICE = "heliograph.config.v1.Config"
+MESSAGE_BYTES_MAX = 8 << 20
+QUEUE_BYTES_MAX = 16 << 20
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
+CALLS_MAX = 256
+
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 4_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 2_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_MIN_S * 1000)),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTls:
+    """PEM bytes: the instance's CA, and this node's certificate and key, which prove `config.{region}`."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes
+
+
+def identity(node: str) -> str:
+    """The name that a node's certificate must carry."""
+    return f"config.{node}"
+
+
+class GrpcTransport:
+    """Implements ConfigTransport. peers: node id -> `host:port` at which this node reaches it."""
+
+    def __init__(
+        self, node_id: str, peers: Mapping[str, str], *, rng: Rng, host: str = "127.0.0.1", port: int = 0, tls: ConfigTls | None = None
+    ) -> None:
+        if tls is None and host not in ("127.0.0.1", "localhost", "::1"):
+            raise ConfigError(f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind 127.0.0.1")
+        self.node_id, self.host, self.port, self._tls, self._rng = node_id, host, port, tls, rng
+        self._addresses = {peer: address for peer, address in sorted(peers.items()) if peer != node_id}
+        self._peers: dict[str, _Peer] = {}
+        self._server: Any = None
+        self._callback: Callable[[str, bytes], None] = lambda sender, message: None
+        self._handler: ForwardHandler | None = None
+
+    async def start(self) -> int:
+        self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        handlers = {
+            "Raft": grpc.stream_unary_rpc_method_handler(self._on_raft),
+            "Forward": grpc.unary_unary_rpc_method_handler(self._on_forward),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        address = f"{self.host}:{self.port}"
+        try:
+            if self._tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                credentials = grpc.ssl_server_credentials(
+                    [(self._tls.key, self._tls.cert)], root_certificates=self._tls.ca, require_client_auth=True
+                )
+                port = self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise ConfigError(f"the configuration's Raft port {address} cannot be bound (is it taken?): {error}") from error
+        if not port:
+            raise ConfigError(f"the configuration's Raft port {address} cannot be bound: is it taken?")
+        self.port = port
+        await self._server.start()
+        self._peers = {peer: _Peer(self, peer, address) for peer, address in self._addresses.items()}
+        return self.port
+
+    async def stop(self) -> None:
+        for peer in self._peers.values():
+            await peer.stop()
+        self._peers = {}
+        if self._server is not None:
+            await self._server.stop(grace=None)
+
+    def send(self, to: str, message: bytes) -> None:
+        peer = self._peers.get(to)
+        if peer is not None:
+            peer.send(message)
+
+    def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
+        self._callback = callback
+
+    async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
+        peer = self._peers.get(to)
+        if peer is None:
+            raise MetadataUnavailable(f"the configuration node {to!r} is not known here")
+        return await peer.forward(request, timeout_s)
+
+    def on_forward(self, handler: ForwardHandler) -> None:
+        self._handler = handler
+
+    def channel(self, peer: str, address: str) -> Any:
+        if self._tls is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._tls.ca, self._tls.key, self._tls.cert)
+        options = [*_OPTIONS, ("grpc.ssl_target_name_override", identity(peer))]
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    def jitter(self, delay_s: float) -> float:
+        return delay_s * self._rng.uniform(0.5, 1.0)
+
+    # -- the server's side ----------------------------------------------------------------------------------------------
+
+    async def _on_raft(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
+        try:
+            async for blob in messages:
+                sender, message = open_message(blob)
+                if sender not in self._addresses or not self._proves(context, sender):
+                    await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{sender!r} is no configuration node, or its certificate is another's")
+                self._callback(sender, message)
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except asyncio.CancelledError:  # the peer went, or this server stops; gRPC would print a traceback for it
+            pass
+        return b""
+
+    async def _on_forward(self, blob: bytes, context: Any) -> bytes:
+        if not any(self._proves(context, peer) for peer in self._addresses):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is no configuration node's")
+        if not blob or blob[0] != VERSION or self._handler is None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a request of another version")
+        assert self._handler is not None
+        try:
+            return bytes([VERSION]) + await self._handler(blob[1:])
+        except PeerError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise
+
+    def _proves(self, context: Any, node: str) -> bool:
+        if self._tls is None:
+            return True
+        names = context.auth_context().get("x509_subject_alternative_name", ())
+        return identity(node).encode() in names
+
+
+def make_message(sender: str, message: bytes) -> bytes:
+    name = sender.encode()
+    return bytes([VERSION, len(name)]) + name + message
+
+
+def open_message(blob: bytes) -> tuple[str, bytes]:
+    """(sender, message). Raises PeerError."""
+    if len(blob) < 2 or blob[0] != VERSION or len(blob) < 2 + blob[1]:
+        raise PeerError("configuration: a Raft message of another version, or cut short")
+    end = 2 + blob[1]
+    return blob[2:end].decode("utf-8", "replace"), blob[end:]
+
+
+class _Peer:
+    """The way to one other node: a channel, one stream of Raft messages, forwarded calls."""
+
+    def __init__(self, owner: GrpcTransport, peer: str, address: str) -> None:
+        self._owner, self._peer = owner, peer
+        self._channel = owner.channel(peer, address)
+        self._raft = self._channel.stream_unary(f"/{SERVICE}/Raft")
+        self._forward = self._channel.unary_unary(f"/{SERVICE}/Forward")
+        self._queue: list[bytes] = []
+        self._queue_bytes = 0
+        self._filled = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._stream())
+
+    def send(self, message: bytes) -> None:
+        if self._queue_bytes + len(message) <= QUEUE_BYTES_MAX and len(message) < MESSAGE_BYTES_MAX - 512:
+            self._queue.append(message)
+            self._queue_bytes += len(message)
+            self._filled.set()
+
+    async def forward(self, request: bytes, timeout_s: float) -> bytes:
+        if self._channel.get_state(try_to_connect=True) != grpc.ChannelConnectivity.READY:
+            raise MetadataUnavailable(f"there is no connection to the configuration's leader in {self._peer!r}")
+        try:
+            answer: bytes = await self._forward(bytes([VERSION]) + request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            text = f"the configuration's leader in {self._peer!r} gave no answer: {error.code().name.lower().replace('_', ' ')}"
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+                raise MetadataUnavailable(f"{text}: {error.details()}") from error
+            raise OutcomeUnknown(text) from error
+        if not answer or answer[0] != VERSION:
+            raise OutcomeUnknown(f"the configuration's leader in {self._peer!r} answered in another version")
+        return answer[1:]
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._channel.close()
+
+    async def _stream(self) -> None:
+        """Sends what is queued over one stream; after an error a new one, with backoff."""
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            began = asyncio.get_running_loop().time()
+            call = self._raft()
+            try:
+                while True:
+                    await self._filled.wait()
+                    self._filled.clear()
+                    queue, self._queue, self._queue_bytes = self._queue, [], 0
+                    for message in queue:
+                        await call.write(make_message(self._owner.node_id, message))
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+                pass
+            finally:
+                call.cancel()
+            self._queue, self._queue_bytes = [], 0  # old messages help nobody
+            if asyncio.get_running_loop().time() - began > 2 * BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            await asyncio.sleep(self._owner.jitter(backoff_s))
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)

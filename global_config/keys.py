@@ -1,0 +1,42 @@
+"""Keys of the global configuration: every layout, in one place.
+
+    /regions/{name}                       RegionInfo
+    /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
+    /tenants/{tenant}                     TenantInfo
+    /namespaces/{tenant}/{namespace}      NamespacePolicies
+    /partitioned/{topic's full name}      PartitionedTopic
+    /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
+    counter, apart from keys: region-numbers
+"""
+
+from __future__ import annotations
+
+REGIONS = "/regions/"
+REGION_NUMBERS = "/region-numbers/"
+TENANTS = "/tenants/"
+NAMESPACES = "/namespaces/"
+PARTITIONED = "/partitioned/"
+GUARD = "/guard"
+NUMBERS = "region-numbers"
+
+
+def region(name: str) -> str:
+    return REGIONS + name
+
+
+def region_number(number: int) -> str:
+    return f"{REGION_NUMBERS}{number:010d}"
+
+
+def tenant(name: str) -> str:
+    return TENANTS + name
+
+
+def namespace(name: str) -> str:
+    """name: `tenant/namespace`."""
+    return NAMESPACES + name
+
+
+def partitioned(topic: str) -> str:
+    """topic: its full name."""
+    return PARTITIONED + topic

@@ -1,0 +1,128 @@
+"""ConfigView: a copy of the global configuration that answers at once, fed by a watch.
+
+Is: regions, tenants, namespaces, partition counts as this process last heard of them, and how stale that may be. Isn't: linearizable, or writable
+(`global_config.admin`).
+Invariants: the copy changes in the order of the configuration's log, and goes on answering while the region is cut off; a value that cannot be read
+(of a newer version, or damaged) leaves the last good one in place and is named in `broken`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from global_config import keys
+from heliograph.model.errors import CorruptData
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, TenantInfo
+from heliograph.raft.store import MetadataStore
+
+V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic)
+_ALL = "/"
+
+
+class ConfigView:
+    """Watches from the start; make it on the event loop. `ready` waits for the first full copy."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._regions: dict[str, RegionInfo] = {}
+        self._tenants: dict[str, TenantInfo] = {}
+        self._namespaces: dict[str, NamespacePolicies] = {}
+        self._by_tenant: dict[str, dict[str, None]] = {}
+        self._partitioned: dict[str, PartitionedTopic] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        self.broken: dict[str, str] = {}
+        """Key -> why its newest value cannot be read."""
+        self._stop = store.watch(_ALL, self._on_change)
+
+    async def ready(self) -> None:
+        await self._store.synced(_ALL)
+
+    def close(self) -> None:
+        self._stop()
+
+    def stale_s(self) -> float:
+        """How old the copy may be: 0 while the configuration node that feeds it hears the leader."""
+        return self._store.stale_s()
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """callback(key) after each change of the copy; keys are those of `global_config.keys`. Returns "stop"."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def region(self, name: str) -> RegionInfo | None:
+        return self._regions.get(name)
+
+    def regions(self) -> list[RegionInfo]:
+        """In the order of their names."""
+        return [self._regions[name] for name in sorted(self._regions)]
+
+    def tenant(self, name: str) -> TenantInfo | None:
+        return self._tenants.get(name)
+
+    def tenants(self) -> list[str]:
+        return sorted(self._tenants)
+
+    def namespace(self, name: str) -> NamespacePolicies | None:
+        """name: `tenant/namespace`."""
+        return self._namespaces.get(name)
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """As `tenant/namespace`, sorted."""
+        return sorted(self._by_tenant.get(tenant, ()))
+
+    def partitions(self, topic: str) -> int:
+        """topic: its full name. 0: it is not partitioned."""
+        found = self._partitioned.get(topic)
+        return 0 if found is None else found.partitions
+
+    def partitioned(self, namespace: str) -> list[str]:
+        """Full names of the partitioned topics of a namespace, sorted."""
+        return sorted(topic for topic in self._partitioned if topic.partition("://")[2].startswith(f"{namespace}/"))
+
+    # -- the watch ----------------------------------------------------------------------------------------------------
+
+    def _on_change(self, key: str, value: bytes | None, _version: int) -> None:
+        self.broken.pop(key, None)
+        try:
+            if key.startswith(keys.REGIONS):
+                _set(self._regions, key.removeprefix(keys.REGIONS), RegionInfo, value)
+            elif key.startswith(keys.TENANTS):
+                _set(self._tenants, key.removeprefix(keys.TENANTS), TenantInfo, value)
+            elif key.startswith(keys.NAMESPACES):
+                name = key.removeprefix(keys.NAMESPACES)
+                _set(self._namespaces, name, NamespacePolicies, value)
+                self._index(name)
+            elif key.startswith(keys.PARTITIONED):
+                _set(self._partitioned, key.removeprefix(keys.PARTITIONED), PartitionedTopic, value)
+            else:
+                return
+        except CorruptData as error:
+            self.broken[key] = str(error)
+            return
+        for listener in tuple(self._listeners):
+            listener(key)
+
+    def _index(self, namespace: str) -> None:
+        tenant = namespace.partition("/")[0]
+        members = self._by_tenant.setdefault(tenant, {})
+        if namespace in self._namespaces:
+            members[namespace] = None
+        else:
+            members.pop(namespace, None)
+            if not members:
+                del self._by_tenant[tenant]
+
+
+def _set(table: dict[str, V], name: str, kind: type[V], value: bytes | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = kind.decode(value)

@@ -1,0 +1,139 @@
+"""Keys of a region's local metadata: every layout, in one place.
+
+Is: key strings and ranges from names, and names back from keys. Isn't: values (heliograph.model.ledgers), or who may write them.
+Invariants: a name never spills over into another key (it is percent-quoted); numbers are padded, so that key order is number order;
+topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
+
+    /bookies/{id}                                            a live bookie, under its lease
+    /brokers/{id}                                            a live broker, under its lease
+    /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
+    /ledgers/{id:020}                                        LedgerMetadata
+    /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
+    /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
+    counters, apart from keys: ledger-ids, incarnations
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from heliograph.model.names import TopicName, topic_hash
+from heliograph.raft.store import prefix_end
+
+BOOKIES = "/bookies/"
+BROKERS = "/brokers/"
+OWNERS = "/owners/"
+LEDGERS = "/ledgers/"
+MANAGED_LEDGERS = "/ml/"
+CURSORS = "/cursors/"
+
+LEDGER_IDS = "ledger-ids"
+"""Counter: the next ledger id of the region."""
+INCARNATIONS = "incarnations"
+"""Counter: the next incarnation that the region mints."""
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe=":-_.=")
+
+
+def bookie(bookie_id: str) -> str:
+    return BOOKIES + _quoted(bookie_id)
+
+
+def broker(broker_id: str) -> str:
+    return BROKERS + _quoted(broker_id)
+
+
+def id_of(key: str) -> str:
+    """The bookie or broker that a key of `/bookies/` or `/brokers/` speaks of; of any key, its last part."""
+    return unquote(key.rpartition("/")[2])
+
+
+def ledger(ledger_id: int) -> str:
+    return f"{LEDGERS}{ledger_id:020d}"
+
+
+def ledger_of(key: str) -> int:
+    return int(key.rpartition("/")[2])
+
+
+# -- ownership --------------------------------------------------------------------------------------------------------
+
+
+def owner(namespace: str, bundle: int) -> str:
+    """namespace: `tenant/namespace`."""
+    return f"{owners(namespace)}{bundle:05d}"
+
+
+def owners(namespace: str) -> str:
+    """Prefix of the owner keys of one namespace."""
+    return f"{OWNERS}{_namespace(namespace)}/"
+
+
+def owner_of(key: str) -> tuple[str, int]:
+    """(namespace, bundle) of an owner key."""
+    _, _, tenant, local, bundle = key.split("/")
+    return f"{unquote(tenant)}/{unquote(local)}", int(bundle)
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def managed_ledger(topic: str) -> str:
+    """topic: its full name."""
+    return MANAGED_LEDGERS + _topic(topic)
+
+
+def managed_ledgers(namespace: str) -> str:
+    """Prefix of all managed ledgers of a namespace."""
+    return f"{MANAGED_LEDGERS}{_namespace(namespace)}/"
+
+
+def managed_ledgers_of_bundle(namespace: str, bundle: int, bundles: int) -> tuple[str, str]:
+    """[start, end) of the managed ledgers whose topics fall into a bundle."""
+    return _bundle(managed_ledgers(namespace), bundle, bundles)
+
+
+def cursor(topic: str, name: str) -> str:
+    return cursors(topic) + _quoted(name)
+
+
+def cursors(topic: str) -> str:
+    """Prefix of all cursors of one topic."""
+    return f"{CURSORS}{_topic(topic)}/"
+
+
+def cursors_of_namespace(namespace: str) -> str:
+    return f"{CURSORS}{_namespace(namespace)}/"
+
+
+def cursors_of_bundle(namespace: str, bundle: int, bundles: int) -> tuple[str, str]:
+    """[start, end) of the cursors of the topics of a bundle."""
+    return _bundle(cursors_of_namespace(namespace), bundle, bundles)
+
+
+def topic_of(key: str) -> str:
+    """The topic's full name, of a managed ledger's or a cursor's key."""
+    return unquote(key.split("/")[5])
+
+
+def cursor_of(key: str) -> str:
+    """The cursor's name, of a cursor's key."""
+    return unquote(key.split("/")[6])
+
+
+def _namespace(namespace: str) -> str:
+    tenant, _, local = namespace.partition("/")
+    return f"{_quoted(tenant)}/{_quoted(local)}"
+
+
+def _topic(topic: str) -> str:
+    return f"{_namespace(TopicName.parse(topic).namespace)}/{topic_hash(topic):08x}/{_quoted(topic)}"
+
+
+def _bundle(prefix: str, bundle: int, bundles: int) -> tuple[str, str]:
+    start = -(-(bundle << 32) // bundles)
+    if bundle == bundles - 1:
+        return f"{prefix}{start:08x}", prefix_end(prefix)
+    return f"{prefix}{start:08x}", f"{prefix}{-(-(bundle + 1 << 32) // bundles):08x}"

@@ -1,0 +1,129 @@
+"""FrameTransport: Raft messages between the voters of one region's metadata, in our own frames.
+
+Is: one outgoing connection a peer, made on demand and remade with backoff, behind a bounded queue; what comes in arrives by the MetaServer's listener.
+Isn't: reliable: what doesn't fit the queue, or was under way when a connection broke, is lost, and Raft sends again.
+Invariants: `send` never blocks and never raises; a message names its sender, which must be a voter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable, Mapping
+
+from heliograph.model.errors import PeerError
+from heliograph.runtime.clock import Rng
+from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
+
+QUEUE_BYTES_MAX = 16 << 20
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
+CONNECT_TIMEOUT_S = 3.0
+
+
+class FrameTransport:
+    """Implements heliograph.raft.node.RaftTransport. peers: node id -> `host:port` of its MetaServer, with or without this node."""
+
+    def __init__(self, node_id: str, peers: Mapping[str, str], *, rng: Rng, ssl: tls.SSLContext | None = None) -> None:
+        self.node_id, self._ssl, self._rng = node_id, ssl, rng
+        self._links = {peer: _Link(self, address) for peer, address in sorted(peers.items()) if peer != node_id}
+        self._callback: Callable[[str, bytes], None] = lambda sender, message: None
+
+    def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
+        self._callback = callback
+
+    def send(self, to: str, message: bytes) -> None:
+        link = self._links.get(to)
+        if link is not None and len(message) < FRAME_BYTES_MAX - 1024:
+            link.send(frame(Frame.RAFT, 0, body(self.node_id, message)))
+
+    def on_frame(self, payload: bytes) -> None:
+        """A RAFT frame that the listener read. Raises PeerError."""
+        sender, message = fields(payload, str, bytes)
+        if sender not in self._links:
+            raise PeerError(f"metadata: {sender[:100]!r} is no voter of this group")
+        self._callback(sender, message)
+
+    async def stop(self) -> None:
+        for link in self._links.values():
+            await link.stop()
+
+    async def connect(self, address: str, link: _Link) -> asyncio.Transport:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            transport, _ = await loop.create_connection(lambda: _Protocol(link), host.strip("[]"), int(port), ssl=self._ssl)
+        transport.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, self.node_id)))
+        return transport
+
+    def jitter(self, delay_s: float) -> float:
+        return delay_s * self._rng.uniform(0.5, 1.0)
+
+
+class _Link:
+    """The outgoing half of one pair. While there is no connection, one task makes one; it ends when it has one."""
+
+    def __init__(self, owner: FrameTransport, address: str) -> None:
+        self._owner, self._address = owner, address
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._queue: list[bytes] = []
+        self._queue_bytes = 0
+        self._backoff_s = BACKOFF_MIN_S
+        self._stopped = False
+
+    def send(self, data: bytes) -> None:
+        if self._stopped:
+            return
+        if self._transport is not None and self._transport.is_closing():  # it may have ended in the very turn in which it was made
+            self._transport = None
+        if self._transport is not None:
+            if self._transport.get_write_buffer_size() + len(data) <= QUEUE_BYTES_MAX:
+                self._transport.write(data)
+            return
+        if self._queue_bytes + len(data) <= QUEUE_BYTES_MAX:
+            self._queue.append(data)
+            self._queue_bytes += len(data)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        while not self._stopped:
+            try:
+                transport = await self._owner.connect(self._address, self)
+            except (OSError, TimeoutError, ValueError):
+                self._queue, self._queue_bytes = [], 0  # old messages help nobody
+                await asyncio.sleep(self._owner.jitter(self._backoff_s))
+                self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
+                continue
+            self._transport, self._task = transport, None
+            queue, self._queue, self._queue_bytes = self._queue, [], 0
+            for data in queue:
+                transport.write(data)
+            return
+
+    def on_heard(self) -> None:
+        self._backoff_s = BACKOFF_MIN_S
+
+    def on_lost(self) -> None:
+        self._transport = None
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._transport is not None:
+            self._transport.abort()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Protocol(asyncio.Protocol):
+    """Nothing is read here but the peer's greeting and its heartbeats."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+
+    def data_received(self, data: bytes) -> None:
+        self._link.on_heard()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.on_lost()

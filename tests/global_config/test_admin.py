@@ -1,0 +1,239 @@
+"""ConfigAdmin and ConfigView over a store in this process: validation, references that hold, numbers that are never used again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from global_config import keys
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError, NotAllowed, NotFound
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.store import Op
+
+
+def run(main: Callable[[EmbeddedStore, ConfigAdmin], Coroutine[Any, Any, None]]) -> None:
+    async def outer() -> None:
+        store = EmbeddedStore()
+        await main(store, ConfigAdmin(store))
+
+    asyncio.run(outer())
+
+
+async def provision(admin: ConfigAdmin) -> None:
+    for name in ("us", "eu", "ap"):
+        await admin.create_region(name)
+    await admin.create_tenant("t", TenantInfo(allowed_regions=("us", "eu")))
+    await admin.create_namespace("t/n", NamespacePolicies(regions=("us", "eu")))
+
+
+async def refused(kind: type[HeliographError], text: str, call: Awaitable[object]) -> None:
+    with pytest.raises(kind, match=text):
+        await call
+
+
+def test_region_numbers_are_never_used_again() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        assert (await admin.create_region("us")).number == 1
+        assert (await admin.create_region("eu", number=2)).number == 2
+        assert (await admin.create_region("ap")).number == 3
+        await admin.delete_region("eu")
+        await admin.delete_region("ap")
+        assert (await admin.create_region("eu")).number == 4
+        await refused(NotAllowed, "number 2 was used before", admin.create_region("sa", number=2))
+        await refused(NotAllowed, "number 3 was used before", admin.ensure_region(RegionInfo(name="ap", number=3)))
+        await refused(AlreadyExists, "'us'", admin.create_region("us"))
+        await refused(NotAllowed, "1 to", admin.create_region("sa", number=-1))
+        await refused(NotAllowed, "may hold only", admin.create_region("s/a"))
+        assert (await admin.create_region("sa", number=100)).number == 100
+        assert (await admin.create_region("af")).number == 5
+
+    run(main)
+
+
+def test_ensure_region_creates_updates_and_repeats() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        info = RegionInfo(name="us", number=7, service_url="pulsar://a:1", link_urls={"eu": ["pulsar+ssl://b:2"]})
+        assert await admin.ensure_region(info) == info
+        index = store.machine.index
+        assert await admin.ensure_region(info) == info
+        assert store.machine.index == index
+        assert await admin.raise_epoch("us", 1) == 2
+        moved = replace(info, service_url="pulsar://c:3")
+        assert await admin.ensure_region(moved) == replace(moved, epoch=2)
+        await refused(NotAllowed, "has number 7", admin.ensure_region(replace(info, number=8)))
+        await refused(NotAllowed, "cannot fall", admin.update_region(info))
+        await refused(NotAllowed, "its epoch is 2", admin.raise_epoch("us", 1))
+        await refused(NotFound, "'eu'", admin.update_region(RegionInfo(name="eu", number=9)))
+        assert (await admin.ensure_region(RegionInfo(name="eu", number=9, epoch=3))).epoch == 3
+
+    run(main)
+
+
+def test_what_is_named_must_exist_and_cannot_be_deleted() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        await refused(NotFound, "region 'mars'", admin.create_tenant("u", TenantInfo(allowed_regions=("mars",))))
+        await refused(AlreadyExists, "tenant 't'", admin.create_tenant("t", TenantInfo()))
+        await refused(NotFound, "tenant 'u'", admin.create_namespace("u/n", NamespacePolicies(regions=("us",))))
+        await refused(NotAllowed, "'ap' is not allowed to tenant 't'", admin.create_namespace("t/m", NamespacePolicies(regions=("ap",))))
+        await refused(NotAllowed, "at least one region", admin.create_namespace("t/m", NamespacePolicies()))
+        await refused(NotAllowed, "tenant/namespace", admin.create_namespace("t", NamespacePolicies(regions=("us",))))
+        await refused(NotAllowed, "may hold only", admin.create_namespace("t/a/b", NamespacePolicies(regions=("us",))))
+        await refused(AlreadyExists, "namespace 't/n'", admin.create_namespace("t/n", NamespacePolicies(regions=("us",))))
+        await refused(NotAllowed, "used by namespace t/n", admin.delete_region("us"))
+        await refused(NotAllowed, "namespace t/n is in region 'eu'", _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us",)))))
+        await refused(NotAllowed, "used by namespace t/n", admin.delete_tenant("t"))
+        await admin.delete_namespace("t/n")
+        await refused(NotAllowed, "used by tenant t", admin.delete_region("us"))
+        await admin.update_tenant("t", TenantInfo(admin_roles=("r",), allowed_regions=("us",)))
+        await admin.delete_region("eu")
+        await admin.delete_tenant("t")
+        await admin.delete_region("us")
+        for missing in (admin.delete_region("us"), admin.delete_tenant("t"), admin.delete_namespace("t/n"), admin.update_tenant("t", TenantInfo())):
+            await refused(NotFound, "does not exist", missing)
+
+    run(main)
+
+
+async def _reworded(call: Awaitable[object]) -> None:
+    try:
+        await call
+    except NotAllowed as error:
+        raise NotAllowed(str(error).replace("its ", "")) from error
+
+
+def test_policies_change_by_compare_and_set() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        changes: list[Callable[[NamespacePolicies], NamespacePolicies]] = [
+            lambda p: replace(p, retention_mb=p.retention_mb + 1),
+            lambda p: replace(p, retention_minutes=p.retention_minutes + 1),
+        ]
+        await asyncio.gather(*(admin.update_namespace("t/n", changes[n % 2]) for n in range(8)))
+        found = await store.get(keys.namespace("t/n"))
+        assert found is not None
+        policies = NamespacePolicies.decode(found[0])
+        assert (policies.retention_mb, policies.retention_minutes) == (4, 4)
+        await refused(NotAllowed, "bundles is 4 and cannot", admin.update_namespace("t/n", lambda p: replace(p, bundles=8)))
+        await refused(NotAllowed, "not allowed", admin.update_namespace("t/n", lambda p: replace(p, regions=("ap",))))
+        await refused(ConfigError, "ack quorum", admin.update_namespace("t/n", lambda p: replace(p, ack_quorum=3)))
+        await refused(NotFound, "t/x", admin.update_namespace("t/x", lambda p: p))
+
+    run(main)
+
+
+def test_partitioned_topics() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        topic = "persistent://t/n/x"
+        await admin.create_partitioned(topic, 3)
+        await refused(AlreadyExists, "exists already", admin.create_partitioned(topic, 3))
+        await refused(NotAllowed, "only grow", admin.update_partitioned(topic, 2))
+        await admin.update_partitioned(topic, 5)
+        await refused(NotAllowed, "1 to 4096", admin.update_partitioned(topic, 5000))
+        await refused(NotAllowed, "1 to 4096", admin.create_partitioned("persistent://t/n/y", 0))
+        await refused(NotAllowed, "is a partition", admin.create_partitioned(topic + "-partition-1", 2))
+        await refused(NotFound, "namespace 't/m'", admin.create_partitioned("persistent://t/m/x", 2))
+        await admin.delete_partitioned(topic)
+        await refused(NotFound, "does not exist", admin.delete_partitioned(topic))
+        await admin.create_partitioned(topic, 3)
+        await admin.delete_namespace("t/n")
+        assert await store.get(keys.partitioned(topic)) is None
+
+    run(main)
+
+
+class Meddling(EmbeddedStore):
+    """Lets another writer act just before a transaction, once."""
+
+    before: Callable[[], Coroutine[Any, Any, None]] | None = None
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        return await super().txn(ops)
+
+
+@pytest.mark.parametrize(
+    ("first", "meanwhile"),
+    [
+        (lambda a: a.delete_region("ap"), lambda a: a.update_tenant("t", TenantInfo(allowed_regions=("us", "eu", "ap")))),
+        (lambda a: a.delete_tenant("empty"), lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",)))),
+        (lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))), lambda a: a.delete_tenant("empty")),
+        (lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",))), lambda a: a.update_tenant("empty", TenantInfo())),
+        (lambda a: a.update_tenant("empty", TenantInfo()), lambda a: a.create_namespace("empty/n", NamespacePolicies(regions=("us",)))),
+        (lambda a: a.create_tenant("new", TenantInfo(allowed_regions=("ap",))), lambda a: a.delete_region("ap")),
+        (lambda a: a.create_partitioned("persistent://t/n/x", 2), lambda a: a.delete_namespace("t/n")),
+        (lambda a: a.create_region("sa"), lambda a: a.create_region("sa")),
+        (lambda a: a.create_region("sa", number=50), lambda a: a.create_region("af", number=50)),
+    ],
+)
+def test_no_reference_dangles_whoever_is_faster(first: Any, meanwhile: Any) -> None:
+    """The second of two writes that exclude each other is refused, although it looked before the first one committed."""
+
+    async def main() -> None:
+        store = Meddling()
+        admin, other = ConfigAdmin(store), ConfigAdmin(EmbeddedStore(store.machine))
+        await provision(admin)
+        await admin.create_tenant("empty", TenantInfo(allowed_regions=("us",)))
+        store.before = lambda: meanwhile(other)
+        with pytest.raises((NotAllowed, NotFound, AlreadyExists)):
+            await first(admin)
+
+    asyncio.run(main())
+
+
+def test_a_namespace_takes_its_partitioned_topics_along_also_the_newest() -> None:
+    async def main() -> None:
+        store = Meddling()
+        admin = ConfigAdmin(store)
+        await provision(admin)
+        store.before = lambda: ConfigAdmin(EmbeddedStore(store.machine)).create_partitioned("persistent://t/n/late", 2)
+        await admin.delete_namespace("t/n")
+        assert await store.range(keys.PARTITIONED, keys.PARTITIONED + "~") == []
+
+    asyncio.run(main())
+
+
+def test_the_view_is_what_the_watch_told() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        view = ConfigView(store)
+        assert view.regions() == []
+        await view.ready()
+        heard: list[str] = []
+        stop = view.on_change(heard.append)
+        assert [region.name for region in view.regions()] == ["ap", "eu", "us"]
+        assert view.region("us") == RegionInfo(name="us", number=1) and view.region("mars") is None
+        assert view.tenants() == ["t"] and view.tenant("t") == TenantInfo(allowed_regions=("us", "eu"))
+        assert view.namespaces("t") == ["t/n"] and view.namespaces("u") == []
+        assert view.namespace("t/n") == NamespacePolicies(regions=("us", "eu"))
+        await admin.create_partitioned("persistent://t/n/x", 3)
+        await asyncio.sleep(0)
+        assert view.partitions("persistent://t/n/x") == 3 and view.partitions("persistent://t/n/y") == 0
+        assert heard == ["/partitioned/persistent://t/n/x"]
+        await admin.delete_namespace("t/n")
+        await asyncio.sleep(0)
+        assert view.namespaces("t") == [] and view.namespace("t/n") is None and view.partitions("persistent://t/n/x") == 0
+        stop()
+        await store.put(keys.tenant("t"), b'{"format": 99}')
+        await asyncio.sleep(0)
+        assert view.tenant("t") == TenantInfo(allowed_regions=("us", "eu")) and "newer version" in view.broken[keys.tenant("t")]
+        await store.delete(keys.tenant("t"))
+        await asyncio.sleep(0)
+        assert view.tenant("t") is None and view.broken == {}
+        assert len(heard) == 3 and view.stale_s() == 0
+        view.close()
+        await admin.create_tenant("u", TenantInfo())
+        await asyncio.sleep(0)
+        assert view.tenants() == []
+
+    run(main)

@@ -1,0 +1,217 @@
+"""The configuration's nodes over real gRPC with mutual TLS on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
+from global_config.node import ConfigNode, ConfigNodeSettings
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.raft.client import ClientSettings, MetaClient
+from heliograph.raft.core import CoreSettings
+from heliograph.raft.node import RaftSettings
+from heliograph.runtime.clock import SystemClock
+from heliograph.runtime.system_disk import SystemDisk
+from region_node.instance.ca import ensure_certificates
+
+REGIONS = ("ap", "eu", "us")
+SETTINGS = ConfigNodeSettings(raft=RaftSettings(core=CoreSettings(election_timeout_s=0.4, heartbeat_s=0.1)), request_timeout_s=2.0)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def tls_of(folder: Path, role: str, region: str) -> ConfigTls:
+    return ConfigTls(
+        ca=(folder / "ca.pem").read_bytes(), cert=(folder / f"{role}.{region}.pem").read_bytes(), key=(folder / f"{role}.{region}.key").read_bytes()
+    )
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ca")
+    ensure_certificates(folder, list(REGIONS))
+    return folder
+
+
+@pytest.mark.slow
+def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path) -> None:
+    async def main() -> None:
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, free_ports(3), strict=True)}
+        nodes: dict[str, ConfigNode] = {}
+        clients: dict[str, MetaClient] = {}
+        disks: list[SystemDisk] = []
+        for number, name in enumerate(REGIONS):
+            rng = random.Random(number)
+            transport = GrpcTransport(
+                name, addresses, rng=rng, port=int(addresses[name].rpartition(":")[2]), tls=tls_of(certificates, "config", name)
+            )
+            disks.append(SystemDisk(tmp_path / name))
+            nodes[name] = ConfigNode(
+                node_id=name, peers=REGIONS, disk=disks[-1], transport=transport, clock=SystemClock(), rng=rng, settings=SETTINGS
+            )
+            port = await nodes[name].start()
+            clients[name] = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=rng, settings=ClientSettings(timeout_s=8.0, name=name))
+        for name, client in clients.items():
+            version = await client.put(f"/{name}", bytes(300_000), expected=-1)
+            for other in clients.values():
+                found = await other.get(f"/{name}")
+                assert found is not None and found[1] == version
+        ids = await asyncio.gather(*(client.next_ids("n") for client in clients.values() for _ in range(30)))
+        assert sorted(ids) == list(range(90))
+        leader = (await clients["us"].status())["leader"]
+        left = [name for name in REGIONS if name != leader]
+        await nodes[leader].stop()
+        await clients[left[0]].put("/after", b"1")
+        assert (await clients[left[1]].get("/after") or (b"", 0))[0] == b"1"
+        await nodes[left[0]].stop()
+        hasty = MetaClient([f"127.0.0.1:{nodes[left[1]].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=1.0))
+        with pytest.raises((MetadataUnavailable, OutcomeUnknown)):
+            await hasty.put("/alone", b"1")
+        hasty.close()
+        for client in clients.values():
+            client.close()
+        await nodes[left[1]].stop()
+        for disk in disks:
+            disk.close()
+
+    asyncio.run(main())
+
+
+def pair(certificates: Path, a: ConfigTls | None, b: ConfigTls | None, main: Callable[[GrpcTransport, GrpcTransport], Coroutine[Any, Any, None]]) -> None:
+    """Two transports: "us" with the material `a`, which calls "eu" with `b`."""
+
+    async def run() -> None:
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(("us", "eu"), free_ports(2), strict=True)}
+        us, eu = (
+            GrpcTransport(name, addresses, rng=random.Random(1), port=int(addresses[name].rpartition(":")[2]), tls=tls)
+            for name, tls in (("us", a), ("eu", b))
+        )
+        await us.start()
+        await eu.start()
+        try:
+            await main(us, eu)
+        finally:
+            await us.stop()
+            await eu.stop()
+
+    asyncio.run(run())
+
+
+async def forwarded(us: GrpcTransport, tries: int = 40) -> bytes:
+    """Asks until there is a connection; raises the last error where there is none within two seconds."""
+    for left in reversed(range(tries)):
+        try:
+            return await us.forward("eu", b"request", timeout_s=1.0)
+        except MetadataUnavailable as error:
+            if not left or "no connection" not in str(error):
+                raise
+            await asyncio.sleep(0.05)
+    raise AssertionError
+
+
+async def echo(request: bytes) -> bytes:
+    if request == b"wrong":
+        raise PeerError("a wrong request")
+    return request + b"!"
+
+
+def test_messages_arrive_under_their_senders_name(certificates: Path) -> None:
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        got: list[tuple[str, bytes]] = []
+        done = asyncio.Event()
+
+        def on_receive(sender: str, message: bytes) -> None:
+            got.append((sender, message))
+            if len(got) == 50:
+                done.set()
+
+        eu.on_receive(on_receive)
+        eu.on_forward(echo)
+        assert await forwarded(us) == b"request!"
+        for number in range(50):
+            us.send("eu", b"%d" % number)
+        us.send("mars", b"lost")
+        async with asyncio.timeout(5):
+            await done.wait()
+        assert got == [("us", b"%d" % number) for number in range(50)]
+        with pytest.raises(MetadataUnavailable, match="a wrong request"):
+            await us.forward("eu", b"wrong", timeout_s=1.0)
+        with pytest.raises(MetadataUnavailable, match="not known"):
+            await us.forward("mars", b"", timeout_s=1.0)
+
+    pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mine", ["replicator us", "config ap", "another instance", "none"])
+def test_a_wrong_certificate_gets_nowhere(certificates: Path, tmp_path: Path, mine: str) -> None:
+    """Another role, another region's name, another instance's CA, or no certificate at all."""
+    if mine == "another instance":
+        ensure_certificates(tmp_path, ["us"])
+        material: ConfigTls | None = tls_of(tmp_path, "config", "us")
+    elif mine == "none":
+        material = None
+    else:
+        role, region = mine.split()
+        material = tls_of(certificates, role, region)
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        got: list[tuple[str, bytes]] = []
+        eu.on_receive(lambda sender, message: got.append((sender, message)))
+        eu.on_forward(echo)
+        us.send("eu", b"forged")
+        with pytest.raises(HeliographError):
+            await forwarded(us, 8)
+        us.send("eu", b"forged again")
+        await asyncio.sleep(0.2)
+        assert got == []
+
+    pair(certificates, material, tls_of(certificates, "config", "eu"), main)
+
+
+@pytest.mark.slow
+def test_a_peer_that_is_another_region_is_refused(certificates: Path) -> None:
+    """A proxy that points to the wrong region must not pass for the right one."""
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        with pytest.raises(MetadataUnavailable, match="no connection"):
+            await forwarded(us, 8)
+
+    pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "ap"), main)
+
+
+def test_without_certificates_only_loopback() -> None:
+    with pytest.raises(ConfigError, match="without certificates"):
+        GrpcTransport("us", {}, rng=random.Random(1), host="0.0.0.0")
+
+
+def test_a_taken_port_is_named(certificates: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            transport = GrpcTransport("us", {}, rng=random.Random(1), port=port)
+            with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} cannot be bound"):
+                await transport.start()
+
+    asyncio.run(main())
+
+
+def test_message_bytes() -> None:
+    assert open_message(make_message("us", b"m")) == ("us", b"m")
+    for wrong in (b"", b"\x02\x02us", b"\x01\x05us", b"\x01"):
+        with pytest.raises(PeerError):
+            open_message(wrong)
