@@ -1,0 +1,225 @@
+"""Frames between a broker and a bookie: one head for all, and the buffer that cuts them from a connection.
+
+Is: the layout, the codes and the errors they mean, bounded cutting. Isn't: I/O, or a look into a block (`heliograph.wire.run`).
+Invariants: a frame is accepted or raises PeerError; no frame is larger than the limit; bytes are copied at most once, where a frame meets the end
+of a slab. An ADD frame is also what a journal record and its replay are made of, so its layout is a file format as well.
+
+A frame, big endian:
+
+    0  u32 size, of everything     8  u64 ledger           32 u32 request, comes back in the ANSWER
+    4  u8  version (1)             16 i64 entry            36 body
+    5  u8  kind                    24 i64 value
+    6  u16 number
+
+    kind             number  entry   value    body                        answer
+    1 ADD            count   first   LAC      block                       ACKS, later; or LOST, once
+    2 ADD_RECOVERY   count   first   LAC      block                       ANSWER; allowed on a fenced ledger
+    3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after a LOST
+    4 READ           -       first   last     u32 bytes                   ANSWER, body: blocks
+    5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
+    6 WRITE_LAC      -       -       LAC      -                           none
+    7 READ_LAC       -       -       -        -                           ANSWER, value: LAC known
+    8 DELETE         -       -       -        -                           ANSWER
+    9 LEDGERS        -       -       -        -                           ANSWER, body: u64 ledgers above the one asked, value: 1 where there are more
+    64 ACKS          -       -       -        (u64 ledger, i64 through)*  every ADD of this connection to `ledger` up to `through` is durable
+    65 LOST          code    -       -        text                        the first ADD that was refused; those behind it are dropped
+    66 ANSWER        code    entry   value    what was asked, or text
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from enum import IntEnum
+from sys import getrefcount
+
+from heliograph.model.errors import BookieUnavailable, DiskFailed, LedgerFenced, NoSuchEntry, NoSuchLedger, PeerError, StorageError
+
+VERSION = 1
+FRAME_BYTES_MAX = 16 << 20
+HEAD = struct.Struct(">IBBHQqqI")
+"""(size, version, kind, number, ledger, entry, value, request)."""
+ACK = struct.Struct(">Qq")
+"""(ledger, through)."""
+
+_SLAB_SMALL, _SLAB_LARGE = 1 << 16, 1 << 20
+_SLAB_REST = 1 << 12
+"""A slab with less room than this is not read into any more."""
+_UNSHARED = 3
+"""What `getrefcount` says of an object in one container and one local variable."""
+
+
+class Kind(IntEnum):
+    ADD = 1
+    ADD_RECOVERY = 2
+    OPEN_WRITER = 3
+    READ = 4
+    FENCE = 5
+    WRITE_LAC = 6
+    READ_LAC = 7
+    DELETE = 8
+    LEDGERS = 9
+    ACKS = 64
+    LOST = 65
+    ANSWER = 66
+
+
+class Code(IntEnum):
+    OK = 0
+    NO_SUCH_LEDGER = 1
+    NO_SUCH_ENTRY = 2
+    FENCED = 3
+    UNKNOWN = 4
+    """The bookie cannot say (limbo, a block with a wrong checksum): says nothing about the entry."""
+    READ_ONLY = 5
+    DISK_FAILED = 6
+
+
+_ERRORS: dict[int, type[StorageError]] = {
+    Code.NO_SUCH_LEDGER: NoSuchLedger,
+    Code.NO_SUCH_ENTRY: NoSuchEntry,
+    Code.FENCED: LedgerFenced,
+    Code.UNKNOWN: BookieUnavailable,
+    Code.READ_ONLY: BookieUnavailable,
+    Code.DISK_FAILED: DiskFailed,
+}
+
+
+def error_of(code: int, text: str) -> StorageError:
+    """The error that a code other than OK means; an unknown code says nothing about the entry."""
+    return _ERRORS.get(code, BookieUnavailable)(text)
+
+
+def encode(kind: Kind, *, body_bytes: int = 0, number: int = 0, ledger: int = 0, entry: int = 0, value: int = 0, request: int = 0) -> bytes:
+    """The head of a frame whose body of `body_bytes` follows."""
+    return HEAD.pack(HEAD.size + body_bytes, VERSION, kind, number, ledger, entry, value, request)
+
+
+def encode_acks(acks: Iterable[tuple[int, int]]) -> bytes:
+    """One ACKS frame for (ledger, through) of any number of ledgers."""
+    body = b"".join([ACK.pack(ledger, through) for ledger, through in acks])
+    return encode(Kind.ACKS, body_bytes=len(body)) + body
+
+
+def decode_acks(frame: memoryview) -> Iterable[tuple[int, int]]:
+    """Raises PeerError where the body is no whole number of pairs."""
+    body = frame[HEAD.size :]
+    if len(body) % ACK.size:
+        raise PeerError("bookie frame: a list of acks with a torn end")
+    return ACK.iter_unpack(body)
+
+
+def split_blocks(body: memoryview) -> list[memoryview]:
+    """The blocks that lie one behind another in `body`; each says its size itself. Raises PeerError."""
+    blocks: list[memoryview] = []
+    at, end = 0, len(body)
+    while at < end:
+        size = int.from_bytes(body[at + 4 : at + 8], "big")
+        if size < 8 or at + size > end:
+            raise PeerError("bookie frame: a block beyond the end of its frame")
+        blocks.append(body[at : at + size])
+        at += size
+    return blocks
+
+
+class SlabPool:
+    """Large slabs that are used again once the last view of them is gone: fresh memory costs more than everything else that happens to a frame.
+
+    A slab is free when nobody but the pool refers to it; views refer to it, also those that a transport or a write still holds.
+    """
+
+    __slots__ = ("_slabs", "_taken")
+
+    def __init__(self) -> None:
+        self._slabs: deque[bytearray] = deque()  # those taken longest ago first
+        self._taken = 0
+
+    def take(self) -> memoryview:
+        """A slab with room for anything; what it holds is not cleared."""
+        self._taken += 1
+        slabs = self._slabs
+        for _ in range(min(4, len(slabs))):
+            slab = slabs.popleft()
+            slabs.append(slab)
+            if getrefcount(slab) == _UNSHARED:
+                return memoryview(slab)
+        slab = bytearray(_SLAB_LARGE)
+        slabs.append(slab)
+        return memoryview(slab)
+
+    def trim(self) -> None:
+        """Gives free slabs back to the system where none was taken since the last call."""
+        if not self._taken:
+            self._slabs = deque([slab for slab in self._slabs if getrefcount(slab) != _UNSHARED])
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._slabs)
+
+
+class FrameBuffer:
+    """Reads a connection into slabs, and cuts whole frames from them as views: nothing is copied but what crosses the end of a slab.
+
+    A slab lives as long as a view of it. An idle connection keeps at most a small one; one whose reads fill the slab gets large ones; a frame
+    that fits no slab gets a buffer of its own, of exactly its size.
+    """
+
+    __slots__ = ("_end", "_limit", "_pool", "_slab", "_start", "_wide")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, pool: SlabPool | None = None) -> None:
+        self._limit, self._pool = frame_bytes_max, pool
+        self._slab: memoryview | None = None
+        self._start = self._end = 0  # of what is not cut yet
+        self._wide = False
+
+    def get_buffer(self) -> memoryview:
+        """Where the next read goes; never empty."""
+        if self._slab is None:
+            self._slab = self._new_slab()
+            self._start = self._end = 0
+        return self._slab[self._end :]
+
+    def received(self, size_bytes: int) -> tuple[memoryview, list[int]]:
+        """Takes note of `size_bytes` more bytes in the buffer given last.
+
+        Returns the whole frames as one view, and the end of each within it. Raises PeerError at a wrong size or version.
+        """
+        slab = self._slab
+        assert slab is not None
+        self._end = end = self._end + size_bytes
+        self._wide = end == len(slab)
+        at = start = self._start
+        need = HEAD.size
+        ends: list[int] = []
+        while end - at >= 5:
+            size = int.from_bytes(slab[at : at + 4], "big")
+            if not HEAD.size <= size <= self._limit or slab[at + 4] != VERSION:
+                raise PeerError(
+                    f"bookie frame: version {slab[at + 4]}, size {size}; this side speaks version {VERSION}, {HEAD.size} to {self._limit} bytes"
+                )
+            if end - at < size:
+                need = size
+                break
+            at += size
+            ends.append(at - start)
+        self._start = at
+        if at == end:
+            if len(slab) - end < _SLAB_REST:
+                self._slab = None
+        elif at + need > len(slab):
+            self._move(slab, need)
+        return slab[start:at], ends
+
+    def _move(self, slab: memoryview, need: int) -> None:
+        """Takes the beginning of a frame that does not end in this slab to a new one."""
+        size = self._end - self._start
+        roomy = _SLAB_LARGE if self._wide else _SLAB_SMALL
+        self._slab = memoryview(bytearray(need)) if 2 * need > roomy else self._new_slab()
+        self._slab[:size] = slab[self._start : self._end]
+        self._start, self._end = 0, size
+
+    def _new_slab(self) -> memoryview:
+        if not self._wide:
+            return memoryview(bytearray(_SLAB_SMALL))
+        return self._pool.take() if self._pool is not None else memoryview(bytearray(_SLAB_LARGE))

@@ -1,0 +1,96 @@
+"""Registration: says in the region's metadata that a bookie is alive, where it is, and whether it takes adds.
+
+Is: one key under a lease, renewed, and put again where the lease was lost. Isn't: a reason to trust a bookie; fencing and quorums decide that.
+Invariants: the key goes within one lease of the end of the process; nothing here stops the bookie where the metadata is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgpack
+
+from heliograph.model.errors import LeaseLost, MetadataError
+from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
+from heliograph.runtime.clock import Clock, Rng
+from local_meta.keys import bookie
+
+_RENEW_S = 1.0
+
+
+class Registration:
+    """One bookie's key. `writable` is asked whenever the key is put; call `changed` when its answer is another."""
+
+    def __init__(
+        self,
+        meta: MetadataStore,
+        *,
+        bookie_id: str,
+        host: str,
+        port: int,
+        http_port: int,
+        writable: Callable[[], bool],
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self._meta, self._key = meta, bookie(bookie_id)
+        self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
+        self._rng = rng
+        self._lease = 0
+        self._said: bool | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns at once where the metadata is away: it goes on trying."""
+        await self._once()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Takes the key away."""
+        if self._task is not None:
+            self._task.cancel()
+            try:
+                await self._task
+            except asyncio.CancelledError:
+                pass
+            self._task = None
+        if self._lease:
+            try:
+                await self._meta.revoke(self._lease)
+            except MetadataError:
+                pass  # the lease ends by itself
+            self._lease = 0
+
+    def changed(self) -> None:
+        """`writable` may answer something else now."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_RENEW_S * self._rng.uniform(0.8, 1.0)):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self._once()
+
+    async def _once(self) -> None:
+        """One step: a lease where there is none, its renewal, the key where it is not there or says something else."""
+        try:
+            if self._lease:
+                await self._meta.renew(self._lease)
+            else:
+                self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
+            writable = self._writable()
+            if writable is not self._said:
+                value = msgpack.packb({"host": self._host, "port": self._port, "http_port": self._http_port, "writable": writable})
+                await self._meta.put(self._key, value, lease=self._lease)
+                self._said = writable
+        except LeaseLost:
+            self._lease = 0
+            self._wake.set()
+        except MetadataError:
+            pass  # unavailable: the next turn tries again

@@ -1,0 +1,181 @@
+"""BookieServer: the listener of a bookie.
+
+Is: the shell that cuts frames from connections, gives them to the `Bookie`, and coalesces what goes back. Isn't: a decision about a ledger.
+Invariants: one record a loop turn, whatever connections it came from; one frame of acks a connection and sync batch; a bad frame closes its
+connection and nothing else; a connection is not read while the bookie is full, or while its own answers are not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from heliograph.model.errors import PeerError
+from heliograph.runtime.disk import Buffer
+from heliograph.wire.bookie import Code, FrameBuffer, Kind, SlabPool, encode, encode_acks
+from storage.bookie.bookie import Bookie
+
+_TICK_S = 1.0
+_WRITE_HIGH_BYTES = 8 << 20
+
+
+class BookieServer:
+    """Listens for brokers. The bookie must have been started."""
+
+    def __init__(self, bookie: Bookie, *, on_bad_peer: Callable[[str], None] | None = None) -> None:
+        self.bookie = bookie
+        self.slabs = SlabPool()
+        self._on_bad_peer = on_bad_peer
+        self._server: asyncio.Server | None = None
+        self._connections: dict[BookieConnection, None] = {}
+        self._tick: asyncio.TimerHandle | None = None
+        self._committing = False
+        self._loop: asyncio.AbstractEventLoop
+
+    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None) -> int:
+        """Returns the port; 0 asks for any. Raises OSError where it is taken."""
+        self._loop = asyncio.get_running_loop()
+        self._server = await self._loop.create_server(lambda: BookieConnection(self), host, port, ssl=ssl)
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Ends connections; what was received is still journalled by `Bookie.close`."""
+        if self._server is not None:
+            self._server.close()
+        if self._tick is not None:
+            self._tick.cancel()
+        for connection in list(self._connections):
+            connection.transport.abort()
+
+    def _on_tick(self) -> None:
+        self.bookie.tick()
+        self.slabs.trim()
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+
+    # -- called by connections ----------------------------------------------------------------------------------------
+
+    def joined(self, connection: BookieConnection) -> None:
+        self._connections[connection] = None
+
+    def left(self, connection: BookieConnection, bad: str = "") -> None:
+        self._connections.pop(connection, None)
+        if bad and self._on_bad_peer is not None:
+            self._on_bad_peer(bad)
+
+    def commit_soon(self) -> None:
+        """At the end of this loop turn."""
+        if not self._committing:
+            self._committing = True
+            self._loop.call_soon(self._commit)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def _commit(self) -> None:
+        self._committing = False
+        self.bookie.commit()
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """One broker's connection: a `Peer` of the bookie."""
+
+    def __init__(self, server: BookieServer) -> None:
+        self._server, self._bookie = server, server.bookie
+        self._frames = FrameBuffer(server.bookie.settings.frame_bytes_max, server.slabs)
+        self.refused: set[int] = set()
+        self._acks: dict[int, int] = {}
+        self._out: list[Buffer] = []
+        self._flushing = False
+        self._blocked = self._slow = self._gone = False
+        self.transport: asyncio.Transport
+
+    # -- from the socket ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        self._server.joined(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            view, ends = self._frames.received(nbytes)
+            if ends:
+                self._bookie.on_frames(view, ends, self)
+        except PeerError as error:
+            self._server.left(self, str(error))
+            self.transport.abort()
+            self._gone = True
+        self._server.commit_soon()
+        if self._bookie.full and not self._blocked and not self._gone:
+            self._blocked = True
+            self._bookie.wait_for_room(self)
+            self._set_reading()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone = True
+        self._server.left(self)
+
+    def pause_writing(self) -> None:
+        self._slow = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        self._slow = False
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        if self._gone or self.transport.is_closing():
+            return
+        if self._blocked or self._slow:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    # -- from the bookie ----------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        self._blocked = False
+        self._set_reading()
+
+    def acked(self, ledger: int, through: int) -> None:
+        self._acks[ledger] = through
+        self._flush_soon()
+
+    def lost(self, ledger: int, code: Code, text: str) -> None:
+        self._put_acks()
+        body = text.encode()
+        self._out += [encode(Kind.LOST, body_bytes=len(body), number=code, ledger=ledger), body]
+        self._flush_soon()
+
+    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+        size = sum(map(len, body))
+        self._out += [encode(Kind.ANSWER, body_bytes=size, number=code, entry=entry, value=value, request=request), *body]
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._server.call_soon(self._flush)
+
+    def _put_acks(self) -> None:
+        if self._acks:
+            acks, self._acks = self._acks, {}
+            self._out.append(encode_acks(acks.items()))
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._put_acks()
+        out, self._out = self._out, []
+        if not self._gone and out:
+            self.transport.writelines(out)
+
+

@@ -1,0 +1,177 @@
+"""The journal: laps of a recycled segment, ends of earlier lives, and what tells a torn end from a loss."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from geo_tests.sim.disk import Platter
+from geo_tests.sim.simulation import Simulation
+from storage.bookie.journal import Fork, Journal, Replay, replay
+
+SEGMENT = 64 << 10
+SALT = 77
+
+
+def scenario(body: Callable[[Platter], Awaitable[None]]) -> None:
+    with Simulation(3) as sim:
+
+        async def main() -> None:
+            await body(Platter(sim.loop, sim.rng("journal")))
+
+        sim.run(main())
+
+
+def read_back(platter: Platter, through: int = 0, forks: tuple[Fork, ...] = ()) -> Replay:
+    return replay(platter.disk(), salt=SALT, flushed_through=through, forks=forks)
+
+
+def begin(platter: Platter, start: int, found: Replay) -> Journal:
+    disk = platter.disk()
+    return Journal(disk, disk, segment_bytes=SEGMENT, spare=2, start=start, salt=SALT, replay=found)
+
+
+def write(journal: Journal, *records: bytes) -> list[BaseException | None]:
+    done: list[BaseException | None] = []
+    for record in records:
+        journal.append([record[:5], memoryview(record)[5:]], len(record), done.append)
+    return done
+
+
+def frames(found: Replay) -> list[bytes]:
+    return [bytes(record.frames) for record in found.records]
+
+
+def test_records_come_back_in_order_over_segments() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        records = [b"%d " % index + b"x" * (index * 97 % 9000) for index in range(60)]
+        done = write(journal, *records)
+        await asyncio.sleep(1)
+        assert done == [None] * 60 and journal.pending_bytes == 0
+        platter.power_cut()
+        found = read_back(platter)
+        assert frames(found) == records and not found.corrupt and found.next_sequence == 61
+        assert len(found.used) > 3
+        assert frames(read_back(platter, through=40)) == records[40:]
+
+    scenario(body)
+
+
+def test_an_earlier_lap_of_a_segment_is_never_replayed() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        for lap in range(20):
+            write(journal, *[b"lap %d record %d" % (lap, index) for index in range(15)])  # 15 of the 16 pages of a segment
+            await asyncio.sleep(0.5)
+            journal.recycle(journal.next_sequence - 1)
+        assert journal.segments <= 4
+        through = journal.next_sequence - 1
+        done = write(journal, b"the last")
+        await asyncio.sleep(0.5)
+        assert done == [None]
+        platter.power_cut()
+        assert frames(read_back(platter, through)) == [b"the last"]
+        # Even a replay that knows no checkpoint takes each segment's own lap only: sequences in a row, never two laps.
+        everything = [record.sequence for record in read_back(platter).records]
+        assert everything == sorted(set(everything))
+
+    scenario(body)
+
+
+def test_the_lost_end_of_an_earlier_life_never_returns() -> None:
+    """Record 2 of a life is torn, 3 and 4 survive in the next segment. Later lives write their own 2 and 3, the latter over that segment."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        write(journal, b"one")
+        await asyncio.sleep(0.5)
+        journal.prepare()
+        await asyncio.sleep(0.5)
+        write(journal, b"two" * 20_000, b"three", b"four")
+        await asyncio.sleep(0.5)
+        segment = next(name for name in platter.names() if b"twotwo" in platter.content(name))
+        other = next(name for name in platter.names() if b"four" in platter.content(name))
+        assert segment != other
+        platter.flip_bit(segment, platter.content(segment).index(b"two"))
+        platter.unplug()
+        found = read_back(platter)
+        assert frames(found) == [b"one"] and not found.corrupt and found.next_sequence == 2 and found.stray_through == 4
+        fork = (2, 2, 4)
+        second = begin(platter, 2, found)
+        write(second, b"two again")
+        await asyncio.sleep(0.5)
+        platter.power_cut()
+        again = read_back(platter, forks=(fork,))
+        assert frames(again) == [b"one", b"two again"] and not again.corrupt and again.next_sequence == 3
+        assert other in again.free
+        again.free = [other]
+        third = begin(platter, 3, again)
+        write(third, b"three again")
+        await asyncio.sleep(0.5)
+        platter.power_cut()
+        assert b"three again" in platter.content(other) and b"four" in platter.content(other)
+        for forks in ((fork,), ()):  # the number of the segment alone tells the laps apart
+            last = read_back(platter, forks=forks)
+            assert frames(last) == [b"one", b"two again", b"three again"] and not last.corrupt
+
+    scenario(body)
+
+
+def test_records_of_another_directory_are_none() -> None:
+    async def body(platter: Platter) -> None:
+        write(begin(platter, 1, read_back(platter)), b"one")
+        await asyncio.sleep(0.5)
+        assert replay(platter.disk(), salt=SALT + 1, flushed_through=0, forks=()).records == []
+
+    scenario(body)
+
+
+def test_a_torn_end_is_an_end_and_a_torn_middle_is_a_loss() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        for record in (b"first", b"second", b"third"):
+            write(journal, record)
+            await asyncio.sleep(0.5)
+        platter.power_cut()
+        segment = next(name for name in platter.names() if b"second" in platter.content(name))
+        at = platter.content(segment).index(b"third")
+        platter.flip_bit(segment, at)
+        torn = read_back(platter)
+        assert frames(torn) == [b"first", b"second"] and not torn.corrupt
+        platter.flip_bit(segment, at)
+        platter.flip_bit(segment, platter.content(segment).index(b"second"))
+        lost = read_back(platter)
+        assert "lost record 2" in lost.corrupt
+        assert frames(lost) == [b"first", b"third"], "what is still there is served"
+
+    scenario(body)
+
+
+def test_a_first_record_that_rots_is_a_loss_too() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        for record in (b"first", b"second", b"third"):
+            write(journal, record)
+            await asyncio.sleep(0.5)
+        platter.power_cut()
+        segment = next(name for name in platter.names() if b"first" in platter.content(name))
+        platter.flip_bit(segment, platter.content(segment).index(b"first"))
+        assert "lost record 1" in read_back(platter).corrupt
+
+    scenario(body)
+
+
+def test_after_a_failure_nothing_is_done() -> None:
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        platter.fail_syncs = True
+        failed = write(journal, b"one", b"two")
+        await asyncio.sleep(0.5)
+        platter.fail_syncs = False
+        later = write(journal, b"three")
+        await asyncio.sleep(0.5)
+        assert all(isinstance(error, OSError) for error in failed + later)
+        assert journal.synced_through == 0
+
+    scenario(body)

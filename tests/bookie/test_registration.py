@@ -1,0 +1,54 @@
+"""Registration: the key is there while the bookie lives, says whether it takes adds, and comes back after a lost lease."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgpack
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.machine import KvMachine
+from local_meta.keys import bookie
+from storage.bookie.registration import Registration
+
+
+def test_the_life_of_a_registration() -> None:
+    with Simulation(9) as sim:
+
+        async def main() -> None:
+            store = EmbeddedStore(KvMachine())
+            writable = [True]
+            one = Registration(
+                store,
+                bookie_id="b0",
+                host="127.0.0.1",
+                port=3181,
+                http_port=0,
+                writable=lambda: writable[0],
+                clock=sim.clock(),
+                rng=sim.rng("registration"),
+            )
+
+            async def said() -> object:
+                found = await store.get(bookie("b0"))
+                return None if found is None else msgpack.unpackb(found[0])
+
+            await one.start()
+            expected = {"host": "127.0.0.1", "port": 3181, "http_port": 0, "writable": True}
+            assert await said() == expected
+            await asyncio.sleep(20)
+            assert await said() == expected, "the lease is renewed"
+            writable[0] = False
+            one.changed()
+            await asyncio.sleep(0.1)
+            assert await said() == {**expected, "writable": False}
+            for lease in range(1, 5):
+                store.expire(lease)
+            assert await said() is None
+            await asyncio.sleep(3)
+            assert await said() == {**expected, "writable": False}, "put again under another lease"
+            await one.stop()
+            assert await said() is None
+
+        sim.run(main())
