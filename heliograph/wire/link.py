@@ -1,0 +1,357 @@
+"""The replication link's private commands, and the SKIP record that both regions store.
+
+Is: bytes to meaning and back. Isn't: a decision about what to send or accept (`replicator.sender`, `replicator.intake`).
+Framing is Pulsar's; a private command is a protobuf message of field 1 = its type (varint, 1000 and up) and one length-delimited field
+with that same number, which older servers skip:
+
+    u32 total, u32 command size, 0x08 varint type, varint (type << 3 | 2) varint size, u8 version (1), msgpack list, payload
+
+    1000 OPEN       stream, topic, source region, source's number, feature level
+    1001 OPENED     stream, incarnation of the target's copy, window bytes, vector
+    1002 RUN        stream, attempt, previous ledger, previous entry; payload: a block (`heliograph.wire.run`) with its origin column
+    1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
+    1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
+    1005 SKIP       stream, attempt, SKIP record
+    1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived, [stream, last confirmed coordinate or nil, {region: vector}] ...
+    1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
+
+A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
+
+A SKIP record, as it lies in a hidden entry, big endian:
+
+    u8 version (1), u8 reason, u32 region, u32 epoch, u64 incarnation, 4 x i64 (after, through), route (UTF-8, to the end)
+
+Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import msgpack
+
+from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.errors import CorruptData, PeerError
+from heliograph.model.positions import Position
+from heliograph.wire.run import FLAG_HIDDEN, Buffer, Run, decode_block, encode_block
+
+VERSION = 1
+FEATURE_LEVEL = 1
+PRIVATE_FROM = 1000
+TOPIC_MAX = 4096
+NAME_MAX = 256
+
+
+class Kind(IntEnum):
+    OPEN = 1000
+    OPENED = 1001
+    RUN = 1002
+    RECEIPT = 1003
+    GAP = 1004
+    SKIP = 1005
+    HEARTBEAT = 1006
+    CLOSE = 1007
+
+
+class SkipReason(IntEnum):
+    """Why a range is not delivered. All but FILTERED count as loss."""
+
+    FILTERED = 0
+    TRIMMED = 1
+    EXPIRED = 2
+    ADMIN = 3
+    LOST = 4
+    DELETED = 5
+
+
+# -- SKIP records -----------------------------------------------------------------------------------------------------
+
+_SKIP = struct.Struct(">BBIIQqqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class SkipRecord:
+    """(after, through] of `origin` is not delivered on `route` (the target region's name)."""
+
+    origin: Origin
+    after: Position
+    through: Position
+    reason: SkipReason
+    route: str
+
+    @property
+    def loss(self) -> bool:
+        return self.reason != SkipReason.FILTERED
+
+    def encode(self) -> bytes:
+        return _SKIP.pack(VERSION, self.reason, *self.origin, *self.after, *self.through) + self.route.encode()
+
+    @classmethod
+    def decode(cls, blob: Buffer) -> SkipRecord:
+        """Raises CorruptData."""
+        try:
+            version, reason, region, epoch, incarnation, a, b, c, d = _SKIP.unpack_from(blob)
+            if version != VERSION:
+                raise CorruptData(f"SKIP record: format {version} is not known here (this version reads format {VERSION})")
+            record = cls((region, epoch, incarnation), (a, b), (c, d), SkipReason(reason), str(memoryview(blob)[_SKIP.size :], "utf-8"))
+        except (struct.error, ValueError) as error:
+            raise CorruptData(f"SKIP record: {error}") from error
+        if record.after >= record.through or c < 0 or d < 0:
+            raise CorruptData("SKIP record: an empty or negative range")
+        return record
+
+    def as_run(self) -> Run:
+        """The hidden entry that holds it: one entry of no message, whose coordinate is the end of the range."""
+        blob = self.encode()
+        return Run(
+            [blob],
+            [len(blob)],
+            counts=(0,),
+            flags=(FLAG_HIDDEN,),
+            origin=self.origin,
+            spans=((*self.through, 1),),
+        )
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_PREFIX = {kind: b"\x08" + _varint(kind) + _varint(kind << 3 | 2) for kind in Kind}
+
+
+def frame(kind: Kind, fields: Sequence[Any], payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """One frame, ready for a gathered write."""
+    packed: bytes = msgpack.packb(fields)
+    command = b"%b%b\x01%b" % (_PREFIX[kind], _varint(len(packed) + 1), packed)
+    total = 4 + len(command) + sum(map(len, payload))
+    return [struct.pack(">II", total, len(command)) + command, *payload]
+
+
+def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(view) or shift > 28:
+            raise PeerError("link: a number runs past the end of the command")
+        byte = view[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def command_kind(command: Buffer) -> int:
+    """The type of a command of any kind. Raises PeerError."""
+    view = memoryview(command)
+    if not len(view) or view[0] != 8:
+        raise PeerError("link: a command starts with its type")
+    return _read_varint(view, 1)[0]
+
+
+def command_content(command: Buffer) -> tuple[int, memoryview]:
+    """(type, content of its one field) of a whole private command. Raises PeerError."""
+    view = memoryview(command)
+    number = command_kind(view)
+    _, at = _read_varint(view, 1)
+    tag, at = _read_varint(view, at)
+    size, at = _read_varint(view, at)
+    if tag != number << 3 | 2 or at + size != len(view):
+        raise PeerError(f"link: command {number} is not one field of that number")
+    return number, view[at:]
+
+
+def parse(number: int, content: Buffer) -> tuple[Kind, list[Any]]:
+    """(kind, fields) of a private command, from its type and the content of its field. The `read_` functions check the fields. Raises PeerError."""
+    if not len(content) or content[0] != VERSION:
+        raise PeerError(f"link: command {number} is empty, or of another version than {VERSION}")
+    try:
+        kind = Kind(number)
+        fields = msgpack.unpackb(memoryview(content)[1:], strict_map_key=False)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise PeerError(f"link: command {number}: {error}") from error
+    if not isinstance(fields, list):
+        raise PeerError(f"link: command {number}: expected a list")
+    return kind, fields
+
+
+def _number(value: Any, low: int = 0, high: int = (1 << 64) - 1) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise PeerError(f"link: {value!r:.40} is no number from {low} to {high}")
+    return value
+
+
+def _text(value: Any, limit: int = NAME_MAX) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= limit:
+        raise PeerError(f"link: expected 1 to {limit} characters")
+    return value
+
+
+def _fields(fields: list[Any], count: int) -> list[Any]:
+    """Later versions may append fields."""
+    if len(fields) < count:
+        raise PeerError(f"link: {len(fields)} fields where {count} are needed")
+    return fields[:count]
+
+
+def _position(ledger: Any, entry: Any) -> Position:
+    high = (1 << 63) - 1
+    return _number(ledger, -1, high), _number(entry, -1, high)
+
+
+def _vector(blob: Any) -> Vector:
+    if not isinstance(blob, bytes):
+        raise PeerError("link: expected a vector")
+    try:
+        return Vector.decode(blob)
+    except CorruptData as error:
+        raise PeerError(f"link: {error}") from error
+
+
+def _coordinate(values: Any) -> tuple[Origin, Position]:
+    if not isinstance(values, list) or len(values) != 5:
+        raise PeerError("link: a coordinate has five numbers")
+    region, epoch, incarnation, ledger, entry = values
+    return (_number(region, high=(1 << 32) - 1), _number(epoch, high=(1 << 32) - 1), _number(incarnation)), _position(ledger, entry)
+
+
+def open_frame(stream: int, topic: str, source: str, number: int) -> list[Buffer]:
+    return frame(Kind.OPEN, [stream, topic, source, number, FEATURE_LEVEL])
+
+
+def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
+    """(stream, topic, source region, its number, feature level)."""
+    stream, topic, source, number, level = _fields(fields, 5)
+    return _number(stream, high=(1 << 32) - 1), _text(topic, TOPIC_MAX), _text(source), _number(number, high=(1 << 32) - 1), _number(level)
+
+
+def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vector) -> list[Buffer]:
+    return frame(Kind.OPENED, [stream, incarnation, window_bytes, vector.encode()])
+
+
+def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector]:
+    """(stream, incarnation of the target's copy, window bytes, durable vector)."""
+    stream, incarnation, window, vector = _fields(fields, 4)
+    return _number(stream), _number(incarnation), _number(window, 1), _vector(vector)
+
+
+def run_frame(stream: int, attempt: int, previous: Position, run: Run) -> list[Buffer]:
+    ledger, first, _ = run.spans[0]
+    return frame(Kind.RUN, [stream, attempt, *previous], encode_block(run, ledger, first))
+
+
+def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Run]:
+    """(stream, attempt, previous coordinate of that origin on this route, run with origin, spans, and origin checksums)."""
+    stream, attempt, ledger, entry = _fields(fields, 4)
+    previous = _position(ledger, entry)
+    try:
+        _, _, run = decode_block(payload)
+    except CorruptData as error:
+        raise PeerError(f"link: {error}") from error
+    if run.origin is None or run.checksums is None or (run.flags is not None and any(flag & FLAG_HIDDEN for flag in run.flags)):
+        raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
+    before, covered = previous, 0
+    for ledger, first, count in run.spans:
+        if count < 1 or (ledger, first) <= before:
+            raise PeerError("link: coordinates of a run ascend from the previous coordinate")
+        before, covered = (ledger, first + count - 1), covered + count
+    if covered != run.count:
+        raise PeerError("link: each entry of a run has one coordinate")
+    return _number(stream), _number(attempt), previous, run
+
+
+def receipt_frame(stream: int, through: Sequence[tuple[Origin, Position]]) -> list[Buffer]:
+    return frame(Kind.RECEIPT, [stream, *([*origin, *position] for origin, position in through)])
+
+
+def read_receipt(fields: list[Any]) -> tuple[int, list[tuple[Origin, Position]]]:
+    """(stream, durable through, by origin)."""
+    return _number(_fields(fields, 1)[0]), [_coordinate(values) for values in fields[1:]]
+
+
+def gap_frame(stream: int, attempt: int, vector: Vector) -> list[Buffer]:
+    return frame(Kind.GAP, [stream, attempt, vector.encode()])
+
+
+def read_gap(fields: list[Any]) -> tuple[int, int, Vector]:
+    """(stream, attempt, durable vector)."""
+    stream, attempt, vector = _fields(fields, 3)
+    return _number(stream), _number(attempt), _vector(vector)
+
+
+def skip_frame(stream: int, attempt: int, record: SkipRecord) -> list[Buffer]:
+    return frame(Kind.SKIP, [stream, attempt, record.encode()])
+
+
+def read_skip(fields: list[Any]) -> tuple[int, int, SkipRecord]:
+    """(stream, attempt, record)."""
+    stream, attempt, blob = _fields(fields, 3)
+    if not isinstance(blob, bytes):
+        raise PeerError("link: expected a SKIP record")
+    try:
+        record = SkipRecord.decode(blob)
+    except CorruptData as error:
+        raise PeerError(f"link: {error}") from error
+    return _number(stream), _number(attempt), record
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBeat:
+    """What a heartbeat tells of one stream. `last_confirmed`: of the teller's own origin. `vectors`: durable, as the teller knows them."""
+
+    stream: int
+    last_confirmed: tuple[Origin, Position] | None
+    vectors: dict[str, Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`echo_ms`: the newest wall time that the teller heard from the other side (0: none), `echo_age_ms` ago."""
+
+    wall_ms: int
+    echo_ms: int
+    echo_age_ms: int
+    streams: tuple[StreamBeat, ...] = ()
+
+
+def heartbeat_frame(beat: Heartbeat) -> list[Buffer]:
+    streams = [
+        [s.stream, None if s.last_confirmed is None else [*s.last_confirmed[0], *s.last_confirmed[1]], {r: v.encode() for r, v in s.vectors.items()}]
+        for s in beat.streams
+    ]
+    return frame(Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *streams])
+
+
+def read_heartbeat(fields: list[Any]) -> Heartbeat:
+    wall, echo, age = _fields(fields, 3)
+    streams = []
+    for item in fields[3:]:
+        if not isinstance(item, list) or len(item) < 3 or not isinstance(item[2], dict):
+            raise PeerError("link: a heartbeat names stream, coordinate, and vectors")
+        confirmed = None if item[1] is None else _coordinate(item[1])
+        streams.append(StreamBeat(_number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}))
+    return Heartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
+
+
+def close_frame(stream: int, cause: str, text: str) -> list[Buffer]:
+    return frame(Kind.CLOSE, [stream, cause, text[:1024]])
+
+
+def read_close(fields: list[Any]) -> tuple[int, str, str]:
+    """(stream, cause code, one sentence)."""
+    stream, cause, text = _fields(fields, 3)
+    if not isinstance(text, str):
+        raise PeerError("link: expected a text")
+    return _number(stream), _text(cause), text

@@ -1,0 +1,457 @@
+"""FrameCutter: the bytes of a Pulsar connection, as runs of entries and commands.
+
+Is: cutting frames at any split, verifying each entry's checksum, gathering consecutive SENDs to one topic into one run, the frame limit.
+Isn't: I/O, or an answer to anything; what the caller must answer comes out as an event.
+Invariants: events come in the order of their frames, except that ACK, FLOW, PING, and PONG may overtake SENDs of the same read (they do not
+touch producers); an entry whose checksum is wrong is in no run; at most one frame's bytes wait here.
+Source: docs/protocols/pulsar.md, "Frames".
+
+    u32 total (bytes behind it) | u32 command size | BaseCommand | [headers and payload]
+    headers and payload: [0x0e01 | u32 crc32c of all that follows] | u32 metadata size | MessageMetadata | payload
+
+A link listener also cuts private commands (type 1000 and above): BaseCommand is then field 1 (the type) and one length-delimited
+field of that number, whose content is handed on unopened.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import crc32c
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from heliograph.model.errors import CorruptData, PeerError
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar_pb2 import BaseCommand, CommandSend
+from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run
+from heliograph.wire.varint import read_varint
+
+HANDSHAKE_BYTES_MAX = 64 << 10
+MESSAGE_BYTES_MAX = 5 << 20
+FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + (10 << 10)
+PRIVATE_MIN = 1000
+SEQUENCE_MAX = (1 << 63) - 1
+
+_COPY_ABOVE = 8192
+"""Entries below this size on average are joined when they are stored, which lets the block go."""
+_U32 = struct.Struct(">I").unpack_from
+_U32_U32 = struct.Struct(">II").unpack_from
+_SEND_START = b"\x08\x06\x32"
+_HEADS = [_SEND_START + bytes((max(0, size - 4), 8)) for size in range(16)]
+"""Command size -> the first five bytes of a SEND of that size."""
+_REPLICATED_FROM = 5 << 3 | 2
+"""The tag of `replicated_from` in an entry's metadata; where this byte is found, the metadata is decoded to be sure."""
+_FLOW_START = b"\x08\x0b\x5a"
+_SEND_AHEAD = frozenset((BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG))
+_FIELDS: dict[int, Any] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
+"""Command type -> the name of its field: they share their numbers."""
+_crc = crc32c.crc32c
+
+Segment = tuple[int, list[int], list[int] | None]
+"""(producer id, sequences, highest sequences as sent (0: not given) or None where no entry gave one)."""
+
+
+class SendRun(NamedTuple):
+    """Consecutive entries for one topic. `group`: what `FrameCutter.producers` holds for its producers."""
+
+    group: object
+    run: Run
+    segments: list[Segment]
+
+
+class BadSend(NamedTuple):
+    """One SEND that is not stored. `checksum`: its checksum is wrong; else it asks for what is not there (`reason`)."""
+
+    producer_id: int
+    sequence: int
+    checksum: bool
+    reason: str
+
+
+class StraySend(NamedTuple):
+    """A SEND of a producer that is not (or no longer) on this connection."""
+
+    producer_id: int
+    sequence: int
+
+
+class Flow(NamedTuple):
+    consumer_id: int
+    permits: int
+
+
+class Private(NamedTuple):
+    """A command between our own processes: its type, the content of its one field, and what follows the command."""
+
+    kind: int
+    command: memoryview
+    payload: memoryview
+
+
+Event = SendRun | BadSend | StraySend | Flow | Private | BaseCommand
+
+
+class FrameCutter:
+    """One connection's input. `producers`: producer id -> (topic or whatever stands for it, producer name), kept by the owner."""
+
+    def __init__(self, *, private: bool = False, bytes_max: int = HANDSHAKE_BYTES_MAX) -> None:
+        self.producers: dict[int, tuple[object, str]] = {}
+        self.bytes_max = bytes_max
+        """Largest `total` of a frame; the owner raises it after the handshake."""
+        self._private = private
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 8
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._have
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events of one read. The owner handles each before it takes the next (a PRODUCER command changes `producers`).
+
+        Raises PeerError where the stream makes no sense; nothing can be read behind that.
+        """
+        sends = _Sends(len(data))
+        at = 0
+        while self._parts:  # only the frame that the last read cut is put together; the rest of this read stays where it is
+            missing = self._need - self._have
+            if len(data) - at < missing:
+                self._parts.append(data[at:] if at else data)
+                self._have += len(data) - at
+                return
+            self._parts.append(data[at : at + missing])
+            at += missing
+            whole = b"".join(self._parts)
+            self._parts, self._have, self._need = [], 0, 8
+            yield from self._cut(whole, 0, sends)
+        yield from self._cut(data, at, sends)
+        if sends.lengths:
+            yield sends.pop()
+
+    def _cut(self, data: bytes, at: int, sends: _Sends) -> Iterator[Event]:
+        """Cuts all whole frames from `at` on, and keeps what is behind them."""
+        size, need = len(data), 8
+        view = memoryview(data)
+        bytes_max = self.bytes_max
+        find, unpack, crc = data.find, _U32_U32, _crc
+        again, room, left = sends.again, sends.bytes_left, COUNT_MAX - len(sends.lengths)
+        add_part, add_length, add_sequence = sends.parts.append, sends.lengths.append, sends.sequences.append
+        while size - at >= 8:
+            total, command_size = unpack(data, at)
+            if total > bytes_max:
+                raise PeerError(f"a frame of {total} bytes; at most {bytes_max} are allowed here")
+            if not 2 <= command_size <= total - 4:
+                raise PeerError(f"a frame of {total} bytes cannot hold a command of {command_size}")
+            start = at + 8
+            entry = start + command_size
+            end = at + 4 + total
+            if end > size:
+                need = total + 4
+                break
+            # What most entries are: one message of the producer before it, fields 1 and 2 only. All else goes the longer ways below.
+            if data[start + 1] == 6 and end - entry >= 10 and command_size >= 8 and data[start + 5] == again and data[start + 6] == 16:
+                sequence, field = data[start + 7], start + 8
+                if sequence >= 128:
+                    byte = data[field]
+                    if byte < 128:
+                        sequence = sequence & 127 | byte << 7
+                        field += 1
+                    else:
+                        third = data[field + 1]
+                        sequence = sequence & 127 | (byte & 127) << 7 | third << 14
+                        field += 2 if third < 128 else 99
+                if field == entry and data[start : start + 5] == _HEADS[command_size] and data[entry] == 14 and data[entry + 1] == 1:
+                    checksum, metadata_size = unpack(data, entry + 2)
+                    body = view[entry + 6 : end]
+                    at = entry + 10
+                    size_bytes = end - entry
+                    if (
+                        left
+                        and size_bytes <= room
+                        and crc(body) == checksum
+                        and metadata_size <= size_bytes - 10
+                        and find(_REPLICATED_FROM, at, at + metadata_size) < 0
+                    ):
+                        left -= 1
+                        room -= size_bytes
+                        add_part(view[entry:end])
+                        add_length(size_bytes)
+                        add_sequence(sequence)
+                        at = end
+                        continue
+            sends.bytes_left = room
+            if data[start : start + 3] != _SEND_START:
+                yield from self._command(data, view, start, entry, end, sends)
+            elif not sends.take_fast(self.producers, data, view, start, entry, end):
+                yield from self._send(view, start, entry, end, sends)
+            at = end
+            bytes_max, again, room, left = self.bytes_max, sends.again, sends.bytes_left, COUNT_MAX - len(sends.lengths)
+            add_part, add_length, add_sequence = sends.parts.append, sends.lengths.append, sends.sequences.append
+        sends.bytes_left = room
+        if at < size:
+            self._parts = [data[at:] if at else data]
+            self._have, self._need = size - at, need
+
+    def _send(self, view: memoryview, start: int, entry: int, end: int, sends: _Sends) -> Iterator[Event]:
+        """A SEND that the fast way left alone: another shape, the first of another run, or one that is refused."""
+        command = _parse(view[start:entry]).send
+        if entry == end:
+            raise PeerError("a SEND without an entry")
+        producer_id, sequence, messages = command.producer_id, command.sequence_id, command.num_messages
+        if sequence > SEQUENCE_MAX or command.highest_sequence_id > SEQUENCE_MAX or messages < 1:
+            raise PeerError(f"a SEND with sequence {sequence}, highest {command.highest_sequence_id}, {messages} messages")
+        known = self.producers.get(producer_id)
+        reason = ""
+        sound = known is None or verify_entry(view[entry:end])
+        if not sound:
+            reason = "the checksum of the message is wrong"
+        elif command.txnid_least_bits or command.txnid_most_bits:
+            reason = "transactions are not available"
+        elif known is not None and not self._private and _replicated(view[entry:end]):
+            reason = "only a replication link may say where a message was replicated from"
+        if known is None or reason:
+            if sends.lengths:
+                yield sends.pop()
+            yield StraySend(producer_id, sequence) if known is None else BadSend(producer_id, sequence, not sound, reason)
+            return
+        if sends.lengths and (sends.group is not known[0] or not sends.has_room(end - entry)):
+            yield sends.pop()
+        sends.begin(producer_id, *known)
+        sends.add(command, view[entry:end])
+
+    def _command(self, data: bytes, view: memoryview, start: int, stop: int, end: int, sends: _Sends) -> Iterator[Event]:
+        if data[start : start + 3] == _FLOW_START and (flow := _flow(data, start + 3, stop)) is not None:
+            yield flow
+            return
+        if self._private and data[start] == 8 and (private := _private(view, start, stop, end)) is not None:
+            if sends.lengths:
+                yield sends.pop()
+            yield private
+            return
+        command = _parse(view[start:stop])
+        kind = command.type
+        if kind == BaseCommand.SEND:
+            yield from self._send(view, start, stop, end, sends)
+            return
+        if sends.lengths and kind not in _SEND_AHEAD:
+            yield sends.pop()
+        yield command
+
+
+class _Sends:
+    """The run that is being gathered from one read."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._clear()
+
+    def _clear(self) -> None:
+        self.bytes_left = BYTES_MAX
+        """Room in this run; a single larger entry makes it negative."""
+        self.group: object = None
+        self.producer_id = self.again = -1
+        """`again`: the producer id where it is one byte and no entry needs more than the three columns, else -1."""
+        self.parts: list[Buffer] = []
+        self.lengths: list[int] = []
+        self.sequences: list[int] = []
+        self.counts: list[int] | None = None
+        self.highest: list[int] | None = None
+        self.flags: list[int] | None = None
+        self.starts: list[tuple[int, int, str]] = []
+
+    def has_room(self, size: int) -> bool:
+        return len(self.lengths) < COUNT_MAX and size <= self.bytes_left
+
+    def begin(self, producer_id: int, group: object, name: str) -> None:
+        """What is added from here on is this producer's."""
+        if producer_id != self.producer_id:
+            self.producer_id, self.group = producer_id, group
+            self.starts.append((len(self.lengths), producer_id, name))
+            self.again = producer_id if producer_id < 128 and self.counts is None and self.highest is None and self.flags is None else -1
+
+    def take_fast(self, producers: dict[int, tuple[object, str]], data: bytes, view: memoryview, start: int, entry: int, end: int) -> bool:
+        """Takes a SEND in the shape that clients write: fields 1 and 2, then 3 and 6 where they are there. False: nothing was taken."""
+        size = end - entry
+        try:
+            at = start + 4
+            if data[at - 1] != entry - at or data[at] != 8 or size < 10 or data[entry] != 14 or data[entry + 1] != 1:
+                return False
+            producer_id = data[at + 1]
+            at += 2
+            if producer_id >= 128:
+                producer_id, at = read_varint(data, at - 1)
+            if data[at] != 16:
+                return False
+            sequence = data[at + 1]
+            at += 2
+            if sequence >= 128:
+                byte = data[at]
+                if byte < 128:
+                    sequence = sequence & 127 | byte << 7
+                    at += 1
+                elif (third := data[at + 1]) < 128:
+                    sequence = sequence & 127 | (byte & 127) << 7 | third << 14
+                    at += 2
+                else:
+                    sequence, at = read_varint(data, at - 1)
+            messages, highest = 1, 0
+            if at != entry:
+                if data[at] == 24:
+                    messages, at = read_varint(data, at + 1)
+                if at < entry and data[at] == 48:
+                    highest, at = read_varint(data, at + 1)
+                if at != entry or not 1 <= messages < 1 << 31 or highest > SEQUENCE_MAX:
+                    return False
+        except IndexError:
+            return False
+        if sequence > SEQUENCE_MAX or not self.has_room(size):
+            return False
+        if producer_id != self.producer_id:
+            known = producers.get(producer_id)
+            if known is None or (self.lengths and known[0] is not self.group):
+                return False
+        checksum, metadata_size = _U32_U32(data, entry + 2)
+        if metadata_size > size - 10 or _crc(view[entry + 6 : end]) != checksum or data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0:
+            return False
+        if producer_id != self.producer_id:
+            self.begin(producer_id, *producers[producer_id])
+        self._append(sequence, messages, highest, 0, view[entry:end])
+        return True
+
+    def add(self, command: CommandSend, part: memoryview) -> None:
+        """The general way: any fields in any order."""
+        self._append(command.sequence_id, command.num_messages, command.highest_sequence_id, FLAG_MARKER if command.marker else 0, part)
+
+    def _append(self, sequence: int, messages: int, highest: int, flags: int, part: Buffer) -> None:
+        count = len(self.lengths)
+        self.parts.append(part)
+        self.lengths.append(len(part))
+        self.sequences.append(sequence)
+        if messages != 1 or self.counts is not None:
+            self.counts = self.counts or [1] * count
+            self.counts.append(messages)
+        if highest or self.highest is not None:
+            self.highest = self.highest or [0] * count
+            self.highest.append(highest)
+        if flags or self.flags is not None:
+            self.flags = self.flags or [0] * count
+            self.flags.append(flags)
+        self.bytes_left -= len(part)
+        if messages != 1 or highest or flags:
+            self.again = -1
+
+    def pop(self) -> SendRun:
+        """What was gathered, as a run; nothing is left here."""
+        segments: list[Segment] = []
+        producers: list[ProducerSegment] = []
+        stop = count = len(self.lengths)
+        for start, producer_id, name in reversed(self.starts):
+            sequences = self.sequences[start:stop] if start or stop != count else self.sequences
+            highest = None if self.highest is None else self.highest[start:stop]
+            counts = None if self.counts is None else self.counts[start:stop]
+            segments.append((producer_id, sequences, highest))
+            producers.append(_producer(name, sequences, highest, counts))
+            stop = start
+        segments.reverse()
+        producers.reverse()
+        size_bytes = BYTES_MAX - self.bytes_left
+        if size_bytes * 2 < self.block_bytes and (count == 1 or size_bytes >= _COPY_ABOVE * count):
+            self.parts = [bytes(part) for part in self.parts]  # small beside the block that it would keep alive
+        run = Run(self.parts, self.lengths, counts=self.counts, flags=self.flags, producers=tuple(producers))
+        event = SendRun(self.group, run, segments)
+        self._clear()
+        return event
+
+
+def _producer(name: str, sequences: list[int], highest: list[int] | None, counts: list[int] | None) -> ProducerSegment:
+    size, first = len(sequences), sequences[0]
+    if highest is None and counts is None and sequences[-1] - first == size - 1 and sequences == list(range(first, first + size)):
+        return name, size, first, None
+    if highest is None:
+        return name, size, first, tuple(zip(sequences, sequences, strict=True))
+    return name, size, first, tuple((s, max(s, h)) for s, h in zip(sequences, highest, strict=True))
+
+
+def verify_entry(entry: memoryview) -> bool:
+    """False where the checksum is wrong. Raises PeerError where the entry has no room for what it announces."""
+    at = 0
+    checksum = None
+    if bytes(entry[:2]) == b"\x0e\x01":
+        if len(entry) < 10:
+            raise PeerError(f"an entry of {len(entry)} bytes")
+        at, (checksum,) = 6, _U32(entry, 2)
+        if _crc(entry[6:]) != checksum:
+            return False
+    if len(entry) < at + 4 or _U32(entry, at)[0] > len(entry) - at - 4:
+        raise PeerError("an entry whose metadata is larger than itself")
+    return True
+
+
+def _replicated(entry: memoryview) -> bool:
+    """Raises PeerError where the metadata cannot be decoded."""
+    try:
+        return entry_metadata(entry)[0].HasField("replicated_from")
+    except CorruptData as error:
+        raise PeerError(str(error)) from error
+
+
+def _parse(view: memoryview) -> BaseCommand:
+    command = BaseCommand()
+    blob = bytes(view)
+    try:
+        command.ParseFromString(blob)
+    except DecodeError as error:
+        raise PeerError("a command that cannot be decoded") from error
+    if not command.IsInitialized():
+        raise PeerError("a command that lacks what it must have, or of a type that is not known")
+    if not command.HasField(_FIELDS[command.type]) and command.type not in (BaseCommand.PING, BaseCommand.PONG):
+        raise PeerError(f"a command {BaseCommand.Type.Name(command.type)} without its content")
+    if command.type != BaseCommand.ACK and not blob.isascii() and not _is_text(command):
+        raise PeerError("a string that is not UTF-8")
+    return command
+
+
+def _is_text(message: Message) -> bool:
+    """False where a string field holds something else: the decoder then gives bytes for it."""
+    for field, value in message.ListFields():
+        for item in value if field.is_repeated else (value,):
+            if isinstance(item, Message):
+                if not _is_text(item):
+                    return False
+            elif field.type == FieldDescriptor.TYPE_STRING and not isinstance(item, str):
+                return False
+    return True
+
+
+def _flow(data: bytes, at: int, stop: int) -> Flow | None:
+    """FLOW in the shape that clients write; None where it has another."""
+    try:
+        if data[at] != stop - at - 1 or data[at + 1] != 8:
+            return None
+        consumer_id, at = read_varint(data, at + 2)
+        if data[at] != 16:
+            return None
+        permits, at = read_varint(data, at + 1)
+    except IndexError:
+        return None
+    return Flow(consumer_id, permits) if at == stop and permits < 1 << 32 else None
+
+
+def _private(view: memoryview, start: int, stop: int, end: int) -> Private | None:
+    """A private command, or None where it is one of Pulsar's."""
+    try:
+        kind, at = read_varint(view, start + 1)
+        if kind < PRIVATE_MIN:
+            return None
+        tag, at = read_varint(view, at)
+        size, at = read_varint(view, at)
+    except IndexError:
+        raise PeerError("a private command that ends early") from None
+    if tag != kind << 3 | 2 or at + size != stop:
+        raise PeerError(f"a private command {kind} with other fields than its own")
+    return Private(kind, view[at:stop], view[stop:end])

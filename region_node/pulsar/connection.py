@@ -1,0 +1,313 @@
+"""PulsarConnection: one connection of a client, as `asyncio.Protocol`.
+
+Is: bytes in and out, the handshake, keep-alive, back-pressure, and the sink of its producers and consumers. Isn't: an answer to a command
+(`publishing`, `consuming`, `requests`).
+Invariants: commands are handled in the order in which they came; a fault of the peer closes this connection and nothing else; at most one
+write a loop turn; nothing is written after `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from heliograph.model.errors import HeliographError, PeerError
+from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar_answers import frame, messages
+from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
+from heliograph.wire.run import Buffer, Run
+from region_node.pulsar.consuming import Consuming
+from region_node.pulsar.errors import code_of
+from region_node.pulsar.producer_commands import send_producer_success
+from region_node.pulsar.publishing import NO_REQUEST, Producing
+from region_node.pulsar.requests import HANDLERS
+from region_node.subscriptions.consumer import Consumer
+from region_node.tls import REPLICATOR, role_of
+from region_node.topics.producers import Producer
+
+if TYPE_CHECKING:
+    from region_node.pulsar.listener import LinkFrames, PulsarListener
+
+log = logging.getLogger("region_node.pulsar")
+
+PROTOCOL_VERSION = 20
+REQUESTS_MAX = 4096
+"""Requests that wait for their answer on one connection, producers and consumers included."""
+_FRAME_ROOM = 10 << 10
+_LINK_ROOM = 128 << 10
+"""An entry of the largest size grows on a link, by its run's header and `replicated_from`."""
+_JOIN_BELOW = 1 << 16
+
+
+class PulsarConnection(asyncio.Protocol):
+    """`link`: on a link listener private commands are allowed."""
+
+    def __init__(self, listener: PulsarListener, *, link: bool) -> None:
+        self.listener, self.link = listener, link
+        self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
+        self.producing = Producing(self)
+        self.consuming = Consuming(self)
+        self.connected = False
+        self.closed = False
+        self.address = self.client_version = ""
+        self.protocol_version = 0
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._paused = False
+        self._heard = True
+        self._reading_held = False
+        self._requests = 0
+        self._pinged_at = 0.0
+        self._since = self._heard_at = listener.clock.monotonic()
+        self._alive: list[asyncio.Future[bool]] = []
+        self._link_frames: LinkFrames | None = None
+
+    # -- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        peer = transport.get_extra_info("peername")
+        self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        settings = self.listener.settings
+        if len(self.listener.connections) >= settings.connections_max:
+            self.close(f"too many connections: at most {settings.connections_max} are allowed here", pb.TooManyRequests)
+            return
+        if self.link and transport.get_extra_info("ssl_object") is not None and role_of(transport.get_extra_info("peercert")) != REPLICATOR:
+            self.close("only a replicator of this instance may connect here", pb.AuthorizationError)
+            return
+        self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
+        self.listener.connections[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+        if self.closed:
+            return
+        try:
+            for event in self.cutter.feed(data):
+                self._take(event)
+                if self.closed:
+                    return
+        except PeerError as error:
+            log.info("connection.refused", extra={"address": self.address, "error": str(error)})
+            self.close(str(error))
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, SendRun):
+            self.producing.take(event)
+        elif isinstance(event, Flow):
+            self.consuming.flow(event.consumer_id, event.permits)
+        elif isinstance(event, pb.BaseCommand):
+            if not self.connected and event.type != pb.BaseCommand.CONNECT:
+                raise PeerError("the first command must be CONNECT")
+            handler = HANDLERS.get(event.type)
+            if handler is None:
+                raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
+            handler(self, event)
+        elif isinstance(event, BadSend):
+            self.producing.bad_send(event)
+        elif isinstance(event, Private):
+            if not self.connected or self._link_frames is None:
+                raise PeerError("a private command on a connection that is no link")
+            self._link_frames.on_frame(event.kind, event.command, event.payload)
+        else:
+            assert isinstance(event, StraySend)  # sent before the client heard that its producer is closed: it sends it again
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.listener.connections.pop(self, None)
+        self.listener.budget.forget(self)
+        self.producing.close()
+        self.consuming.close()
+        if self._link_frames is not None:
+            self._link_frames.connection_lost()
+        for waiting in self._alive:
+            if not waiting.done():
+                waiting.set_result(False)
+        self._out, self._transport = [], None
+
+    # -- handshake and life
+
+    def connect(self, command: pb.CommandConnect) -> None:
+        if self.connected:
+            raise PeerError("CONNECT came twice")
+        settings = self.listener.settings
+        self.connected = True
+        self.client_version = command.client_version
+        self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
+        self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
+        if self.link and self.listener.link_receivers is not None:
+            self._link_frames = self.listener.link_receivers(self.write_all)
+        connected = pb.CommandConnected(
+            server_version=settings.server_version,
+            protocol_version=self.protocol_version,
+            max_message_size=settings.message_bytes_max,
+            feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+        )
+        self.send(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
+
+    def tick(self, now: float) -> None:
+        """Called a few times in each keep-alive period."""
+        settings = self.listener.settings
+        if self.closed:
+            if self._transport is not None and now - self._since >= settings.handshake_timeout_s:
+                self._transport.abort()  # the peer does not take what waits for it
+            return
+        if self._heard or self._reading_held:
+            self._heard, self._heard_at, self._pinged_at = False, now, 0.0
+        if not self.connected:
+            if now - self._since >= settings.handshake_timeout_s:
+                self.close("no CONNECT in time")
+        elif self._pinged_at:
+            if now - self._pinged_at >= settings.keep_alive_s:
+                log.info("connection.silent", extra={"address": self.address})
+                self.close()
+        elif now - self._heard_at >= settings.keep_alive_s:
+            self._ping(now)
+
+    def _ping(self, now: float) -> None:
+        self._pinged_at = now
+        self.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+
+    async def alive(self) -> bool:
+        """Whether the peer answers a PING within a third of the keep-alive time; closes the connection where it does not."""
+        if self.closed:
+            return False
+        loop = self.listener.loop
+        waiting: asyncio.Future[bool] = loop.create_future()
+        self._alive.append(waiting)
+        self.send(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+        timer = loop.call_later(self.listener.settings.keep_alive_s / 3, self.close)
+        try:
+            return await waiting
+        finally:
+            timer.cancel()
+            self._alive.remove(waiting)
+
+    def pong(self) -> None:
+        for waiting in self._alive:
+            if not waiting.done():
+                waiting.set_result(True)
+
+    def close(self, reason: str = "", code: pb.ServerError.ValueType = pb.UnknownError) -> None:
+        """Writes what waits, and the reason where there is one; then closes."""
+        if self.closed:
+            return
+        if reason:
+            self.send_error(NO_REQUEST, code, reason)
+        self.flush()
+        self.closed = True
+        self._since = self.listener.clock.monotonic()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- writing
+
+    def send(self, command: pb.BaseCommand) -> None:
+        self.write(frame(command))
+
+    def send_error(self, request_id: int, code: pb.ServerError.ValueType, text: str) -> None:
+        error = pb.CommandError(request_id=request_id, error=code, message=text)
+        self.send(pb.BaseCommand(type=pb.BaseCommand.ERROR, error=error))
+
+    def send_success(self, request_id: int) -> None:
+        self.send(pb.BaseCommand(type=pb.BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
+
+    def write(self, data: Buffer) -> None:
+        if self.closed:
+            return
+        if not self._out:
+            self.listener.outbox.add(self)
+        self._out.append(data)
+        self._out_bytes += len(data)
+
+    def write_all(self, data: Sequence[Buffer]) -> None:
+        for buffer in data:
+            self.write(buffer)
+
+    def flush(self) -> None:
+        """One write of everything that waits."""
+        out, size = self._out, self._out_bytes
+        if not out or self._transport is None or self.closed:
+            return
+        self._out, self._out_bytes = [], 0
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif size < _JOIN_BELOW * len(out):
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)
+        if size >= self.listener.settings.write_buffer_bytes and not self._paused:
+            self.consuming.wake()
+
+    @property
+    def writable(self) -> bool:
+        return not self._paused and self._out_bytes < self.listener.settings.write_buffer_bytes
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.consuming.wake()
+
+    def hold_reading(self, hold: bool) -> None:
+        if self._transport is None or self.closed:
+            return
+        self._reading_held = hold
+        if hold:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    # -- answers that take time
+
+    def answer(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work`; what it raises goes to the client as an ERROR of this request."""
+        if self._requests >= REQUESTS_MAX:
+            work.close()
+            self.send_error(request_id, pb.TooManyRequests, f"more than {REQUESTS_MAX} requests are waiting on this connection")
+            return
+        self._requests += 1
+        self.listener.tasks.spawn(self._answer(request_id, work))
+
+    async def _answer(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except HeliographError as error:
+            self.send_error(request_id, code_of(error), str(error))
+        finally:
+            self._requests -= 1
+
+    # -- the sink of producers and consumers
+
+    def producer_closed(self, producer: Producer) -> None:
+        handle = self.producing.handles.get(producer.id)
+        if handle is not None and handle.producer is producer:
+            self.producing.close_when_answered(handle)
+
+    def producer_ready(self, producer: Producer) -> None:
+        handle = self.producing.handles.get(producer.id)
+        if handle is not None and handle.producer is producer:
+            self.producing.ready(handle)
+            send_producer_success(self, handle)
+
+    def deliver(self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None) -> None:
+        partition = self.consuming.partition(consumer.id)
+        for buffer in messages(consumer.id, ledger, first, run, partition=partition, epoch=consumer.epoch, redeliveries=redeliveries):
+            self.write(buffer)
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        self.consuming.closed_from_here(consumer)
+
+    def consumer_active(self, consumer: Consumer, active: bool) -> None:
+        if self.protocol_version >= 12:
+            change = pb.CommandActiveConsumerChange(consumer_id=consumer.id, is_active=active)
+            self.send(pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    def reached_end(self, consumer: Consumer) -> None:
+        if self.protocol_version >= 9:
+            end = pb.CommandReachedEndOfTopic(consumer_id=consumer.id)
+            self.send(pb.BaseCommand(type=pb.BaseCommand.REACHED_END_OF_TOPIC, reachedEndOfTopic=end))

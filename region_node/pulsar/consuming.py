@@ -1,0 +1,348 @@
+"""Consumers of one connection: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK, UNSUBSCRIBE, CLOSE_CONSUMER, and questions about a subscription.
+
+Is: commands to calls of the subscription, and its answers back. Isn't: dispatch.
+Invariants: what comes for a consumer that is still being made waits for it (permits) or cancels it (close); an acknowledgement is answered
+only once it is durable; an id with an ack set names part of a batch, which is no acknowledgement here.
+Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.varint import signed
+from region_node.pulsar.errors import code_of
+from region_node.pulsar.producer_commands import schema_version
+from region_node.pulsar.publishing import NO_REQUEST
+from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.subscription import Subscription, consumer_stats
+from region_node.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+
+class ConsumerHandle:
+    """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came meanwhile."""
+
+    __slots__ = ("ack_waiting", "closed", "consumer", "id", "partition", "permits", "subscription", "topic")
+
+    def __init__(self, consumer_id: int) -> None:
+        self.id = consumer_id
+        self.topic: Topic | None = None
+        self.subscription: Subscription | None = None
+        self.consumer: Consumer | None = None
+        self.partition = -1
+        self.permits = 0
+        self.closed = False
+        self.ack_waiting: list[pb.CommandAck] = []
+
+
+class Consuming:
+    """All consumers of one connection."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self._connection = connection
+        self.handles: dict[int, ConsumerHandle] = {}
+
+    def partition(self, consumer_id: int) -> int:
+        return self.handles[consumer_id].partition
+
+    def flow(self, consumer_id: int, permits: int) -> None:
+        handle = self.handles.get(consumer_id)
+        if handle is None:
+            return
+        if handle.consumer is None or handle.subscription is None:
+            handle.permits += permits
+            return
+        handle.consumer.flow_ms = handle.subscription.last_flow_ms = self._connection.listener.clock.wall_ms()
+        handle.subscription.flow(handle.consumer, permits)
+
+    def wake(self) -> None:
+        """The connection can be written to again."""
+        for handle in self.handles.values():
+            if handle.subscription is not None:
+                handle.subscription.wake()
+
+    def closed_from_here(self, consumer: Consumer) -> None:
+        """The client must subscribe again."""
+        handle = self.handles.get(consumer.id)
+        if handle is None or handle.consumer is not consumer:
+            return
+        handle.closed = True
+        del self.handles[consumer.id]
+        close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
+        self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
+
+    def forget(self, handle: ConsumerHandle) -> None:
+        """The consumer is gone, here and in its subscription; a reader's subscription with it."""
+        handle.closed = True
+        if self.handles.get(handle.id) is handle:
+            del self.handles[handle.id]
+        if handle.subscription is not None and handle.consumer is not None and handle.topic is not None:
+            handle.subscription.remove(handle.consumer)
+            if not handle.subscription.durable and not handle.subscription.consumers:
+                handle.topic.drop_reader(handle.subscription)
+
+    def close(self) -> None:
+        for handle in list(self.handles.values()):
+            self.forget(handle)
+
+    def find(self, consumer_id: int, request_id: int) -> ConsumerHandle | None:
+        """A consumer that is ready; else the client is told."""
+        handle = self.handles.get(consumer_id)
+        if handle is None or handle.subscription is None:
+            self._connection.send_error(request_id, pb.ConsumerNotFound, f"consumer {consumer_id} is not on this connection")
+            return None
+        return handle
+
+
+def position_of(message_id: pb.MessageIdData) -> Position:
+    """Earliest and latest come as all bits set, and as the largest signed number."""
+    position = (signed(message_id.ledgerId), signed(message_id.entryId))
+    if position >= AFTER_ALL:
+        return AFTER_ALL
+    return BEFORE_ALL if position[0] < 0 else position
+
+
+def _before(position: Position) -> Position:
+    """The mark-delete position whose next entry is `position`."""
+    return position if position in (BEFORE_ALL, AFTER_ALL) else (position[0], position[1] - 1)
+
+
+def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    subscribe = command.subscribe
+    known = connection.consuming.handles.get(subscribe.consumer_id)
+    if known is not None:
+        if known.subscription is None:
+            connection.send_error(subscribe.request_id, pb.ServiceNotReady, "this consumer is still being made")
+        else:
+            connection.send_success(subscribe.request_id)
+        return
+    handle = connection.consuming.handles[subscribe.consumer_id] = ConsumerHandle(subscribe.consumer_id)
+    connection.answer(subscribe.request_id, _subscribe_or_forget(connection, handle, subscribe))
+
+
+async def _subscribe_or_forget(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSubscribe) -> None:
+    try:
+        await _subscribe(connection, handle, command)
+    finally:
+        if handle.subscription is None:
+            connection.consuming.forget(handle)
+
+
+async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSubscribe) -> None:
+    kind = SubscriptionType(command.subType)
+    if command.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
+        raise NotAllowed("compacted reads want an exclusive or failover subscription")
+    topics = connection.listener.topics
+    topic = await topics.get(command.topic, create=command.force_topic_creation and topics.settings.auto_create)
+    if command.HasField("schema"):
+        await schema_version(connection, topic, command.schema)
+    properties = {pair.key: pair.value for pair in command.subscription_properties}
+    initial = await _initial(connection, topic, command)
+    subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, properties=properties)
+    try:
+        subscription.check_room(kind)
+    except BaseException:
+        topic.drop_reader(subscription)
+        raise
+    if handle.closed or connection.closed:
+        topic.drop_reader(subscription)
+        return
+    listener = connection.listener
+    consumer = Consumer(
+        command.consumer_id,
+        command.consumer_name or listener.unique_name(),
+        connection,
+        priority=command.priority_level,
+        epoch=command.consumer_epoch,
+        metadata={pair.key: pair.value for pair in command.metadata},
+        address=connection.address,
+        client_version=connection.client_version,
+        connected_ms=listener.clock.wall_ms(),
+    )
+    if command.replicate_subscription_state:
+        subscription.replicated = True
+    handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
+    connection.send_success(command.request_id)
+    subscription.add(consumer, kind)
+    if handle.permits:
+        connection.consuming.flow(handle.id, handle.permits)
+
+
+async def _initial(connection: PulsarConnection, topic: Topic, command: pb.CommandSubscribe) -> Position:
+    """The mark-delete position of the subscription, if it is made now."""
+    if command.start_message_rollback_duration_sec:
+        return await topic.before_time(connection.listener.clock.wall_ms() - 1000 * command.start_message_rollback_duration_sec)
+    if command.HasField("start_message_id") and not command.durable:
+        return _before(position_of(command.start_message_id))
+    return BEFORE_ALL if command.initialPosition == pb.CommandSubscribe.Earliest else AFTER_ALL
+
+
+def on_close_consumer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    close = command.close_consumer
+    handle = connection.consuming.handles.get(close.consumer_id)
+    if handle is None:
+        connection.send_error(close.request_id, pb.ConsumerNotFound, f"consumer {close.consumer_id} is not on this connection")
+        return
+    connection.consuming.forget(handle)
+    connection.send_success(close.request_id)
+
+
+def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    ack = command.ack
+    handle = connection.consuming.handles.get(ack.consumer_id)
+    if handle is None or handle.subscription is None or handle.consumer is None:
+        if ack.HasField("request_id"):
+            _ack_response(connection, ack, pb.ConsumerNotFound, f"consumer {ack.consumer_id} is not on this connection")
+        return
+    subscription, consumer = handle.subscription, handle.consumer
+    consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
+    try:
+        if ack.txnid_least_bits or ack.txnid_most_bits:
+            raise NotAllowed("transactions are not available")
+        if ack.ack_type == pb.CommandAck.Cumulative:
+            if len(ack.message_id) != 1:
+                raise NotAllowed("a cumulative acknowledgement has exactly one message id")
+            message_id = ack.message_id[0]
+            position = position_of(message_id)
+            subscription.ack_cumulative(consumer, _before(position) if any(message_id.ack_set) else position)
+        else:
+            subscription.ack(consumer, _positions(ack.message_id))
+    except NotAllowed as error:
+        if ack.HasField("request_id"):
+            _ack_response(connection, ack, code_of(error), str(error))
+        return
+    if ack.HasField("request_id"):
+        handle.ack_waiting.append(ack)
+        if len(handle.ack_waiting) == 1:
+            connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
+
+
+def _positions(ids: Iterable[pb.MessageIdData]) -> list[Position]:
+    """Of whole entries; an id whose ack set still has messages left is none."""
+    return [(i.ledgerId, i.entryId) for i in ids if not i.ack_set or not any(i.ack_set)]
+
+
+async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, subscription: Subscription) -> None:
+    """Answers what waits once it is durable: one task and one wait for all that came meanwhile."""
+    while handle.ack_waiting:
+        count = len(handle.ack_waiting)
+        code, text = None, ""
+        try:
+            await subscription.cursor.flushed()
+        except HeliographError as error:
+            code, text = code_of(error), str(error)
+        for ack in handle.ack_waiting[:count]:
+            _ack_response(connection, ack, code, text)
+        del handle.ack_waiting[:count]
+
+
+def _ack_response(connection: PulsarConnection, ack: pb.CommandAck, code: pb.ServerError.ValueType | None = None, text: str = "") -> None:
+    response = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+    if ack.HasField("txnid_least_bits"):
+        response.txnid_least_bits, response.txnid_most_bits = ack.txnid_least_bits, ack.txnid_most_bits
+    if code is not None:
+        response.error, response.message = code, text
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.ACK_RESPONSE, ackResponse=response))
+
+
+def on_redeliver(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    redeliver = command.redeliverUnacknowledgedMessages
+    handle = connection.consuming.handles.get(redeliver.consumer_id)
+    if handle is None or handle.subscription is None or handle.consumer is None:
+        return
+    if redeliver.HasField("consumer_epoch"):
+        handle.consumer.epoch = redeliver.consumer_epoch
+    ids = [(i.ledgerId, i.entryId) for i in redeliver.message_ids]
+    handle.subscription.redeliver(handle.consumer, ids or None)
+
+
+def on_unsubscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    unsubscribe = command.unsubscribe
+    handle = connection.consuming.find(unsubscribe.consumer_id, unsubscribe.request_id)
+    if handle is not None:
+        connection.answer(unsubscribe.request_id, _unsubscribe(connection, handle, unsubscribe))
+
+
+async def _unsubscribe(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandUnsubscribe) -> None:
+    topic, subscription, consumer = handle.topic, handle.subscription, handle.consumer
+    assert topic is not None and subscription is not None and consumer is not None
+    if len(subscription.consumers) > 1 and not command.force:
+        connection.send_error(command.request_id, pb.MetadataError, f"subscription {subscription.name!r} has other consumers")
+        return
+    subscription.remove(consumer)
+    connection.consuming.forget(handle)
+    await topic.delete_subscription(subscription.name, force=command.force)
+    connection.send_success(command.request_id)
+
+
+def on_seek(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    seek = command.seek
+    handle = connection.consuming.find(seek.consumer_id, seek.request_id)
+    if handle is not None:
+        connection.answer(seek.request_id, _seek(connection, handle, seek))
+
+
+async def _seek(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSeek) -> None:
+    topic, subscription = handle.topic, handle.subscription
+    assert topic is not None and subscription is not None
+    if command.HasField("message_publish_time"):
+        target = await topic.before_time(command.message_publish_time)
+    elif command.HasField("message_id"):
+        target = _before(position_of(command.message_id))
+    else:
+        raise NotAllowed("SEEK wants a message id or a publish time")
+    await topic.seek(subscription, target)
+    connection.send_success(command.request_id)
+
+
+def on_get_last_message_id(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    ask = command.getLastMessageId
+    handle = connection.consuming.find(ask.consumer_id, ask.request_id)
+    if handle is not None:
+        connection.answer(ask.request_id, _last_message_id(connection, handle, ask.request_id))
+
+
+async def _last_message_id(connection: PulsarConnection, handle: ConsumerHandle, request_id: int) -> None:
+    assert handle.topic is not None and handle.subscription is not None
+    (ledger, entry), batch_index = await handle.topic.last_message()
+    response = pb.CommandGetLastMessageIdResponse(
+        last_message_id=_message_id((ledger, entry), handle.partition, batch_index),
+        request_id=request_id,
+        consumer_mark_delete_position=_message_id(handle.subscription.cursor.mark_delete),
+    )
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=response))
+
+
+def _message_id(position: Position, partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
+    mask = (1 << 64) - 1
+    made = pb.MessageIdData(ledgerId=position[0] & mask, entryId=position[1] & mask)
+    if partition >= 0:
+        made.partition = partition
+    if batch_index >= 0:
+        made.batch_index = batch_index
+    return made
+
+
+def on_consumer_stats(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    ask = command.consumerStats
+    handle = connection.consuming.handles.get(ask.consumer_id)
+    response = pb.CommandConsumerStatsResponse(request_id=ask.request_id)
+    if handle is None or handle.subscription is None or handle.consumer is None:
+        response.error_code, response.error_message = pb.ConsumerNotFound, f"consumer {ask.consumer_id} is not on this connection"
+    else:
+        stats = consumer_stats(handle.consumer)
+        for name in ("msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"):
+            setattr(response, name, stats[name])
+        response.consumerName, response.address = handle.consumer.name, handle.consumer.address
+        response.availablePermits, response.unackedMessages = max(0, handle.consumer.permits), handle.consumer.unacked
+        response.blockedConsumerOnUnackedMsgs = handle.consumer.blocked
+        response.connectedSince, response.type = stats["connectedSince"], handle.subscription.kind.label
+        response.msgBacklog = handle.subscription.cursor.backlog_entries
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS_RESPONSE, consumerStatsResponse=response))

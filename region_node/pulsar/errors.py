@@ -1,0 +1,34 @@
+"""Pulsar's code for each error: the one table. What clients do with a code: docs/protocols/pulsar.md, "Errors"."""
+
+from __future__ import annotations
+
+from heliograph.model import errors
+from heliograph.wire import pulsar_pb2 as pb
+
+_CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...] = (
+    (errors.SubscriptionNotFound, pb.SubscriptionNotFound),
+    (errors.NotFound, pb.TopicNotFound),
+    (errors.NotOwner, pb.ServiceNotReady),
+    (errors.TopicClosed, pb.ServiceNotReady),
+    (errors.LedgerFenced, pb.ServiceNotReady),
+    (errors.TopicTerminated, pb.TopicTerminatedError),
+    (errors.ProducerBusy, pb.ProducerBusy),
+    (errors.ProducerFenced, pb.ProducerFenced),
+    (errors.ConsumerBusy, pb.ConsumerBusy),
+    (errors.Unauthorized, pb.AuthorizationError),
+    (errors.NotAllowed, pb.NotAllowedError),
+    (errors.MetadataError, pb.MetadataError),
+    (errors.StorageError, pb.PersistenceError),
+)
+"""The first that fits; leaves before their roots."""
+
+
+def code_of(error: errors.HeliographError) -> pb.ServerError.ValueType:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return pb.UnknownError
+
+
+MOVED = (errors.NotOwner, errors.TopicClosed, errors.LedgerFenced)
+"""The topic is not here any more: producers are closed, and look it up again."""

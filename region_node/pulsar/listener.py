@@ -1,0 +1,200 @@
+"""PulsarListener: accepts Pulsar connections, and holds what they share.
+
+Is: listening sockets, the byte budget of publishes in flight, one write per connection per loop turn, the keep-alive tick.
+Isn't: topics, or a protocol decision (`connection`, and the handlers beside it).
+Invariants: no timer per connection; publishes in flight of the whole broker stay within the budget plus one read per connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl as tls
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.pulsar_frames import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
+from heliograph.wire.run import Buffer
+from region_node.pulsar.connection import PulsarConnection
+from region_node.subscriptions.ready import Tasks
+from region_node.topics.service import TopicService
+
+log = logging.getLogger("region_node.pulsar")
+
+
+@dataclass(frozen=True, slots=True)
+class LookupAnswer:
+    """Where a topic is served. `redirect`: ask the broker there again, with `authoritative` as given here."""
+
+    url: str
+    url_tls: str = ""
+    redirect: bool = False
+    authoritative: bool = False
+
+
+class Lookup(Protocol):
+    """Who owns a topic, and how many partitions it has. Given by the broker."""
+
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer: ...
+
+    async def partitions(self, topic: str, create: bool) -> int: ...
+
+
+class LinkFrames(Protocol):
+    """`replicator.receiver.LinkReceiver`: the other half of one connection on a link listener."""
+
+    def on_frame(self, kind: int, command: memoryview, payload: memoryview) -> None: ...
+
+    def connection_lost(self) -> None: ...
+
+
+LinkFactory = Callable[[Callable[[Sequence[Buffer]], None]], LinkFrames]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSettings:
+    handshake_timeout_s: float = 10.0
+    keep_alive_s: float = 30.0
+    inflight_bytes_max: int = 64 << 20
+    """Publishes that wait for their receipts, in the whole broker; above it reading stops."""
+    write_buffer_bytes: int = 1 << 20
+    """High-water mark of what waits to be written to one connection; above it dispatch to it stops."""
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    handshake_bytes_max: int = HANDSHAKE_BYTES_MAX
+    connections_max: int = 10_000
+    drain_timeout_s: float = 2.0
+    """How long closing waits for publishes in flight."""
+    server_version: str = "Heliograph"
+
+    def __post_init__(self) -> None:
+        if min(self.handshake_timeout_s, self.keep_alive_s) <= 0:
+            raise ConfigError("handshake_timeout_s and keep_alive_s must be above 0")
+        if self.inflight_bytes_max < self.message_bytes_max:
+            raise ConfigError(f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes")
+
+
+class PublishBudget:
+    """Bytes of publishes in flight. Connections that publish above it stop reading until it has halved."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.used = 0
+        self._max = bytes_max
+        self._paused: dict[PulsarConnection, None] = {}
+        self._drained: asyncio.Future[None] | None = None
+
+    def take(self, connection: PulsarConnection, size_bytes: int) -> None:
+        self.used += size_bytes
+        if self.used > self._max and connection not in self._paused:
+            self._paused[connection] = None
+            connection.hold_reading(True)
+
+    def give(self, size_bytes: int) -> None:
+        self.used -= size_bytes
+        if not self.used and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._paused and self.used * 2 <= self._max:
+            paused, self._paused = self._paused, {}
+            for connection in paused:
+                connection.hold_reading(False)
+
+    def forget(self, connection: PulsarConnection) -> None:
+        self._paused.pop(connection, None)
+
+    async def drained(self, timeout_s: float) -> None:
+        """Until nothing is in flight, or the time is over."""
+        if self.used:
+            self._drained = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait_for(self._drained, timeout_s)
+            except TimeoutError:
+                log.warning("listener.not_drained", extra={"bytes": self.used})
+
+
+class Outbox:
+    """Connections that have something to write: one write each at the end of the loop turn."""
+
+    def __init__(self, call_soon: Callable[..., object]) -> None:
+        self._call_soon = call_soon
+        self._waiting: list[PulsarConnection] = []
+
+    def add(self, connection: PulsarConnection) -> None:
+        if not self._waiting:
+            self._call_soon(self._flush)
+        self._waiting.append(connection)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.flush()
+
+
+class PulsarListener:
+    """`link_receivers`: makes the other half of each connection on a link listener."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicService,
+        lookup: Lookup,
+        link_receivers: LinkFactory | None = None,
+        settings: ListenerSettings | None = None,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self.topics, self.lookup, self.link_receivers = topics, lookup, link_receivers
+        self.settings = settings or ListenerSettings()
+        self.clock, self.rng = clock, rng
+        self.tasks = Tasks()
+        self.connections: dict[PulsarConnection, None] = {}
+        self.loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self.loop.call_soon)
+        self.budget = PublishBudget(self.settings.inflight_bytes_max)
+        self._servers: list[asyncio.AbstractServer] = []
+        self._names = 0
+        self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, link: bool = False, reuse_port: bool = False) -> int:
+        """Listens, and returns the port. May be called several times. Raises ConfigError where the port is taken."""
+        try:
+            server = await self.loop.create_server(
+                lambda: PulsarConnection(self, link=link), host, port, ssl=ssl, reuse_port=reuse_port or None
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        self._servers.append(server)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._tick_s, self._tick)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def unique_name(self) -> str:
+        """A producer name that nobody else has."""
+        self._names += 1
+        return f"heliograph-{self.rng.getrandbits(64):016x}-{self._names}"
+
+    def _tick(self) -> None:
+        now = self.clock.monotonic()
+        for connection in list(self.connections):
+            connection.tick(now)
+        self._timer = self.loop.call_later(self._tick_s, self._tick)
+
+    def disconnect_all(self) -> None:
+        """Closes every connection; the listener goes on."""
+        for connection in list(self.connections):
+            connection.close()
+
+    async def close(self) -> None:
+        """Takes nothing more, answers what is in flight (so that clients do not send it again), then closes every connection."""
+        for server in self._servers:
+            server.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.hold_reading(True)
+        await self.budget.drained(self.settings.drain_timeout_s)
+        self.disconnect_all()
+        await self.tasks.close()

@@ -1,0 +1,125 @@
+"""PRODUCER and CLOSE_PRODUCER.
+
+Is: making a producer, its schema, its initial subscription; closing it behind its last receipt. Isn't: the rules of access
+(`region_node.topics.producers`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import ProducerBusy
+from heliograph.model.positions import BEFORE_ALL
+from heliograph.wire import pulsar_pb2 as pb
+from region_node.pulsar.publishing import ProducerHandle
+from region_node.topics.producers import AccessMode, Producer
+from region_node.topics.schemas import StoredSchema
+from region_node.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+_NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
+
+
+def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    producer = command.producer
+    known = connection.producing.handles.get(producer.producer_id)
+    if known is not None and not known.closed:
+        if known.producer is None:
+            connection.send_error(producer.request_id, pb.ServiceNotReady, "this producer is still being made")
+        else:
+            known.request_id = producer.request_id
+            send_producer_success(connection, known)
+        return
+    if known is not None:
+        connection.producing.forget(known)
+    name = producer.producer_name or connection.listener.unique_name()
+    handle = ProducerHandle(producer.producer_id, name, producer.request_id)
+    connection.producing.begin(handle)
+    connection.answer(producer.request_id, _make_or_forget(connection, handle, producer))
+
+
+async def _make_or_forget(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:
+    made = False
+    try:
+        await _make(connection, handle, command)
+        made = True
+    finally:
+        if not made:
+            connection.producing.forget(handle)
+
+
+async def _make(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:
+    topics = connection.listener.topics
+    topic = await topics.get(command.topic, create=topics.settings.auto_create)
+    if command.HasField("schema"):
+        handle.schema_version = await schema_version(connection, topic, command.schema)
+    if command.initial_subscription_name:
+        await topic.subscription(command.initial_subscription_name, initial=BEFORE_ALL)
+    producer = Producer(
+        command.producer_id,
+        handle.name,
+        connection,
+        epoch=command.epoch,
+        named_by_user=bool(command.producer_name) and command.user_provided_producer_name,
+        mode=AccessMode(command.producer_access_mode),
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        metadata={pair.key: pair.value for pair in command.metadata},
+        address=connection.address,
+        client_version=connection.client_version,
+        connected_ms=connection.listener.clock.wall_ms(),
+    )
+    rival = topic.producers.rival(producer)
+    if rival is not None and rival.sink is not connection and await rival.sink.alive():
+        raise ProducerBusy(f"a producer named {handle.name!r} is connected already")
+    if handle.closed or connection.closed:
+        return
+    if topic.closed:  # it went while we waited
+        connection.producing.close_from_here(handle)
+        return
+    ready, closing = topic.producers.add(producer)
+    for old in closing:
+        old.sink.producer_closed(old)
+    handle.topic, handle.producer = topic, producer
+    if ready:
+        connection.producing.ready(handle)
+    send_producer_success(connection, handle)
+
+
+def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) -> None:
+    assert handle.topic is not None and handle.producer is not None
+    success = pb.CommandProducerSuccess(
+        request_id=handle.request_id,
+        producer_name=handle.name,
+        last_sequence_id=handle.topic.log.last_sequence(handle.name),
+        schema_version=handle.schema_version,
+        producer_ready=handle.ready,
+    )
+    if handle.producer.topic_epoch is not None:
+        success.topic_epoch = handle.producer.topic_epoch
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=success))
+
+
+async def schema_version(connection: PulsarConnection, topic: Topic, schema: pb.Schema) -> bytes:
+    """The stored version of a client's schema, as 8 bytes; empty where the client brings none of its own."""
+    if schema.type in _NO_SCHEMA:
+        return b""
+    stored = StoredSchema(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
+    return struct.pack(">Q", await connection.listener.topics.schemas.get_or_create(topic.name, stored))
+
+
+def on_close_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    """Answered behind the receipts of what was sent; cancels a producer that is still being made."""
+    close = command.close_producer
+    handle = connection.producing.handles.get(close.producer_id)
+    if handle is None:
+        connection.send_error(close.request_id, pb.UnknownError, f"producer {close.producer_id} is not on this connection")
+        return
+
+    def finish() -> None:
+        connection.producing.forget(handle)
+        connection.send_success(close.request_id)
+
+    handle.when_answered(finish)

@@ -1,0 +1,211 @@
+"""The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, topics, schemas, what is not there.
+
+Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not one that clients send.
+Source: docs/protocols/pulsar.md, "Commands: what to answer".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import crc32c
+
+from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
+from heliograph.model.names import TopicName
+from heliograph.wire import pulsar_pb2 as pb
+from region_node.pulsar import consuming, producer_commands
+from region_node.pulsar.errors import code_of
+from region_node.topics.schemas import StoredSchema
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+Kind = pb.BaseCommand
+
+
+def _on_connect(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.connect(command.connect)
+
+
+def _on_ping(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.send(pb.BaseCommand(type=Kind.PONG, pong=pb.CommandPong()))
+
+
+def _on_pong(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.pong()
+
+
+def _on_nothing(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    """An answer that nobody asked for."""
+
+
+# -- lookup
+
+
+def _on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.answer(command.lookupTopic.request_id, _lookup(connection, command.lookupTopic))
+
+
+async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) -> None:
+    response = pb.CommandLookupTopicResponse(request_id=command.request_id)
+    try:
+        topic = str(TopicName.parse(command.topic))
+        found = await connection.listener.lookup.lookup(topic, command.advertised_listener_name, command.authoritative)
+        response.response = pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
+        response.brokerServiceUrl, response.brokerServiceUrlTls = found.url, found.url_tls
+        response.authoritative = found.authoritative if found.redirect else True
+    except HeliographError as error:
+        response.response = pb.CommandLookupTopicResponse.Failed
+        response.error = pb.ServiceNotReady if error.retryable or isinstance(error, MetadataError) else code_of(error)
+        response.message = str(error)
+    connection.send(pb.BaseCommand(type=Kind.LOOKUP_RESPONSE, lookupTopicResponse=response))
+
+
+def _on_partitions(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.answer(command.partitionMetadata.request_id, _partitions(connection, command.partitionMetadata))
+
+
+async def _partitions(connection: PulsarConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
+    response = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
+    try:
+        topic = str(TopicName.parse(command.topic))
+        response.partitions = await connection.listener.lookup.partitions(topic, command.metadata_auto_creation_enabled)
+        response.response = pb.CommandPartitionedTopicMetadataResponse.Success
+    except HeliographError as error:
+        response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+        response.error = pb.ServiceNotReady if error.retryable else code_of(error)
+        response.message = str(error)
+    connection.send(pb.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=response))
+
+
+def _on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    ask = command.getTopicsOfNamespace
+    connection.answer(ask.request_id, _topics(connection, ask))
+
+
+async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    names = await connection.listener.topics.topics(command.namespace)
+    if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        names = []
+    current = topics_hash(names)
+    response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics_hash=current)
+    if command.topics_hash and command.topics_hash == current:
+        response.changed = False
+    else:
+        response.topics.extend(names)
+    connection.send(pb.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response))
+
+
+def topics_hash(names: list[str]) -> str:
+    """CRC-32C over the sorted names, joined by commas; hex digits of the little-endian bytes."""
+    checksum: int = crc32c.crc32c(",".join(sorted(names)).encode())
+    return checksum.to_bytes(4, "little").hex()
+
+
+# -- schemas
+
+
+def _on_get_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.answer(command.getSchema.request_id, _get_schema(connection, command.getSchema))
+
+
+async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema) -> None:
+    response = pb.CommandGetSchemaResponse(request_id=command.request_id)
+    try:
+        versions = await connection.listener.topics.schemas.versions(TopicName.parse(command.topic))
+        number = len(versions) - 1
+        if command.schema_version:
+            if len(command.schema_version) != 8:
+                raise NotAllowed("a schema version has 8 bytes")
+            (number,) = struct.unpack(">Q", command.schema_version)
+        if not 0 <= number < len(versions):
+            raise NotFound(f"{command.topic} has no schema{f' of version {number}' if versions else ''}")
+        found = versions[number]
+        response.schema.name, response.schema.schema_data = found.name, found.data
+        response.schema.type = pb.Schema.Type.ValueType(found.type)
+        for key, value in found.properties.items():
+            response.schema.properties.add(key=key, value=value)
+        response.schema_version = struct.pack(">Q", number)
+    except HeliographError as error:
+        response.error_code, response.error_message = code_of(error), str(error)
+    connection.send(pb.BaseCommand(type=Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=response))
+
+
+def _on_get_or_create_schema(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.answer(command.getOrCreateSchema.request_id, _get_or_create_schema(connection, command.getOrCreateSchema))
+
+
+async def _get_or_create_schema(connection: PulsarConnection, command: pb.CommandGetOrCreateSchema) -> None:
+    response = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
+    try:
+        schema = command.schema
+        stored = StoredSchema(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
+        number = await connection.listener.topics.schemas.get_or_create(TopicName.parse(command.topic), stored)
+        response.schema_version = struct.pack(">Q", number)
+    except HeliographError as error:
+        response.error_code, response.error_message = code_of(error), str(error)
+    connection.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
+
+
+# -- what is not there
+
+
+def _on_watch_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.send_error(command.watchTopicList.request_id, pb.NotAllowedError, "topic watchers are not available")
+
+
+def _on_watch_topics_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.send_success(command.watchTopicListClose.request_id)
+
+
+NO_TRANSACTIONS = "transactions are not available"
+
+
+def _on_transaction(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    answers = {
+        Kind.TC_CLIENT_CONNECT_REQUEST: ("tcClientConnectRequest", Kind.TC_CLIENT_CONNECT_RESPONSE, "tcClientConnectResponse"),
+        Kind.NEW_TXN: ("newTxn", Kind.NEW_TXN_RESPONSE, "newTxnResponse"),
+        Kind.ADD_PARTITION_TO_TXN: ("addPartitionToTxn", Kind.ADD_PARTITION_TO_TXN_RESPONSE, "addPartitionToTxnResponse"),
+        Kind.ADD_SUBSCRIPTION_TO_TXN: ("addSubscriptionToTxn", Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, "addSubscriptionToTxnResponse"),
+        Kind.END_TXN: ("endTxn", Kind.END_TXN_RESPONSE, "endTxnResponse"),
+    }
+    asked, kind, answered = answers[command.type]
+    response = pb.BaseCommand(type=kind)
+    part = getattr(response, answered)
+    part.request_id = getattr(command, asked).request_id
+    part.error, part.message = pb.TransactionCoordinatorNotFound, NO_TRANSACTIONS
+    connection.send(response)
+
+
+Handler = Callable[["PulsarConnection", pb.BaseCommand], None]
+
+HANDLERS: dict[int, Handler] = {
+    Kind.CONNECT: _on_connect,
+    Kind.PING: _on_ping,
+    Kind.PONG: _on_pong,
+    Kind.AUTH_RESPONSE: _on_nothing,
+    Kind.LOOKUP: _on_lookup,
+    Kind.PARTITIONED_METADATA: _on_partitions,
+    Kind.GET_TOPICS_OF_NAMESPACE: _on_topics,
+    Kind.PRODUCER: producer_commands.on_producer,
+    Kind.CLOSE_PRODUCER: producer_commands.on_close_producer,
+    Kind.SUBSCRIBE: consuming.on_subscribe,
+    Kind.CLOSE_CONSUMER: consuming.on_close_consumer,
+    Kind.ACK: consuming.on_ack,
+    Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES: consuming.on_redeliver,
+    Kind.UNSUBSCRIBE: consuming.on_unsubscribe,
+    Kind.SEEK: consuming.on_seek,
+    Kind.GET_LAST_MESSAGE_ID: consuming.on_get_last_message_id,
+    Kind.CONSUMER_STATS: consuming.on_consumer_stats,
+    Kind.GET_SCHEMA: _on_get_schema,
+    Kind.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
+    Kind.WATCH_TOPIC_LIST: _on_watch_topics,
+    Kind.WATCH_TOPIC_LIST_CLOSE: _on_watch_topics_close,
+    Kind.TC_CLIENT_CONNECT_REQUEST: _on_transaction,
+    Kind.NEW_TXN: _on_transaction,
+    Kind.ADD_PARTITION_TO_TXN: _on_transaction,
+    Kind.ADD_SUBSCRIPTION_TO_TXN: _on_transaction,
+    Kind.END_TXN: _on_transaction,
+}

@@ -1,0 +1,107 @@
+"""Consumer: one consumer of a subscription, and the port through which it gets its messages.
+
+Is: permits, what it holds unacknowledged, counters. Isn't: a connection, or the choice of what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from region_node.subscriptions.meter import Meter
+
+
+class SubscriptionType(IntEnum):
+    """As Pulsar numbers them."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def label(self) -> str:
+        return ("Exclusive", "Shared", "Failover", "Key_Shared")[self]
+
+
+class ConsumerSink(Protocol):
+    """The connection behind a consumer, as subscriptions see it. No call blocks or raises."""
+
+    @property
+    def writable(self) -> bool:
+        """False above the high-water mark of what waits to be written; the consumer's `wake` is called when it is True again."""
+        ...
+
+    def deliver(self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None) -> None:
+        """Sends all entries of `run`, which lies at (ledger, first)."""
+        ...
+
+    def consumer_closed(self, consumer: Consumer) -> None:
+        """The consumer was closed from this side: the client subscribes again."""
+        ...
+
+    def consumer_active(self, consumer: Consumer, active: bool) -> None: ...
+
+    def reached_end(self, consumer: Consumer) -> None: ...
+
+
+class Consumer:
+    """`pending`: positions that it holds unacknowledged, with their message counts (shared subscriptions only)."""
+
+    __slots__ = (
+        "address",
+        "blocked",
+        "bytes_out",
+        "client_version",
+        "connected_ms",
+        "epoch",
+        "flow_ms",
+        "id",
+        "last_acked_ms",
+        "last_consumed_ms",
+        "messages_acked",
+        "messages_out",
+        "messages_redelivered",
+        "metadata",
+        "meter",
+        "name",
+        "pending",
+        "permits",
+        "priority",
+        "sink",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        consumer_id: int,
+        name: str,
+        sink: ConsumerSink,
+        *,
+        priority: int = 0,
+        epoch: int = 0,
+        metadata: Mapping[str, str] | None = None,
+        address: str = "",
+        client_version: str = "",
+        connected_ms: int = 0,
+    ) -> None:
+        self.id, self.name, self.sink, self.priority, self.epoch = consumer_id, name, sink, priority, epoch
+        self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
+        self.permits = self.unacked = 0
+        self.pending: dict[Position, int] = {}
+        self.blocked = False
+        self.meter = Meter(4)
+        self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
+        self.last_acked_ms = self.last_consumed_ms = self.flow_ms = 0
+
+    def send(self, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None = None) -> int:
+        """Delivers `run`, spends permits, and returns the messages in it."""
+        messages = run.messages
+        self.permits -= messages
+        self.messages_out += messages
+        self.bytes_out += run.size_bytes
+        self.sink.deliver(self, ledger, first, run, redeliveries)
+        return messages

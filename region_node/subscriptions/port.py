@@ -1,0 +1,80 @@
+"""What subscriptions ask of a topic's storage. `storage.managed_ledger` provides it; tests give a small fake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+
+Piece = tuple[int, int, Run]
+"""(ledger, first entry, run)."""
+
+
+class LedgerPort(Protocol):
+    """The reading half of a managed ledger."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        """Confirmed entries at or after `position` from the cache; [] where they are not cached, or not there."""
+        ...
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]: ...
+
+
+class CursorPort(Protocol):
+    """What a subscription has acknowledged."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    @property
+    def backlog_entries(self) -> int: ...
+
+    def ack(self, positions: Sequence[Position]) -> None: ...
+
+    def ack_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None: ...
+
+    def ack_cumulative(self, position: Position) -> None: ...
+
+    def is_acked(self, position: Position) -> bool: ...
+
+    def unacked_runs(self, runs: list[Piece]) -> list[Piece]: ...
+
+    def reset(self, mark_delete: Position) -> None: ...
+
+    async def flushed(self) -> None:
+        """Until what was acknowledged so far is durable."""
+        ...
+
+
+def visible(piece: Piece) -> tuple[list[Piece], list[tuple[int, int, int]]]:
+    """(what clients may see of it, hidden and marker entries as (ledger, first, last))."""
+    ledger, first, run = piece
+    if run.flags is None or not any(run.flags):
+        return [piece], []
+    shown: list[Piece] = []
+    hidden: list[tuple[int, int, int]] = []
+    start = 0
+    for index in range(1, run.count + 1):
+        if index == run.count or bool(run.flags[index]) != bool(run.flags[start]):
+            if run.flags[start]:
+                hidden.append((ledger, first + start, first + index - 1))
+            else:
+                shown.append((ledger, first + start, run.cut(start, index)))
+            start = index
+    return shown, hidden
+
+
+def entries_for(run: Run, permits: int) -> int:
+    """How many entries go out for `permits` messages: as long as any permit is left, so that the last one may overdraw."""
+    if run.counts is None:
+        return min(run.count, permits)
+    for index, count in enumerate(run.counts):
+        if permits <= 0:
+            return index
+        permits -= count
+    return run.count

@@ -1,0 +1,107 @@
+"""What a broker has to run soon: one queue for all subscriptions, one bounded set of reads, one set of tasks.
+
+Is: fairness (each subscription gets a bounded turn, in order) and bounds. Isn't: a decision what to dispatch.
+Invariants: an item is queued at most once; `reads_max` reads of backlog are under way at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+log = logging.getLogger("region_node.topics")
+
+
+class Ready(Protocol):
+    """Something with work to do. `queued`: kept by the queue."""
+
+    queued: bool
+
+    def run_ready(self) -> None:
+        """Does a bounded piece of work; pushes itself again where more is left."""
+        ...
+
+
+class ReadyQueue:
+    """Runs what was pushed, once each, in the next turn of the loop."""
+
+    def __init__(self, call_soon: Callable[..., object]) -> None:
+        self._call_soon = call_soon
+        self._items: deque[Ready] = deque()
+        self._scheduled = False
+
+    def push(self, item: Ready) -> None:
+        if item.queued:
+            return
+        item.queued = True
+        self._items.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        for _ in range(len(self._items)):
+            item = self._items.popleft()
+            item.queued = False
+            item.run_ready()
+        if self._items and not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._run)
+
+
+class Tasks:
+    """Background work of one owner: kept until it ends, cancelled together; a failure is logged, never lost."""
+
+    def __init__(self) -> None:
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task.failed", exc_info=error)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def close(self) -> None:
+        self._closed = True
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class BoundedReads:
+    """Reads of backlog: at most `reads_max` at once in a broker, the others wait in order."""
+
+    def __init__(self, tasks: Tasks, reads_max: int = 32) -> None:
+        self._tasks, self._free = tasks, reads_max
+        self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._free:
+            self._free -= 1
+            self._tasks.spawn(self._run(work))
+        else:
+            self._waiting.append(work)
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+            while self._waiting:
+                await self._waiting.popleft()()
+        finally:
+            self._free += 1

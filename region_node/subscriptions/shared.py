@@ -1,0 +1,206 @@
+"""SharedDispatcher: entries go round the consumers that have permits; what comes back goes out again first.
+
+Is: round robin by entry within the first priority level that has room, redelivery with counts, limits on what is unacknowledged.
+Isn't: ordering by key. Invariants: an entry is held by one consumer at a time; one that is acknowledged is never handed out again.
+Where only one consumer has room it gets whole ranges: nothing is decided an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
+from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
+from region_node.subscriptions.ready import BoundedReads, ReadyQueue
+
+UNACKED_CONSUMER_MAX = 50_000
+UNACKED_SUBSCRIPTION_MAX = 200_000
+
+
+class SharedDispatcher(Dispatcher):
+    """`unacked`: messages that all consumers hold together."""
+
+    kind = SubscriptionType.SHARED
+
+    def __init__(self, ledger: LedgerPort, cursor: CursorPort, ready: ReadyQueue, reads: BoundedReads, *, on_end: Callable[[], bool]) -> None:
+        super().__init__(ledger, cursor, ready, reads, on_end=on_end)
+        self.unacked = 0
+        self._turn = 0
+        self._replay: list[Position] = []
+        self._replaying: dict[Position, None] = {}
+        self._counts: dict[Position, int] = {}
+        self._replay_fetched: list[Piece] = []
+
+    @property
+    def blocked(self) -> bool:
+        return self.unacked >= UNACKED_SUBSCRIPTION_MAX
+
+    @property
+    def redelivering(self) -> int:
+        """Entries that wait to go out again."""
+        return len(self._replaying)
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.consumers.sort(key=lambda c: c.priority)
+        self._end_told = False
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self.redeliver(consumer, None)
+
+    def acked(self, consumer: Consumer, positions: list[Position]) -> None:
+        for position in positions:
+            holder = consumer if position in consumer.pending else self._holder(position)
+            if holder is not None:
+                messages = holder.pending.pop(position)
+                holder.unacked -= messages
+                holder.messages_acked += messages
+                self.unacked -= messages
+            if self._counts:
+                self._counts.pop(position, None)
+            if self._replaying:
+                self._replaying.pop(position, None)
+        self.wake()
+
+    def _holder(self, position: Position) -> Consumer | None:
+        return next((c for c in self.consumers if position in c.pending), None)
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        back = list(consumer.pending) if positions is None else [p for p in dict.fromkeys(positions) if p in consumer.pending]
+        for position in back:
+            messages = consumer.pending.pop(position)
+            consumer.unacked -= messages
+            consumer.messages_redelivered += messages
+            self.unacked -= messages
+            self._counts[position] = self._counts.get(position, 0) + 1
+            if position not in self._replaying:
+                self._replaying[position] = None
+                heappush(self._replay, position)
+        self.wake()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._replay, self._replaying, self._counts, self._replay_fetched = [], {}, {}, []
+
+    # -- handing out
+
+    def _room(self, consumer: Consumer) -> bool:
+        consumer.blocked = consumer.unacked >= UNACKED_CONSUMER_MAX
+        return consumer.permits > 0 and not consumer.blocked and consumer.sink.writable
+
+    def _ready_consumers(self) -> list[Consumer]:
+        """Those with room in the first priority level that has any."""
+        ready = [c for c in self.consumers if self._room(c)]
+        return [c for c in ready if c.priority == ready[0].priority] if ready else ready
+
+    def _limit(self) -> int:
+        return 0 if self.blocked else sum(c.permits for c in self.consumers if self._room(c))
+
+    def _give(self, piece: Piece) -> int:
+        ledger, first, run = piece
+        given = 0
+        while given < run.count and not self.blocked:
+            ready = self._ready_consumers()
+            if not ready:
+                break
+            if len(ready) == 1:
+                rest = run.cut(given, run.count)
+                count = entries_for(rest, ready[0].permits)
+                self._hand(ready[0], ledger, first + given, rest.cut(0, count))
+            else:
+                count = 1
+                self._turn += 1
+                self._hand(ready[self._turn % len(ready)], ledger, first + given, run.cut(given, given + 1))
+            given += count
+        return given
+
+    def _hand(self, consumer: Consumer, ledger: int, first: int, run: Run) -> None:
+        redeliveries = None
+        if self._counts:
+            redeliveries = [self._counts.get((ledger, first + i), 0) for i in range(run.count)]
+        messages = consumer.send(ledger, first, run, redeliveries)
+        if run.counts is None:
+            consumer.pending.update(dict.fromkeys([(ledger, e) for e in range(first, first + run.count)], 1))
+        else:
+            for index, count in enumerate(run.counts):
+                consumer.pending[ledger, first + index] = count
+        consumer.unacked += messages
+        self.unacked += messages
+
+    # -- what goes out again
+
+    def _before_new(self) -> bool:
+        while self._replaying:
+            if not self._replay_fetched and not self._fetch_replay():
+                return True
+            piece = self._replay_fetched.pop(0)
+            ledger, first, run = piece
+            for index in range(run.count):
+                position = (ledger, first + index)
+                if position not in self._replaying:
+                    continue
+                if self.cursor.is_acked(position) or self._give((ledger, first + index, run.cut(index, index + 1))):
+                    del self._replaying[position]
+                else:
+                    self._replay_fetched.insert(0, (ledger, first + index, run.cut(index, run.count)))
+                    return True
+        return self._limit() <= 0
+
+    def _fetch_replay(self) -> bool:
+        """True: the first entries that go out again are at hand. False: they are being read."""
+        if self._reading:
+            return False
+        while self._replay and self._replay[0] not in self._replaying:
+            heappop(self._replay)
+        ledger, entry = heappop(self._replay)
+        last = entry
+        while self._replay and self._replay[0] <= (ledger, last + 1) and last - entry < READ_ENTRIES:
+            last = heappop(self._replay)[1]
+        self._replay_fetched = _within(self.ledger.cached((ledger, entry), last - entry + 1, TURN_BYTES), ledger, entry, last)
+        if self._replay_fetched:
+            self._push_missing(ledger, entry, last)
+            return True
+        self._reading = True
+        generation = self._generation
+        self._reads.start(lambda: self._read_replay(generation, ledger, entry, last))
+        return False
+
+    def _push_missing(self, ledger: int, entry: int, last: int) -> None:
+        """What a read did not bring goes back into the queue, or is given up where it exists no more."""
+        behind = self._replay_fetched[-1][1] + self._replay_fetched[-1][2].count if self._replay_fetched else entry
+        for position in [(ledger, e) for e in range(behind, last + 1)]:
+            if position in self._replaying:
+                heappush(self._replay, position)
+
+    async def _read_replay(self, generation: int, ledger: int, entry: int, last: int) -> None:
+        pieces: list[Piece] | None = None
+        try:
+            pieces = await self.ledger.read((ledger, entry), last - entry + 1, TURN_BYTES)
+        finally:
+            self._reading = False
+            if generation == self._generation:
+                self._replay_fetched = _within(pieces or [], ledger, entry, last)
+                if pieces is not None and not self._replay_fetched:  # trimmed meanwhile
+                    for e in range(entry, last + 1):
+                        self._replaying.pop((ledger, e), None)
+                else:
+                    self._push_missing(ledger, entry, last)
+            self.wake()
+
+
+def _within(pieces: list[Piece], ledger: int, first: int, last: int) -> list[Piece]:
+    """The part of `pieces` that lies in (ledger, first..last)."""
+    out: list[Piece] = []
+    for piece_ledger, piece_first, run in pieces:
+        if piece_ledger != ledger:
+            continue
+        low, high = max(first, piece_first), min(last, piece_first + run.count - 1)
+        if low <= high:
+            out.append((ledger, low, run.cut(low - piece_first, high + 1 - piece_first)))
+    return out

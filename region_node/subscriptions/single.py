@@ -1,0 +1,79 @@
+"""SingleActive: the dispatcher of exclusive and failover subscriptions: one consumer gets everything, in order.
+
+Is: the choice of the active consumer, rewinding. Isn't: a record of what is unacknowledged; the cursor has that.
+Invariants: only the active consumer is given entries; a new active one starts behind the mark-delete position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from heliograph.model.positions import Position
+from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
+from region_node.subscriptions.ready import BoundedReads, ReadyQueue
+
+
+class SingleActive(Dispatcher):
+    """`partition`: index of the partition, which spreads the active consumers of a partitioned topic; -1 for none."""
+
+    def __init__(
+        self,
+        kind: SubscriptionType,
+        ledger: LedgerPort,
+        cursor: CursorPort,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        *,
+        partition: int,
+        on_end: Callable[[], bool],
+    ) -> None:
+        super().__init__(ledger, cursor, ready, reads, on_end=on_end)
+        self.kind = kind
+        self.active: Consumer | None = None
+        self._partition = partition
+
+    def add(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self._end_told = False
+        self.consumers.sort(key=lambda c: (c.priority, c.name))
+        self._elect(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._elect(None)
+
+    def _elect(self, joined: Consumer | None) -> None:
+        chosen: Consumer | None = None
+        if self.consumers:
+            best = [c for c in self.consumers if c.priority == self.consumers[0].priority]
+            chosen = best[self._partition % len(best)] if self._partition >= 0 else best[0]
+        if chosen is self.active:
+            if joined is not None and chosen is not None:
+                joined.sink.consumer_active(joined, joined is chosen)
+            return
+        self.active = chosen
+        self.rewind()
+        for consumer in self.consumers:
+            consumer.sink.consumer_active(consumer, consumer is chosen)
+        self.wake()
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        if consumer is self.active:
+            self.rewind()
+            self.wake()
+
+    def _limit(self) -> int:
+        active = self.active
+        return active.permits if active is not None and active.sink.writable else 0
+
+    def _give(self, piece: Piece) -> int:
+        active = self.active
+        assert active is not None
+        ledger, first, run = piece
+        count = entries_for(run, active.permits) if active.sink.writable else 0
+        if count > 0:
+            active.send(ledger, first, run.cut(0, count))
+        return max(count, 0)

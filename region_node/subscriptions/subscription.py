@@ -1,0 +1,207 @@
+"""Subscription: a cursor of a topic, and the consumers that share it.
+
+Is: who may join, permits, acknowledgements, redelivery, seeking, statistics. Isn't: storage (the cursor) or the choice of who gets what
+(the dispatcher of its type). Invariants: all its consumers have one type; a non-durable one lives as long as its consumers.
+Source: docs/protocols/pulsar.md, "SUBSCRIBE", "Acks and redelivery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from heliograph.model.errors import ConsumerBusy, NotAllowed
+from heliograph.model.positions import Position
+from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.meter import Meter, iso_time
+from region_node.subscriptions.port import CursorPort, LedgerPort
+from region_node.subscriptions.ready import BoundedReads, ReadyQueue
+from region_node.subscriptions.shared import SharedDispatcher
+from region_node.subscriptions.single import SingleActive
+
+
+class Subscription:
+    """`dispatcher` is None while nobody is connected."""
+
+    def __init__(
+        self,
+        name: str,
+        ledger: LedgerPort,
+        cursor: CursorPort,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        *,
+        durable: bool,
+        partition: int,
+        on_end: Callable[[], bool],
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.ledger, self.cursor, self.durable = name, ledger, cursor, durable
+        self.properties = dict(properties or {})
+        self._ready, self._reads, self._partition, self._on_end = ready, reads, partition, on_end
+        self.dispatcher: Dispatcher | None = None
+        self.kind = SubscriptionType.EXCLUSIVE
+        self.replicated = False
+        self.closed = False
+        self.idle_since: float | None = None
+        """Of a non-durable one: when the owner's tick first found it without consumers."""
+        self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
+        self.meter = Meter(4)
+        self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return self.dispatcher.consumers if self.dispatcher is not None else []
+
+    def check_room(self, kind: SubscriptionType) -> None:
+        """Raises ConsumerBusy, or NotAllowed where the type is not available."""
+        if self.closed:
+            raise ConsumerBusy(f"subscription {self.name!r} is being closed")
+        if kind is SubscriptionType.KEY_SHARED:
+            raise NotAllowed("Key_Shared subscriptions are not available yet; use Shared or Failover")
+        if self.consumers and (kind is not self.kind or kind is SubscriptionType.EXCLUSIVE):
+            raise ConsumerBusy(f"subscription {self.name!r} has {len(self.consumers)} consumer(s) of type {self.kind.label}")
+
+    def add(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        self.check_room(kind)
+        if self.dispatcher is None:
+            self.kind = kind
+            if kind is SubscriptionType.SHARED:
+                self.dispatcher = SharedDispatcher(self.ledger, self.cursor, self._ready, self._reads, on_end=self._on_end)
+            else:
+                self.dispatcher = SingleActive(
+                    kind, self.ledger, self.cursor, self._ready, self._reads, partition=self._partition, on_end=self._on_end
+                )
+        self.dispatcher.add(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if self.dispatcher is None or consumer not in self.dispatcher.consumers:
+            return
+        self.messages_out += consumer.messages_out
+        self.bytes_out += consumer.bytes_out
+        self.messages_acked += consumer.messages_acked
+        self.messages_redelivered += consumer.messages_redelivered
+        self.dispatcher.remove(consumer)
+        if not self.dispatcher.consumers:
+            self.dispatcher.rewind()  # a read that is still under way finds another generation
+            self.dispatcher = None
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+
+    def wake(self) -> None:
+        """Something was appended, or a connection can be written to again."""
+        if self.dispatcher is not None:
+            self.dispatcher.wake()
+
+    # -- acknowledgements
+
+    def ack(self, consumer: Consumer, positions: list[Position]) -> None:
+        last = self.ledger.last_confirmed
+        if any(p > last for p in positions):  # an entry that is still to come is not acknowledged beforehand
+            positions = [p for p in positions if p <= last]
+        self.cursor.ack(positions)
+        if self.dispatcher is not None:
+            self.dispatcher.acked(consumer, positions)
+        if self.kind is not SubscriptionType.SHARED:
+            consumer.messages_acked += len(positions)
+
+    def ack_cumulative(self, consumer: Consumer, position: Position) -> None:
+        """Raises NotAllowed on a shared subscription."""
+        if self.kind is SubscriptionType.SHARED:
+            raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
+        self.cursor.ack_cumulative(min(position, self.ledger.last_confirmed))
+
+    def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        if self.dispatcher is not None:
+            self.dispatcher.redeliver(consumer, positions)
+
+    # -- moving
+
+    def disconnect(self) -> None:
+        """Closes all consumers from this side."""
+        for consumer in list(self.consumers):
+            consumer.sink.consumer_closed(consumer)
+            self.remove(consumer)
+
+    def reset(self, mark_delete: Position) -> None:
+        """Moves the cursor; the consumers are closed and subscribe again."""
+        self.disconnect()
+        self.cursor.reset(mark_delete)
+
+    # -- statistics
+
+    def tick(self, now: float) -> None:
+        """Rates, and another try where a read of backlog failed."""
+        consumers = self.consumers
+        for consumer in consumers:
+            consumer.meter.tick(now, consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
+        self.meter.tick(
+            now,
+            self.messages_out + sum(c.messages_out for c in consumers),
+            self.bytes_out + sum(c.bytes_out for c in consumers),
+            self.messages_redelivered + sum(c.messages_redelivered for c in consumers),
+            self.messages_acked + sum(c.messages_acked for c in consumers),
+        )
+        if self.dispatcher is not None and self.dispatcher.stalled:
+            self.dispatcher.stalled = False
+            self.dispatcher.wake()
+
+    def stats(self, backlog_entries: int, backlog_bytes: int) -> dict[str, Any]:
+        """Pulsar's SubscriptionStats."""
+        consumers = self.consumers
+        active = self.dispatcher.active if isinstance(self.dispatcher, SingleActive) else None
+        shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
+        return {
+            "msgBacklog": backlog_entries,
+            "msgBacklogNoDelayed": backlog_entries,
+            "msgDelayed": 0,
+            "backlogSize": backlog_bytes,
+            "blockedSubscriptionOnUnackedMsgs": shared.blocked if shared else False,
+            "unackedMessages": shared.unacked if shared else 0,
+            "type": self.kind.label if consumers else "None",
+            "activeConsumerName": active.name if active else "",
+            "isDurable": self.durable,
+            "isReplicated": self.replicated,
+            "allowOutOfOrderDelivery": False,
+            "subscriptionProperties": self.properties,
+            "msgOutCounter": self.messages_out + sum(c.messages_out for c in consumers),
+            "bytesOutCounter": self.bytes_out + sum(c.bytes_out for c in consumers),
+            **_rates(self.meter),
+            "msgRateExpired": 0.0,
+            "totalMsgExpired": 0,
+            "lastConsumedFlowTimestamp": self.last_flow_ms,
+            "lastConsumedTimestamp": self.last_consumed_ms,
+            "lastAckedTimestamp": self.last_acked_ms,
+            "consumersAfterMarkDeletePosition": {},
+            "consumers": [consumer_stats(c) for c in consumers],
+        }
+
+
+def consumer_stats(consumer: Consumer) -> dict[str, Any]:
+    """Pulsar's ConsumerStats."""
+    return {
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked,
+        "blockedConsumerOnUnackedMsgs": consumer.blocked,
+        "msgOutCounter": consumer.messages_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "avgMessagesPerEntry": 0,
+        **_rates(consumer.meter),
+        "address": consumer.address,
+        "connectedSince": iso_time(consumer.connected_ms),
+        "clientVersion": consumer.client_version,
+        "metadata": consumer.metadata,
+        "lastAckedTimestamp": consumer.last_acked_ms,
+        "lastConsumedTimestamp": consumer.last_consumed_ms,
+        "lastConsumedFlowTimestamp": consumer.flow_ms,
+    }
+
+
+def _rates(meter: Meter) -> dict[str, float]:
+    rate, throughput, redelivered, acked = meter.rates
+    return {"msgRateOut": rate, "msgThroughputOut": throughput, "msgRateRedeliver": redelivered, "messageAckRate": acked, "chunkedMessageRate": 0.0}

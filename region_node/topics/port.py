@@ -1,0 +1,97 @@
+"""What topics ask of the layers below. `replicator.log`, `storage.managed_ledger`, `global_config.view` provide it; tests give small fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from heliograph.model.errors import HeliographError
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.policies import NamespacePolicies
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from region_node.subscriptions.port import CursorPort, LedgerPort
+
+Segments = list[tuple[int, int, int]]
+"""(count, ledger, first entry) in the order of a run; ledger -1: duplicates."""
+
+
+class CursorOfLedger(CursorPort, Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def properties(self) -> dict[str, str]: ...
+
+
+class ManagedLedgerPort(LedgerPort, Protocol):
+    @property
+    def cursors(self) -> Mapping[str, CursorOfLedger]: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def ledgers(self) -> list[LedgerInfo]: ...
+
+    def first_position(self) -> Position: ...
+
+    def bytes_between(self, after: Position, upto: Position) -> int: ...
+
+    def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]: ...
+
+    async def open_cursor(
+        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> CursorOfLedger: ...
+
+    async def delete_cursor(self, name: str) -> None: ...
+
+    def set_retention(self, minutes: int, mb: int) -> None: ...
+
+    async def terminate(self) -> Position: ...
+
+
+class LogPort(Protocol):
+    """`replicator.log.ReplicatedLog`, as a topic uses it."""
+
+    deduplication: bool
+
+    @property
+    def ledger(self) -> ManagedLedgerPort: ...
+
+    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None: ...
+
+    def last_sequence(self, producer: str) -> int: ...
+
+    async def close(self) -> None:
+        """Waits for what is under way, and closes the managed ledger."""
+        ...
+
+
+class FactoryPort(Protocol):
+    """`storage.managed_ledger.ManagedLedgerFactory`, as the service uses it."""
+
+    async def delete(self, topic: str) -> None: ...
+
+    async def exists(self, topic: str) -> bool: ...
+
+    async def names(self, namespace: str) -> list[str]: ...
+
+
+class LinksPort(Protocol):
+    """`replicator.manager.LinkManager`, as the service uses it."""
+
+    def attach(self, log: Any, targets: Sequence[str]) -> None: ...
+
+    async def detach(self, log: Any) -> None: ...
+
+    def stats(self, topic: str | None = None) -> Sequence[Any]: ...
+
+
+class ViewPort(Protocol):
+    """`global_config.view.ConfigView`, as the service uses it."""
+
+    def namespace(self, namespace: str) -> NamespacePolicies | None: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+    def on_change(self, callback: Callable[[str], None]) -> Any: ...
