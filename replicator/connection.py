@@ -1,0 +1,167 @@
+"""LinkConnection: one connection to a broker of another region, shared by the links of all topics that it owns.
+
+Is: streams by number, heartbeats, what the other side's clock says, and which links wait until it can be written again. Isn't: a decision about
+a topic (`replicator.sender`), or the making of connections (`replicator.manager`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from heliograph.client.pulsar import Address, PulsarConnection
+from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock
+from heliograph.wire import link as wire
+from heliograph.wire.link import Heartbeat, Kind, StreamBeat
+from heliograph.wire.run import Buffer
+from replicator.causes import Cause
+
+Key = tuple[str, Address]
+"""(target region, where its broker listens)."""
+
+
+class Stream(Protocol):
+    """What a link does with what comes back."""
+
+    def on_opened(self, incarnation: int, window_bytes: int, vector: Vector) -> None: ...
+
+    def on_receipt(self, through: Sequence[tuple[Origin, Position]]) -> None: ...
+
+    def on_gap(self, attempt: int, vector: Vector) -> None: ...
+
+    def on_ended(self, cause: Cause, text: str) -> None: ...
+
+    def on_writable(self) -> None: ...
+
+    def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector]] | None: ...
+
+    def on_beat(self, vectors: dict[str, Vector]) -> None: ...
+
+
+class LinkConnection:
+    """`on_ended(connection)`: called once, after every stream heard of it."""
+
+    def __init__(self, key: Key, client: PulsarConnection, clock: Clock, on_ended: Callable[[LinkConnection], None]) -> None:
+        self.key, self._client, self._clock, self._on_ended = key, client, clock, on_ended
+        self.streams: dict[int, Stream] = {}
+        self.heard_at = clock.monotonic()
+        self.rtt_ms = self.clock_offset_ms = 0.0
+        self._numbers = 0
+        self._blocked: dict[int, Stream] = {}
+        self._echo_ms = 0
+        self._echo_at = 0.0
+        client.on_private, client.on_closed, client.on_writable = self._on_frame, self._on_closed, self._on_writable
+
+    @property
+    def closed(self) -> bool:
+        return self._client.closed is not None
+
+    @property
+    def client(self) -> PulsarConnection:
+        return self._client
+
+    def open(self, stream: Stream, topic: str, source: str, source_number: int) -> int:
+        """Returns the stream's number; `on_opened` or `on_ended` follows."""
+        self._numbers += 1
+        self.streams[self._numbers] = stream
+        self._client.write(wire.open_frame(self._numbers, topic, source, source_number))
+        return self._numbers
+
+    def close_stream(self, number: int, cause: Cause, text: str) -> None:
+        """The stream hears nothing more."""
+        if self.streams.pop(number, None) is not None:
+            self._blocked.pop(number, None)
+            self._client.write(wire.close_frame(number, cause, text))
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        self._client.write(buffers)
+
+    def writable(self, number: int) -> bool:
+        """False: `on_writable` follows."""
+        if self._client.writable:
+            return True
+        self._blocked[number] = self.streams[number]
+        return False
+
+    def close(self, error: HeliographError) -> None:
+        self._client.close(error)
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        """Once a second."""
+        streams = []
+        for number, stream in self.streams.items():
+            if (told := stream.beat()) is not None:
+                streams.append(StreamBeat(number, *told))
+        age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
+        self._client.write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams))))
+
+    def _on_beat(self, beat: Heartbeat) -> None:
+        now = self._clock.wall_ms()
+        self._echo_ms, self._echo_at = beat.wall_ms, self._clock.monotonic()
+        if beat.echo_ms:
+            self.rtt_ms = max(0.0, float(now - beat.echo_ms - beat.echo_age_ms))
+            self.clock_offset_ms = beat.wall_ms - now + self.rtt_ms / 2
+        for told in beat.streams:
+            if (stream := self.streams.get(told.stream)) is not None:
+                stream.on_beat(told.vectors)
+
+    # -- what comes back -----------------------------------------------------------------------------------------------
+
+    def _on_frame(self, number: int, content: memoryview, _: memoryview) -> None:
+        self.heard_at = self._clock.monotonic()
+        kind, fields = wire.parse(number, content)
+        handler = _HANDLERS.get(kind)
+        if handler is None:
+            raise PeerError(f"link: {kind.name} is no command of a receiver")
+        handler(self, fields)
+
+    def _receipt(self, fields: list[Any]) -> None:
+        number, through = wire.read_receipt(fields)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_receipt(through)
+
+    def _opened(self, fields: list[Any]) -> None:
+        number, incarnation, window, vector = wire.read_opened(fields)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_opened(incarnation, window, vector)
+
+    def _gap(self, fields: list[Any]) -> None:
+        number, attempt, vector = wire.read_gap(fields)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_gap(attempt, vector)
+
+    def _close(self, fields: list[Any]) -> None:
+        number, cause, text = wire.read_close(fields)
+        self._blocked.pop(number, None)
+        if (stream := self.streams.pop(number, None)) is not None:
+            stream.on_ended(Cause.parse(cause), text)
+
+    def _heartbeat(self, fields: list[Any]) -> None:
+        self._on_beat(wire.read_heartbeat(fields))
+
+    def _on_closed(self, error: HeliographError) -> None:
+        streams, self.streams = self.streams, {}
+        self._blocked.clear()
+        cause = Cause.of(error)
+        for stream in streams.values():
+            stream.on_ended(cause, str(error))
+        self._on_ended(self)
+
+    def _on_writable(self) -> None:
+        blocked, self._blocked = self._blocked, {}
+        for stream in blocked.values():
+            stream.on_writable()
+
+
+_HANDLERS: dict[Kind, Callable[[LinkConnection, list[Any]], None]] = {
+    Kind.RECEIPT: LinkConnection._receipt,
+    Kind.OPENED: LinkConnection._opened,
+    Kind.GAP: LinkConnection._gap,
+    Kind.CLOSE: LinkConnection._close,
+    Kind.HEARTBEAT: LinkConnection._heartbeat,
+}

@@ -1,0 +1,312 @@
+"""ReplicatedLog: one topic of one region, as producers and links write to it.
+
+Is: a managed ledger with its state (vector, producers, incarnation), and the order in which writers hear of their runs.
+Isn't: consumers, frames, or storage. It decides nothing itself: `replicator.dedup` and `replicator.intake` do.
+Invariants: `done` and `failed` are called in the order of the calls, also across duplicates, which wait for the runs before them and are
+answered with success only if what they repeat is durable by then; after a failed append everything behind it fails, and *submitted* falls
+back to *durable*.
+On the hot path a run costs one object and two calls; no Future, nothing per entry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Self
+
+from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.link import SkipRecord
+from heliograph.wire.run import Run
+from replicator.dedup import DedupSettings
+from replicator.intake import Verdict
+from replicator.state import TopicState
+
+if TYPE_CHECKING:
+    from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.managed_ledger import ManagedLedger
+
+Segments = list[tuple[int, int, int]]
+"""[(count, ledger, first entry)] in order; ledger -1: duplicates."""
+Done = Callable[[Segments], None]
+Failed = Callable[[HeliographError], None]
+Stop = Callable[[], None]
+
+
+class _Waiting:
+    """One place in the order: a run on its way to the bookies, or duplicates that wait for what is before them."""
+
+    __slots__ = ("done", "duplicate", "error", "failed", "first", "ledger", "log", "run", "skip", "state")
+
+    WAITS, DONE, FAILED = 0, 1, 2
+
+    def __init__(self, log: ReplicatedLog, run: Run, done: Done, failed: Failed, duplicate: bool = False, skip: SkipRecord | None = None) -> None:
+        self.log, self.run, self.done, self.failed, self.duplicate, self.skip = log, run, done, failed, duplicate, skip
+        self.state = self.WAITS
+        self.ledger = self.first = -1
+        self.error: HeliographError | None = None
+
+    def on_done(self, ledger: int, first: int, run: Run) -> None:
+        if self.state == self.WAITS:
+            self.state, self.ledger, self.first = self.DONE, ledger, first
+            self.log._settle()
+
+    def on_failed(self, error: HeliographError) -> None:
+        if self.state == self.WAITS:
+            self.log._fail(self, error)
+
+
+class _Parts:
+    """A run of which some entries are duplicates: its pieces are answered together."""
+
+    __slots__ = ("done", "error", "failed", "left", "segments")
+
+    def __init__(self, pieces: int, done: Done, failed: Failed) -> None:
+        self.left, self.done, self.failed = pieces, done, failed
+        self.segments: Segments = []
+        self.error: HeliographError | None = None
+
+    def on_done(self, segments: Segments) -> None:
+        self.segments += segments
+        self._one_less()
+
+    def on_failed(self, error: HeliographError) -> None:
+        self.error = self.error or error
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.error is None:
+                self.done(self.segments)
+            else:
+                self.failed(self.error)
+
+
+class ReplicatedLog:
+    """One loaded topic."""
+
+    def __init__(self, ledger: ManagedLedger, state: TopicState) -> None:
+        self.ledger, self.state = ledger, state
+        self.topic = ledger.topic
+        self.known: dict[str, tuple[Vector, int]] = {}
+        """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
+        self.source_ends: dict[str, tuple[Origin, Position, int]] = {}
+        """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
+        self.closed: HeliographError | None = None
+        self._order: deque[_Waiting] = deque()
+        self._last_failure: HeliographError | None = None
+        self._vector_watchers: dict[int, Callable[[Origin], None]] = {}
+        self._close_watchers: dict[int, Callable[[], None]] = {}
+        self._rollback_watchers: dict[int, Callable[[], None]] = {}
+        self._watchers = 0
+
+    @classmethod
+    async def open(
+        cls,
+        factory: ManagedLedgerFactory,
+        topic: str,
+        *,
+        region: RegionInfo,
+        policies: NamespacePolicies,
+        clock: Clock,
+        rng: Rng,
+        create: bool,
+        settings: DedupSettings | None = None,
+    ) -> Self:
+        """Recovers and replays the topic. Raises NotFound where it does not exist and `create` is not set, and what the managed ledger raises."""
+        state = TopicState(
+            region=region.number,
+            epoch=region.epoch,
+            rng=rng,
+            deduplication=policies.deduplication,
+            settings=settings or DedupSettings(),
+        )
+        persistence = (policies.ensemble, policies.write_quorum, policies.ack_quorum)
+        ledger = await factory.open(topic, state, persistence, create=create)
+        state.begin_epoch(ledger.last_confirmed)
+        return cls(ledger, state)
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def vector(self) -> Vector:
+        """Durable."""
+        return self.state.vector
+
+    @property
+    def origin(self) -> Origin:
+        """Of what is first published here from now on."""
+        return self.state.origin
+
+    @property
+    def deduplication(self) -> bool:
+        return self.state.deduplication
+
+    @deduplication.setter
+    def deduplication(self, on: bool) -> None:
+        if not on:
+            self.state.producers.rollback()
+        self.state.deduplication = on
+
+    def last_sequence(self, producer: str) -> int:
+        """The highest sequence of `producer` that is stored here, wherever it was first published; -1: none, or deduplication is off."""
+        return self.state.producers.last_sequence(producer) if self.state.deduplication else -1
+
+    def last_own(self) -> tuple[Origin, Position]:
+        """The last confirmed coordinate of the own origin."""
+        return self.state.origin, self.state.vector.prefix(self.state.origin)
+
+    def learn(self, region: str, vector: Vector, now_ms: int) -> None:
+        """What `region` holds durably, as it or another region tells. An unchanged vector keeps its time: idle links have nothing to tell."""
+        old = self.known.get(region)
+        if old is None or old[0] != vector:
+            self.known[region] = (vector, now_ms)
+
+    # -- writers -------------------------------------------------------------------------------------------------------
+
+    def publish(self, run: Run, done: Done, failed: Failed) -> None:
+        """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the calls."""
+        if self.state.deduplication and run.producers:
+            fresh = self.state.producers.submit(run)
+            if fresh is not None:
+                self._publish_parts(run, fresh, done, failed)
+                return
+        waiting = _Waiting(self, run, done, failed)
+        self._order.append(waiting)
+        self._append(waiting)
+
+    def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
+        """Takes a run of another region where the rule allows it; `done` or `failed` follow only an ACCEPT.
+
+        run: entries as they are to be stored here, with origin, spans, and origin checksums; what is held already is cut off.
+        """
+        assert run.origin is not None
+        verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
+        if verdict is Verdict.ACCEPT:
+            waiting = _Waiting(self, self.state.intake.accept(run), done, failed)
+            self._order.append(waiting)
+            self._append(waiting)
+        return verdict
+
+    def append_skip(self, record: SkipRecord, done: Done, failed: Failed) -> Verdict:
+        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; of an own origin, always (the source's copy)."""
+        if not self.state.is_own(record.origin):
+            verdict = self.state.intake.judge(record.origin, record.after, record.through)
+            if verdict is not Verdict.ACCEPT:
+                return verdict
+            record = self.state.intake.accept_skip(record)
+        waiting = _Waiting(self, record.as_run(), done, failed, skip=record)
+        self._order.append(waiting)
+        self._append(waiting)
+        return Verdict.ACCEPT
+
+    def _publish_parts(self, run: Run, fresh: list[bool], done: Done, failed: Failed) -> None:
+        cuts = [0, *(i for i in range(1, run.count) if fresh[i] != fresh[i - 1]), run.count]
+        parts = _Parts(len(cuts) - 1, done, failed)
+        pieces = [
+            _Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
+            for start, stop in pairwise(cuts)
+        ]
+        self._order.extend(pieces)
+        for piece in pieces:
+            if not piece.duplicate and piece.state == piece.WAITS:
+                self._append(piece)
+        self._settle()
+
+    def _append(self, waiting: _Waiting) -> None:
+        if self.closed is not None:
+            self._fail(waiting, self.closed)
+            return
+        try:
+            self.ledger.append_run(waiting.run, waiting.on_done, waiting.on_failed)
+        except HeliographError as error:
+            if waiting.state == waiting.WAITS:
+                self._fail(waiting, error)
+
+    def _settle(self) -> None:
+        """Answers the head of the order as far as it is decided."""
+        order = self._order
+        while order:
+            head = order[0]
+            if head.state == head.WAITS:
+                if not head.duplicate:
+                    return
+                if self.state.producers.answered(head.run):
+                    head.state = head.DONE
+                else:  # what it repeats has failed, or was forgotten meanwhile: the client tries again
+                    head.state = head.FAILED
+                    head.error = self._last_failure or TopicClosed("the entry that this one repeats was not stored; send it again")
+            order.popleft()
+            if head.state == head.FAILED:
+                assert head.error is not None
+                head.failed(head.error)
+            elif head.duplicate:
+                head.done([(head.run.count, -1, -1)])
+            else:
+                self._confirm(head)
+                head.done([(head.run.count, head.ledger, head.first)])
+
+    def _confirm(self, head: _Waiting) -> None:
+        run = head.run
+        if run.origin is None:
+            self.state.confirm_local(head.ledger, head.first, run)
+            return
+        if head.skip is not None:
+            self.state.confirm_skip(head.skip)
+        else:
+            self.state.confirm_replicated(run)
+        for watcher in list(self._vector_watchers.values()):
+            watcher(run.origin)
+
+    def _fail(self, failed: _Waiting, error: HeliographError) -> None:
+        """An append failed, and with it everything appended behind it."""
+        self._last_failure = error
+        behind = False
+        for waiting in self._order:
+            behind = behind or waiting is failed
+            if behind and waiting.state == waiting.WAITS and not waiting.duplicate:
+                waiting.state, waiting.error = waiting.FAILED, error
+        self.state.rollback()
+        for waiting in self._order:
+            if waiting.state != waiting.FAILED and not waiting.duplicate:
+                self.state.submit_again(waiting.run)
+        for watcher in list(self._rollback_watchers.values()):
+            watcher()
+        self._settle()
+
+    # -- those who follow ----------------------------------------------------------------------------------------------
+
+    def watch_vector(self, callback: Callable[[Origin], None]) -> Stop:
+        """`callback(origin)` after the durable prefix of another region's origin moved."""
+        return self._watch(self._vector_watchers, callback)
+
+    def watch_rollback(self, callback: Callable[[], None]) -> Stop:
+        """`callback()` after appends failed: what links sent since must come again."""
+        return self._watch(self._rollback_watchers, callback)
+
+    def watch_close(self, callback: Callable[[], None]) -> Stop:
+        """`callback()` once, when the topic is unloaded here."""
+        return self._watch(self._close_watchers, callback)
+
+    def _watch(self, watchers: dict[int, Callable[..., None]], callback: Callable[..., None]) -> Stop:
+        self._watchers += 1
+        number = self._watchers
+        watchers[number] = callback
+
+        def stop() -> None:
+            watchers.pop(number, None)
+
+        return stop
+
+    async def close(self) -> None:
+        """Unloads the topic: later writes fail with TopicClosed, links that come in are told, and the managed ledger is closed."""
+        if self.closed is None:
+            self.closed = TopicClosed(f"{self.topic} is being unloaded: look it up again")
+            for watcher in list(self._close_watchers.values()):
+                watcher()
+            await self.ledger.close()

@@ -1,0 +1,319 @@
+"""LinkManager: all outgoing links of one broker.
+
+Is: which links there are, their connections (one to each broker of each region, shared by topics), looking up owners, heartbeats, backoff.
+Isn't: what a link sends (`replicator.sender`). A link's look-ups go to the addresses that the target region publishes for this source
+(`RegionInfo.link_urls`), under the listener name `link-<source region>`, so that each directed link can have a network of its own.
+Invariants: no task or timer of the loop per link; at most `establishing_max` look-ups and `reads_max` reads of backlog at a time.
+Source: ARCHITECTURE.md, "Processes and ownership"; docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection, Refused
+from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.policies import RegionInfo
+from heliograph.model.positions import BEFORE_ALL
+from heliograph.runtime.clock import Clock, Rng
+from replicator.causes import Cause
+from replicator.connection import Key, LinkConnection
+from replicator.link import Link, LinkStats
+from replicator.log import ReplicatedLog
+from replicator.sender import SenderSettings
+from replicator.timers import Timers
+
+events = logging.getLogger("replicator")
+
+CURSOR_PREFIX = "pulsar.repl."
+
+
+class Regions(Protocol):
+    """The part of the configuration's view that links use."""
+
+    def region(self, name: str) -> RegionInfo | None: ...
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSettings:
+    """Times in seconds."""
+
+    sender: SenderSettings = field(default_factory=SenderSettings)
+    connect_timeout_s: float = 5.0
+    open_timeout_s: float = 10.0
+    heartbeat_s: float = 1.0
+    heartbeat_lost_s: float = 5.0
+    backoff_min_s: float = 0.1
+    backoff_max_s: float = 5.0
+    idle_connection_s: float = 30.0
+    establishing_max: int = 32
+    reads_max: int = 16
+
+
+class LinkManager:
+    """Made on the event loop. `connect`: the TLS context of links (this region's replicator certificate), None: no TLS."""
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        view: Regions,
+        clock: Clock,
+        rng: Rng,
+        connect: ssl.SSLContext | None = None,
+        settings: LinkSettings | None = None,
+    ) -> None:
+        self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
+        self._view, self._rng, self._ssl = view, rng, connect
+        self._loop = asyncio.get_running_loop()
+        self.timers = Timers(self._loop)
+        self._links: dict[str, dict[str, Link]] = {}
+        self._connections: dict[Key, LinkConnection] = {}
+        self._connecting: dict[Key, asyncio.Task[LinkConnection]] = {}
+        self._idle_since: dict[Key, float] = {}
+        self._waiting: deque[Link] = deque()
+        self._establishing = 0
+        self._reads: deque[Link] = deque()
+        self._reading = 0
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._ticked_at = clock.monotonic()
+        self._turn: dict[str, int] = {}
+        self._closed = False
+        self._stop_watching = view.on_change(self._on_config)
+        self.timers.after(self.settings.heartbeat_s, self._tick)
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def attach(self, log: ReplicatedLog, targets: Sequence[str]) -> None:
+        """Links the topic to `targets` (this region among them is left out), and to no others: idempotent.
+
+        A region that was attached before and is no target any more loses its cursor: what it has not got stays here unsent.
+        """
+        links = self._links.setdefault(log.topic, {})
+        for target, link in list(links.items()):
+            if link.log is not log:
+                link.detach()
+                del links[target]
+            elif target not in targets:
+                link.detach()
+                del links[target]
+                self.spawn(self._delete_cursor(log, target))
+        for target in targets:
+            if target != self.region and target not in links:
+                link = links[target] = Link(self, log, target)
+                self.spawn(self._begin(link))
+        if not links:
+            del self._links[log.topic]
+
+    async def detach(self, log: ReplicatedLog) -> None:
+        """The topic is being unloaded: its links end, their cursors stay."""
+        if any(link.log is log for link in self._links.get(log.topic, {}).values()):
+            for link in self._links.pop(log.topic).values():
+                link.detach()
+
+    def stats(self, topic: str | None = None) -> list[LinkStats]:
+        """Every link, or those of one topic."""
+        topics = self._links if topic is None else {topic: self._links.get(topic, {})}
+        return [link.stats() for links in topics.values() for link in links.values()]
+
+    async def close(self) -> None:
+        """Ends every link and connection."""
+        self._closed = True
+        self._stop_watching()
+        for links in self._links.values():
+            for link in links.values():
+                link.detach()
+        self._links.clear()
+        self.timers.close()
+        for connection in list(self._connections.values()):
+            connection.close(ConnectionLost("this broker stops"))
+        tasks = [*self._tasks, *self._connecting.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self, link: Link) -> None:
+        name = CURSOR_PREFIX + link.target
+        try:
+            cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(name, BEFORE_ALL)
+        except HeliographError as error:
+            if link.ended or self._closed:
+                return
+            link.state, link.cause, link.cause_text = "waiting", Cause.of(error), f"opening the cursor: {error}"
+            self.timers.after(self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link)))
+            link.failures += 1
+            return
+        link.begin(cursor)
+
+    async def _delete_cursor(self, log: ReplicatedLog, target: str) -> None:
+        try:
+            await log.ledger.delete_cursor(CURSOR_PREFIX + target)
+        except HeliographError as error:
+            events.warning("link.cursor_left topic=%s target=%s error=%r", log.topic, target, error)
+
+    # -- what links ask for --------------------------------------------------------------------------------------------
+
+    def region_number(self) -> int:
+        info = self._view.region(self.region)
+        return info.number if info is not None else 0
+
+    def backoff_s(self, failures: int) -> float:
+        longest = min(self.settings.backoff_max_s, self.settings.backoff_min_s * 2.0 ** min(failures, 16))
+        return self._rng.uniform(longest / 2, longest)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Short work; an error that it did not expect reaches the loop's handler."""
+        if self._closed:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": "a link's work failed", "exception": error, "task": task})
+
+    def read(self, link: Link) -> None:
+        """`link.read()` as soon as there is a place."""
+        self._reads.append(link)
+        if self._reading < self.settings.reads_max:
+            self._reading += 1
+            self.spawn(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while self._reads:
+                await self._reads.popleft().read()
+        finally:
+            self._reading -= 1
+
+    def establish(self, link: Link) -> None:
+        """Finds the topic's owner in the target region and opens the link there: `link.open_on` or `link.on_ended` follows."""
+        self._waiting.append(link)
+        if self._establishing < self.settings.establishing_max:
+            self._establishing += 1
+            self.spawn(self._establish())
+
+    async def _establish(self) -> None:
+        try:
+            while self._waiting:
+                link = self._waiting.popleft()
+                if link.ended:
+                    continue
+                try:
+                    connection = await self._owner(link)
+                except (HeliographError, OSError, TimeoutError) as error:
+                    link.on_ended(_cause(error), str(error) or type(error).__name__)
+                else:
+                    link.open_on(connection)
+        finally:
+            self._establishing -= 1
+
+    # -- finding the owner ---------------------------------------------------------------------------------------------
+
+    async def _owner(self, link: Link) -> LinkConnection:
+        """A connection to the broker that owns the topic in the target region."""
+        info = self._view.region(link.target)
+        urls = (info.link_urls.get(self.region) or ([info.service_url] if info.service_url else [])) if info is not None else []
+        if not urls:
+            raise LinkError(Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self.region}")
+        turn = self._turn[link.target] = self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
+        address, authoritative = Address.parse(urls[turn % len(urls)]), False
+        for _ in range(REDIRECTS_MAX):
+            connection = await self._connect(link.target, address)
+            answer = await connection.client.lookup(
+                link.log.topic,
+                listener=f"link-{self.region}",
+                authoritative=authoritative,
+                timeout_s=self.settings.connect_timeout_s,
+            )
+            address, authoritative = answer.address(self._ssl is not None), answer.authoritative
+            if not answer.redirect:
+                return await self._connect(link.target, address)
+        raise LinkError(Cause.LOOKUP_FAILED, f"the look-up of {link.log.topic} in {link.target} was redirected too often")
+
+    async def _connect(self, target: str, address: Address) -> LinkConnection:
+        key = (target, address)
+        connection = self._connections.get(key)
+        if connection is not None and not connection.closed:
+            return connection
+        task = self._connecting.get(key)
+        if task is None:
+            task = self._connecting[key] = self._loop.create_task(self._make(key))
+            task.add_done_callback(lambda done: self._made(key, done))
+        return await asyncio.shield(task)
+
+    async def _make(self, key: Key) -> LinkConnection:
+        client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self.settings.connect_timeout_s)
+        connection = self._connections[key] = LinkConnection(key, client, self.clock, self._on_connection_ended)
+        return connection
+
+    def _made(self, key: Key, task: asyncio.Task[LinkConnection]) -> None:
+        self._connecting.pop(key, None)
+        if not task.cancelled() and task.exception() is None:  # an error was told to those who waited
+            for links in self._links.values():
+                if (link := links.get(key[0])) is not None and link.cause in _UNREACHED:
+                    link.poke()
+
+    def _on_connection_ended(self, connection: LinkConnection) -> None:
+        if self._connections.get(connection.key) is connection:
+            del self._connections[connection.key]
+        self._idle_since.pop(connection.key, None)
+
+    # -- once a second -------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self.clock.monotonic()
+        elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
+        for connection in list(self._connections.values()):
+            if connection.closed:
+                continue
+            if now - connection.heard_at > self.settings.heartbeat_lost_s and connection.streams:
+                connection.close(LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self.settings.heartbeat_lost_s:g} s"))
+                continue
+            if connection.streams:
+                self._idle_since.pop(connection.key, None)
+            elif now - self._idle_since.setdefault(connection.key, now) > self.settings.idle_connection_s:
+                connection.close(ConnectionLost("no stream needs it"))
+                continue
+            connection.beat()
+        for links in list(self._links.values()):
+            for link in links.values():
+                link.tick(elapsed_s)
+        self.timers.after(self.settings.heartbeat_s, self._tick)
+
+    def _on_config(self, key: str) -> None:
+        if not key.startswith("/regions/"):
+            return
+        for links in self._links.values():
+            for link in links.values():
+                if link.cause is Cause.NO_ADDRESS:
+                    link.poke()
+
+
+_UNREACHED = (Cause.UNREACHABLE, Cause.TIMEOUT, Cause.CONNECTION_LOST, Cause.HEARTBEAT_LOST)
+
+
+def _cause(error: BaseException) -> Cause:
+    if isinstance(error, TimeoutError):
+        return Cause.TIMEOUT
+    if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+        return Cause.TLS
+    if isinstance(error, ConnectionLost):
+        return Cause.UNREACHABLE
+    if isinstance(error, Refused):
+        return Cause.LOOKUP_FAILED
+    return Cause.of(error)

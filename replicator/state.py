@@ -1,0 +1,141 @@
+"""TopicState: everything that a topic keeps beside its entries, as the managed ledger stores and replays it.
+
+Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered. Isn't: anything that waits.
+Invariants: `snapshot` is the state as of every confirmed entry, and replaying the entries behind it gives the same state again, in any cut;
+the incarnation is minted once, and stands in the first snapshot, before the first entry.
+Source: ARCHITECTURE.md, "The link, exactly"; formats.md, "Recovery of a topic".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.errors import CorruptData
+from heliograph.model.ledgers import pack, unpack
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Rng
+from heliograph.wire.link import SkipRecord
+from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.dedup import DedupSettings, Producers
+from replicator.intake import Intake
+from replicator.outbox import Outbox
+
+VERSION = 1
+
+
+class TopicState:
+    """Implements the managed ledger's LogState."""
+
+    def __init__(self, *, region: int, epoch: int, rng: Rng, deduplication: bool, settings: DedupSettings) -> None:
+        self.deduplication = deduplication
+        self._region, self._epoch, self._rng = region, epoch, rng
+        self.origin: Origin = (region, epoch, 0)
+        self.past: list[tuple[Origin, Position]] = []
+        """Own origins of earlier epochs, each with its last possible position."""
+        self.vector = Vector()
+        self.intake = Intake(self.vector)
+        self.producers = Producers(settings)
+        self.outbox = Outbox()
+        self.delivered: dict[str, tuple[Origin, Position]] = {}
+        """Target region -> the newest own coordinate that its vector covers."""
+
+    # -- LogState ------------------------------------------------------------------------------------------------------
+
+    def restore(self, blob: bytes) -> None:
+        """b"": a new topic, which mints its incarnation. Raises CorruptData."""
+        if not blob:
+            self.origin = (self._region, self._epoch, 1 + self._rng.getrandbits(62))
+            return
+        version, *fields = unpack("replicated log", blob)
+        if version != VERSION or len(fields) < 6:
+            raise CorruptData(f"replicated log: state version {version} is not known here (this version reads {VERSION})")
+        origin, past, vector, producers, outbox, delivered = fields[:6]
+        self.origin = _origin(origin)
+        self.past = [(_origin(o), (p[0], p[1])) for o, p in past]
+        self.vector = Vector.decode(vector)
+        self.intake = Intake(self.vector)
+        self.producers.load(producers)
+        self.outbox.load(outbox)
+        self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered}
+
+    def snapshot(self) -> bytes:
+        fields: list[Any] = [
+            VERSION,
+            self.origin,
+            self.past,
+            self.vector.encode(),
+            self.producers.dump(),
+            self.outbox.dump(),
+            [[region, *coordinate] for region, coordinate in sorted(self.delivered.items())],
+        ]
+        return pack(fields)
+
+    def replay(self, ledger: int, first: int, run: Run) -> None:
+        if run.flags is not None and any(flag & FLAG_HIDDEN for flag in run.flags) and run.count > 1:
+            for index in range(run.count):
+                self.replay(ledger, first + index, run.cut(index, index + 1))
+        elif run.origin is None:
+            self.confirm_local(ledger, first, run)
+        elif run.flags is not None and run.flags[0] & FLAG_HIDDEN:
+            self.confirm_skip(SkipRecord.decode(run.parts[0]))
+        else:
+            self.confirm_replicated(run)
+
+    # -- what became durable -------------------------------------------------------------------------------------------
+
+    def confirm_local(self, ledger: int, first: int, run: Run) -> None:
+        """A run that was first published here lies at (ledger, first)."""
+        last = (ledger, first + run.count - 1)
+        if last <= self.vector.prefix(self.origin):
+            return  # replayed again
+        self.vector.advance(self.origin, last)
+        self.outbox.add(ledger, first, run.count, run.messages, run.size_bytes, run.time_ms)
+        if self.deduplication:
+            self.producers.confirm(run)
+
+    def confirm_replicated(self, run: Run) -> None:
+        assert run.origin is not None
+        self.intake.confirm(run.origin, run.coordinate(run.count - 1))
+        if self.deduplication:
+            self.producers.confirm_replicated(run)
+
+    def confirm_skip(self, record: SkipRecord) -> None:
+        """At the source its own origin stands in it, which no SKIP moves."""
+        if not self.is_own(record.origin):
+            self.intake.confirm_skip(record)
+
+    def rollback(self) -> None:
+        """What was submitted and not confirmed has failed."""
+        self.intake.rollback()
+        self.producers.rollback()
+
+    def submit_again(self, run: Run) -> None:
+        """After a rollback: `run` is still on its way."""
+        if run.origin is None:
+            if self.deduplication:
+                self.producers.submit_again(run)
+        elif not self.is_own(run.origin):
+            self.intake.submit_again(run.origin, run.coordinate(run.count - 1))
+
+    # -- own origins ---------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, end: Position) -> None:
+        """The topic is loaded, and its last entry is `end`: where the region's epoch has risen, an origin of its own begins behind it."""
+        if self._epoch > self.origin[1]:
+            self.past.append((self.origin, end))
+            self.origin = (self._region, self._epoch, self.origin[2])
+
+    def origin_at(self, position: Position) -> Origin:
+        """The own origin that a local entry at `position` belongs to."""
+        for origin, end in self.past:
+            if position <= end:
+                return origin
+        return self.origin
+
+    def is_own(self, origin: Origin) -> bool:
+        return origin == self.origin or any(origin == past for past, _ in self.past)
+
+
+def _origin(fields: Any) -> Origin:
+    return (fields[0], fields[1], fields[2])

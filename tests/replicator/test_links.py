@@ -1,0 +1,237 @@
+"""Links end to end on the simulated loop: real managers, connections, and receivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.positions import BEFORE_ALL
+from replicator.causes import Cause
+from replicator.manager import LinkSettings
+from replicator.sender import SenderSettings
+from tests.replicator.link_instance import Instance
+
+Scenario = Callable[[Instance, Simulation], Coroutine[Any, Any, None]]
+
+
+def play(scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), brokers: int = 1, **settings: Any) -> None:
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, names, brokers, LinkSettings(**settings) if settings else None)
+            for a in names:
+                for b in names:
+                    if a < b:
+                        sim.network.latency(a, b, 0.04, 0.06)
+            await instance.load()
+            await scenario(instance, sim)
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=300)
+
+
+def test_a_full_mesh_holds_the_same_entries_each_once_and_in_order() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        for turn in range(30):
+            for region in instance.regions.values():
+                region.publish(1 + turn % 7)
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1)
+        us, eu, ap = instance.regions.values()
+        assert sorted(us.bodies()) == sorted(eu.bodies()) == sorted(ap.bodies()) and len(us.bodies()) == 3 * us.sequence
+        for region in (us, eu, ap):
+            for origin in (1, 2, 3):
+                mine = [b for b in region.bodies() if b // 1_000_000 == origin]
+                assert mine == sorted(mine)
+        for region in (us, eu, ap):
+            for other in instance.regions:
+                if other != region.name:
+                    stats = region.link(other)
+                    assert stats.connected and stats.backlog_entries == stats.backlog_bytes == 0 and stats.age_s == 0
+                    assert 80 <= stats.rtt_ms <= 140
+        assert us.log.known["eu"][0].prefix(ap.log.origin) == ap.log.vector.prefix(ap.log.origin), "vectors travel in heartbeats"
+        assert us.log.source_ends["eu"][:2] == eu.log.last_own()
+
+    play(scenario)
+
+
+def test_backlog_and_age_are_true_while_the_link_is_cut_and_drain_after_it() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(1)
+        sim.network.cut("us", "eu")
+        began = sim.now()
+        for _ in range(20):
+            us.publish(5)
+            await asyncio.sleep(0.5)
+        stats = us.link("eu")
+        assert not stats.connected and stats.cause in (Cause.HEARTBEAT_LOST, Cause.TIMEOUT), stats
+        assert stats.backlog_entries == stats.backlog_messages == 100
+        assert abs(stats.age_s - (sim.now() - began)) < 0.1
+        assert stats.backlog_bytes == sum(run.size_bytes for _, _, run in us.store.runs()[1:])
+        eu.publish(1)
+        sim.network.heal("us", "eu")
+        await asyncio.sleep(25)
+        assert len(eu.bodies()) == len(us.bodies()) == 104
+        stats = us.link("eu")
+        assert stats.connected and stats.cause == Cause.NONE and (stats.backlog_entries, stats.age_s) == (0, 0)
+
+    for seed in range(4):
+        play(scenario, seed=seed, names=("us", "eu"))
+
+
+def test_the_owner_moves_at_both_ends() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        for turn in range(24):
+            us.publish(3)
+            eu.publish(2)
+            if turn % 8 == 3:
+                await us.move(1 - us.owner)
+            if turn % 8 == 6:
+                await eu.move(1 - eu.owner)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        assert sorted(us.bodies()) == sorted(eu.bodies()) and len(us.bodies()) == 24 * 5
+        assert us.link("eu").connected and us.link("eu").backlog_entries == 0
+
+    for seed in range(6):
+        play(scenario, seed=seed, names=("us", "eu"), brokers=2)
+
+
+def test_a_killed_broker_at_the_target() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(0.5)
+        eu.brokers[0].machine.kill()
+        us.publish(4)
+        await asyncio.sleep(1)
+        assert not us.link("eu").connected and us.link("eu").backlog_entries == 4
+        eu.owner = 1
+        await asyncio.sleep(8)
+        assert len(eu.bodies()) == 7 and us.link("eu").connected
+
+    play(scenario, names=("us", "eu"), brokers=2)
+
+
+def test_what_is_for_some_regions_only_is_filtered_and_the_vector_follows_within_a_second() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu, ap = instance.regions.values()
+        us.publish(3, to=("eu",))
+        us.publish(2)
+        us.publish(4, to=("ap",))
+        await asyncio.sleep(3)
+        assert len(eu.bodies()) == 5 and len(ap.bodies()) == 6
+        for region in (eu, ap):
+            assert region.log.vector.prefix(us.log.origin) == us.log.vector.prefix(us.log.origin)
+            assert region.log.vector.missing(us.log.origin) == ()
+            assert us.link(region.name).backlog_entries == 0
+
+    play(scenario)
+
+
+def test_what_was_trimmed_by_force_is_skipped_and_named() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(0.5)
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(8)
+        us.publish(4)
+        us.ledger.rollover()
+        lost = us.log.vector.prefix(us.log.origin)
+        us.ledger.trim(us.ledger.last_confirmed)
+        us.publish(2)
+        sim.network.heal("us", "eu")
+        await asyncio.sleep(25)
+        assert [b - 1_000_000 for b in eu.bodies()] == [0, 1, 2, 7, 8]
+        assert eu.log.vector.missing(us.log.origin) == (((1, 2), lost),)
+        assert us.link("eu").backlog_entries == 0
+
+    play(scenario, names=("us", "eu"))
+
+
+def test_a_new_topic_begins_without_a_skip() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(2)
+        assert eu.log.vector.missing(us.log.origin) == () and len(eu.bodies()) == 3
+        assert all(run.flags is None for _, _, run in [*us.store.runs(), *eu.store.runs()])
+
+    play(scenario, names=("us", "eu"))
+
+
+def test_a_target_that_lost_its_copy_gets_what_is_left_again() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(1)
+        await eu.move(1)
+        eu.store.blocks, eu.store.snapshot = [], None  # deleted, and made again: another incarnation
+        eu.brokers[1].log = None
+        us.publish(2)
+        await asyncio.sleep(8)
+        assert [b - 1_000_000 for b in eu.bodies()] == [0, 1, 2, 3, 4]
+        assert us.link("eu").backlog_entries == 0
+
+    play(scenario, names=("us", "eu"), brokers=2)
+
+
+def test_backlog_that_is_not_cached_is_read_and_the_window_bounds_what_is_in_flight() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.ledger.cache = False
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(8)
+        for _ in range(200):
+            us.publish(10)
+        sim.network.heal("us", "eu")
+        worst = 0
+        for _ in range(600):
+            await asyncio.sleep(0.05)
+            worst = max(worst, us.link("eu").in_flight_bytes)
+        assert len(eu.bodies()) == 2000
+        assert worst <= 20_000 + 1_000
+
+    play(scenario, names=("us", "eu"), sender=SenderSettings(window_bytes=20_000))
+
+
+def test_causes_are_shown_and_a_region_that_gets_an_address_is_tried_at_once() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        info = eu.info
+        await us.move(1)
+        instance.view.set(replace(info, link_urls={}))
+        await us.move(0)
+        us.publish(1)
+        await asyncio.sleep(4)
+        assert us.link("eu").cause == Cause.NO_ADDRESS and us.link("eu").backlog_entries == 1
+        instance.view.set(info)
+        await asyncio.sleep(1)
+        assert us.link("eu").connected and len(eu.bodies()) == 1
+        for broker in eu.brokers:
+            broker.machine.kill()
+        await asyncio.sleep(6)
+        assert us.link("eu").cause in (Cause.UNREACHABLE, Cause.CONNECTION_LOST)
+
+    play(scenario, names=("us", "eu"), brokers=2)
+
+
+def test_links_that_idle_have_no_task_and_one_timer() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        us.publish(3)
+        await asyncio.sleep(2)
+        links = us.brokers[0].links
+        assert not links._tasks and not links._connecting and links.timers._handle is not None
+        assert us.log.vector.prefix(eu.log.origin) == BEFORE_ALL
+        await us.brokers[0].machine.ask(links.close)
+        assert links.stats() == []
+
+    play(scenario, names=("us", "eu"))

@@ -1,0 +1,238 @@
+"""ReplicatedLog: order of answers, two watermarks, rollback, and what a reload brings back."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from heliograph.model.errors import HeliographError, NotEnoughBookies
+from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.run import ProducerSegment, Run
+from replicator.dedup import DedupSettings
+from replicator.intake import Verdict
+from replicator.log import ReplicatedLog
+from replicator.state import TopicState
+from tests.replicator.fake_ledger import FakeLedger, Store, coordinates
+
+OTHER = (2, 1, 77)
+
+
+def make(store: Store, *, epoch: int = 1, dedup: bool = True, seed: int = 1, **settings: int) -> ReplicatedLog:
+    state = TopicState(region=1, epoch=epoch, rng=random.Random(seed), deduplication=dedup, settings=DedupSettings(**settings))
+    ledger = FakeLedger(store, state)
+    state.begin_epoch(ledger.last_confirmed)
+    return ReplicatedLog(ledger, state)  # type: ignore[arg-type]
+
+
+def local(producer: str, first: int, count: int, pairs: tuple[tuple[int, int], ...] | None = None) -> Run:
+    return Run([b"x"] * count, [1] * count, producers=((producer, count, first, pairs),))
+
+
+def remote(first: int, count: int, *, ledger: int = 5, producers: tuple[ProducerSegment, ...] = ()) -> Run:
+    return Run([b"y"] * count, [1] * count, origin=OTHER, spans=((ledger, first, count),), checksums=[0] * count, producers=producers)
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def to(self, name: str) -> tuple[Any, Any]:
+        return (lambda segments: self.seen.append((name, segments))), (lambda error: self.seen.append((name, type(error).__name__)))
+
+
+def ledger_of(log: ReplicatedLog) -> FakeLedger:
+    return log.ledger  # type: ignore[return-value]
+
+
+def test_a_duplicate_waits_until_what_it_repeats_is_durable() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 4), *answers.to("first"))
+    log.publish(local("p", 0, 4), *answers.to("again"))
+    assert answers.seen == []
+    ledger_of(log).confirm(1)
+    assert answers.seen == [("first", [(4, 1, 0)]), ("again", [(4, -1, -1)])]
+    assert log.last_sequence("p") == 3
+
+
+def test_a_failed_append_rolls_submitted_back_and_fails_the_duplicates_that_waited() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 4), *answers.to("first"))
+    log.publish(local("p", 2, 4), *answers.to("overlap"))
+    ledger_of(log).fail(NotEnoughBookies("none"))
+    assert answers.seen == [("first", "NotEnoughBookies"), ("overlap", "NotEnoughBookies")]
+    log.publish(local("p", 0, 4), *answers.to("retry"))
+    ledger_of(log).confirm(9)
+    assert answers.seen[2:] == [("retry", [(4, 2, 0)])]
+
+
+def test_a_pure_duplicate_of_a_failed_append_fails_too() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 4), *answers.to("first"))
+    log.publish(local("p", 0, 4), *answers.to("again"))
+    ledger_of(log).fail(NotEnoughBookies("none"))
+    assert answers.seen == [("first", "NotEnoughBookies"), ("again", "NotEnoughBookies")]
+
+
+def test_a_run_of_old_and_new_entries_is_answered_in_segments_and_in_order() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 3), *answers.to("a"))
+    log.publish(local("p", 1, 5), *answers.to("b"))
+    log.publish(local("q", 0, 1), *answers.to("c"))
+    ledger_of(log).confirm(9)
+    assert answers.seen == [("a", [(3, 1, 0)]), ("b", [(2, -1, -1), (3, 1, 3)]), ("c", [(1, 1, 6)])]
+
+
+def test_batches_are_judged_by_their_highest_sequence() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 2, ((0, 9), (10, 19))), *answers.to("a"))
+    log.publish(local("p", 10, 2, ((10, 19), (20, 29))), *answers.to("b"))
+    ledger_of(log).confirm(9)
+    assert answers.seen[1] == ("b", [(1, -1, -1), (1, 1, 2)])
+    assert log.last_sequence("p") == 29
+
+
+def test_deduplication_off_stores_everything() -> None:
+    log, answers = make(Store(), dedup=False), Answers()
+    for name in "ab":
+        log.publish(local("p", 0, 2), *answers.to(name))
+    ledger_of(log).confirm(9)
+    assert answers.seen == [("a", [(2, 1, 0)]), ("b", [(2, 1, 2)])]
+    assert log.last_sequence("p") == -1
+
+
+def test_replicated_entries_are_never_judged_by_a_maximum_sequence() -> None:
+    log, answers = make(Store()), Answers()
+    assert log.append_replicated((-1, -1), remote(0, 2, producers=(("p", 2, 50, None),)), *answers.to("late")) is Verdict.ACCEPT
+    assert log.append_replicated((5, 1), remote(2, 2, producers=(("p", 2, 10, None),)), *answers.to("early")) is Verdict.ACCEPT
+    log.publish(local("p", 30, 2), *answers.to("local"))
+    ledger_of(log).confirm(9)
+    assert [name for name, _ in answers.seen] == ["late", "early", "local"]
+    assert answers.seen[2] == ("local", [(2, 1, 4)])
+
+
+def test_a_clients_retry_of_what_was_first_published_elsewhere_is_a_duplicate() -> None:
+    log, answers = make(Store()), Answers()
+    log.append_replicated((-1, -1), remote(0, 80, producers=(("p", 80, 0, None),)), *answers.to("us"))
+    ledger_of(log).confirm(9)
+    log.publish(local("p", 60, 40), *answers.to("retry"))
+    ledger_of(log).confirm(9)
+    assert answers.seen[1] == ("retry", [(20, -1, -1), (20, 1, 80)])
+
+
+def test_previous_coordinate_decides() -> None:
+    log, answers = make(Store()), Answers()
+    assert log.append_replicated((-1, -1), remote(0, 10), *answers.to("a")) is Verdict.ACCEPT
+    assert log.append_replicated((5, 11), remote(12, 8), *answers.to("gap")) is Verdict.GAP
+    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("b")) is Verdict.ACCEPT
+    assert log.append_replicated((5, 9), remote(12, 8), *answers.to("twice")) is Verdict.DUPLICATE
+    assert log.append_replicated((5, 9), remote(15, 10), *answers.to("overlap")) is Verdict.ACCEPT
+    assert log.vector.prefix(OTHER) == (-1, -1)
+    ledger_of(log).confirm(9)
+    assert log.vector.prefix(OTHER) == (5, 24)
+    stored = [where for _, where, _, _ in coordinates(ledger_of(log).store.runs())]
+    assert stored == [(5, e) for e in (*range(10), *range(12, 25))]
+
+
+def test_a_lost_tail_of_replicated_runs_is_asked_for_again() -> None:
+    log, answers = make(Store()), Answers()
+    log.append_replicated((-1, -1), remote(0, 10), *answers.to("a"))
+    ledger_of(log).confirm(1)
+    log.append_replicated((5, 9), remote(10, 10), *answers.to("b"))
+    ledger_of(log).fail(NotEnoughBookies("none"))
+    assert log.append_replicated((5, 19), remote(20, 5), *answers.to("c")) is Verdict.GAP
+    assert log.append_replicated((5, 9), remote(10, 10), *answers.to("b")) is Verdict.ACCEPT
+
+
+def test_a_skip_is_durable_before_the_vector_moves_and_names_the_loss() -> None:
+    log, answers = make(Store()), Answers()
+    record = SkipRecord(OTHER, (-1, -1), (5, 9), SkipReason.TRIMMED, "eu")
+    assert log.append_skip(record, *answers.to("skip")) is Verdict.ACCEPT
+    assert log.vector.prefix(OTHER) == (-1, -1)
+    assert log.append_skip(record, *answers.to("twice")) is Verdict.DUPLICATE
+    ledger_of(log).confirm(9)
+    assert log.vector.prefix(OTHER) == (5, 9)
+    assert log.vector.missing(OTHER) == (((-1, -1), (5, 9)),)
+    filtered = SkipRecord(OTHER, (5, 9), (5, 12), SkipReason.FILTERED, "eu")
+    log.append_skip(filtered, *answers.to("filtered"))
+    ledger_of(log).confirm(9)
+    assert log.vector.prefix(OTHER) == (5, 12) and len(log.vector.missing(OTHER)) == 1
+
+
+def test_an_entry_beats_the_part_of_a_skip_that_it_covers() -> None:
+    log, answers = make(Store()), Answers()
+    log.append_replicated((-1, -1), remote(0, 10), *answers.to("a"))
+    log.append_skip(SkipRecord(OTHER, (-1, -1), (5, 14), SkipReason.LOST, "eu"), *answers.to("skip"))
+    ledger_of(log).confirm(9)
+    assert log.vector.missing(OTHER) == (((5, 9), (5, 14)),)
+
+
+def test_a_reload_brings_back_the_same_state_in_any_cut() -> None:
+    for seed in range(40):
+        rng, store = random.Random(seed), Store()
+        log, at = make(store, seed=seed), -1
+        for _ in range(rng.randrange(1, 30)):
+            match rng.randrange(6):
+                case 0 | 1:
+                    first = max(0, log.last_sequence("p") + rng.randrange(-3, 3))
+                    log.publish(local("p", first, rng.randrange(1, 5)), *Answers().to(""))
+                case 2 | 3:
+                    count = rng.randrange(1, 5)
+                    run = remote(at + 1, count, producers=(("r", count, rng.randrange(100), None),))
+                    log.append_replicated((5, at) if at >= 0 else (-1, -1), run, *Answers().to(""))
+                    at += count
+                case 4:
+                    after = (5, at) if at >= 0 else (-1, -1)
+                    record = SkipRecord(OTHER, after, (5, at + 3), rng.choice(list(SkipReason)), "eu")
+                    log.append_skip(record, *Answers().to(""))
+                    at += 3
+                case 5:
+                    ledger_of(log).confirm(99)
+                    if rng.random() < 0.5:
+                        ledger_of(log).rollover()
+            ledger_of(log).confirm(rng.randrange(3))
+        ledger_of(log).confirm(99)
+        again = make(store, seed=seed + 1000)
+        assert again.origin == log.origin and again.vector == log.vector, seed
+        assert again.state.producers.dump() == log.state.producers.dump()
+        assert again.state.outbox.totals == log.state.outbox.totals
+
+
+def test_a_risen_region_epoch_begins_an_own_origin_of_its_own() -> None:
+    store = Store()
+    log = make(store)
+    log.publish(local("p", 0, 4), *Answers().to(""))
+    ledger_of(log).confirm(9)
+    old = log.origin
+    log = make(store, epoch=2)
+    ledger_of(log).save()
+    assert log.origin == (1, 2, old[2]) and log.state.origin_at((1, 3)) == old and log.state.origin_at((2, 0)) == log.origin
+    log.publish(local("p", 4, 4), *Answers().to(""))
+    ledger_of(log).confirm(9)
+    log = make(store, epoch=2)
+    assert log.vector.prefix(old) == (1, 3) and log.vector.prefix((1, 2, old[2])) == (2, 3)
+
+
+def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
+    log = make(Store(), producers_max=10, ranges_max=20)
+    for i in range(30):
+        log.publish(local(f"p{i}", 0, 1), *Answers().to(""))
+        log.append_replicated((5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i}", 1, 5, None),)), *Answers().to(""))
+    ledger_of(log).confirm(99)
+    assert log.state.producers.forgotten == 30
+    assert [log.last_sequence(f"p{i}") for i in (0, 19, 20, 29)] == [-1, -1, 0, 0]
+    assert [log.last_sequence(f"r{i}") for i in (0, 9, 10, 29)] == [-1, -1, 5, 5]
+
+
+def test_a_synchronous_refusal_keeps_the_order_of_answers() -> None:
+    log, answers = make(Store()), Answers()
+    log.publish(local("p", 0, 2), *answers.to("waits"))
+
+    def refuse(*_: object) -> None:
+        raise HeliographError("closed")
+
+    log.ledger.append_run = refuse  # type: ignore[method-assign]
+    log.publish(local("p", 2, 2), *answers.to("refused"))
+    assert answers.seen == []
+    log.publish(local("p", 0, 2), *answers.to("again"))
+    ledger_of(log).confirm(9)
+    assert answers.seen == [("waits", [(2, 1, 0)]), ("refused", "HeliographError"), ("again", [(2, -1, -1)])]

@@ -1,0 +1,38 @@
+"""Outbox: totals and points against a list of every run."""
+
+from __future__ import annotations
+
+import random
+
+from heliograph.model.positions import BEFORE_ALL
+from replicator.outbox import DUMPED_MAX, POINTS_MAX, Outbox
+
+
+def test_newest_runs_are_exact_older_ones_err_to_the_safe_side_and_a_dump_stays_small() -> None:
+    for seed in range(10):
+        rng, outbox = random.Random(seed), Outbox()
+        runs: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int, int], int]] = []
+        ledger, entry, totals = 1, 0, (0, 0, 0)
+        for i in range(rng.choice((50, 900, 4000))):
+            if rng.random() < 0.05:
+                ledger, entry = ledger + rng.randrange(1, 4), 0
+            entry += rng.randrange(3)  # entries of other regions lie between
+            count = rng.randrange(1, 5)
+            outbox.add(ledger, entry, count, 2 * count, 10 * count, 1000 + i)
+            totals = (totals[0] + count, totals[1] + 2 * count, totals[2] + 10 * count)
+            runs.append(((ledger, entry), (ledger, entry + count - 1), totals, 1000 + i))
+            entry += count
+        assert outbox.totals == totals and len(outbox._points) <= POINTS_MAX
+        again = Outbox()
+        again.load(outbox.dump())
+        assert again.totals == totals and len(again._points) <= DUMPED_MAX
+        for box in (outbox, again):
+            for index, (first, last, done, time_ms) in enumerate(runs):
+                assert box.at(last) <= done
+                assert box.oldest_ms((done[0] - 1, 0, 0)) <= time_ms, "an age is never too small"
+                assert last <= box.last_at(last) <= last
+                before = runs[index - 1][1] if index else BEFORE_ALL
+                assert box.last_at((first[0], first[1] - 1)) >= before, "what may have been published is named"
+        for _, last, done, time_ms in runs[-100:]:
+            assert outbox.at(last) == done and outbox.oldest_ms((done[0] - 1, 0, 0)) == time_ms
+        assert outbox.oldest_ms(totals) == 0

@@ -1,0 +1,146 @@
+"""Private commands and SKIP records: round trips, and whatever else arrives is a PeerError."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgpack
+import pytest
+
+from heliograph.model.coordinates import Vector
+from heliograph.model.errors import CorruptData, PeerError
+from heliograph.wire import link as wire
+from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
+from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
+from tests.replicator.link_world import entry, parsed
+
+ORIGIN = (1, 1, 7)
+
+
+def vector() -> Vector:
+    v = Vector()
+    v.advance(ORIGIN, (3, 4))
+    v.skip(ORIGIN, (3, 4), (3, 9))
+    return v
+
+
+def sent_run(count: int = 3, **changes: Any) -> Run:
+    parts = [entry(i, "p", i) for i in range(count)]
+    columns: dict[str, Any] = {
+        "origin": ORIGIN,
+        "spans": ((3, 5, count),),
+        "checksums": [int.from_bytes(p[2:6], "big") for p in parts],
+        "producers": (("p", count, 0, None),),
+        **changes,
+    }
+    return Run(parts, [len(p) for p in parts], **columns)
+
+
+RECORD = SkipRecord(ORIGIN, (-1, -1), (3, 4), SkipReason.TRIMMED, "eu")
+BEAT = Heartbeat(5, 4, 3, (StreamBeat(1, (ORIGIN, (3, 4)), {"us": vector()}), StreamBeat(2, None, {})))
+FRAMES = [
+    wire.open_frame(1, "persistent://t/n/x", "us", 1),
+    wire.opened_frame(1, 99, 1000, vector()),
+    wire.run_frame(1, 2, (3, 4), sent_run()),
+    wire.receipt_frame(1, [(ORIGIN, (3, 4))]),
+    wire.gap_frame(1, 2, vector()),
+    wire.skip_frame(1, 2, RECORD),
+    wire.heartbeat_frame(BEAT),
+    wire.close_frame(1, "moved", "it moved"),
+]
+
+
+def read(frame: bytes) -> Any:
+    kind, fields, payload = parsed(frame)
+    readers: dict[Kind, Any] = {
+        Kind.OPEN: wire.read_open,
+        Kind.OPENED: wire.read_opened,
+        Kind.RECEIPT: wire.read_receipt,
+        Kind.GAP: wire.read_gap,
+        Kind.SKIP: wire.read_skip,
+        Kind.HEARTBEAT: wire.read_heartbeat,
+        Kind.CLOSE: wire.read_close,
+    }
+    return wire.read_run(fields, payload) if kind is Kind.RUN else readers[kind](fields)
+
+
+def whole(frame: list[Any]) -> bytes:
+    return b"".join(bytes(b) for b in frame)
+
+
+def test_each_command_comes_back_as_it_was() -> None:
+    opened, gap = read(whole(FRAMES[1])), read(whole(FRAMES[4]))
+    assert read(whole(FRAMES[0])) == (1, "persistent://t/n/x", "us", 1, wire.FEATURE_LEVEL)
+    assert opened == (1, 99, 1000, vector()) and gap == (1, 2, vector())
+    stream, attempt, previous, run = read(whole(FRAMES[2]))
+    assert (stream, attempt, previous, run.origin, run.spans) == (1, 2, (3, 4), ORIGIN, ((3, 5, 3),))
+    assert [bytes(p) for p in run.parts] == sent_run().parts and run.producers == (("p", 3, 0, None),)
+    assert read(whole(FRAMES[3])) == (1, [(ORIGIN, (3, 4))])
+    assert read(whole(FRAMES[5])) == (1, 2, RECORD)
+    assert read(whole(FRAMES[6])) == BEAT
+    assert read(whole(FRAMES[7])) == (1, "moved", "it moved")
+
+
+def test_whatever_arrives_is_read_or_is_a_peer_error() -> None:
+    rng = random.Random(5)
+    for _ in range(4000):
+        frame = bytearray(whole(rng.choice(FRAMES)))
+        for _ in range(rng.randrange(1, 4)):
+            frame[rng.randrange(8, len(frame))] = rng.randrange(256)
+        if rng.random() < 0.3:
+            del frame[rng.randrange(9, len(frame)) :]
+        try:
+            read(bytes(frame))
+        except PeerError:
+            pass
+
+
+def test_random_fields_are_read_or_are_a_peer_error() -> None:
+    rng = random.Random(6)
+    values = [None, -1, 0, 1, 1 << 64 - 1, True, "x", "", b"", b"\x01\x00\x00", [], [1, 1, 7, 3, 4], {}, {"us": b"\x01\x00\x00"}, 2.5, [1, None, {}]]
+    for _ in range(4000):
+        kind = rng.choice(list(Kind))
+        content = b"\x01" + msgpack.packb([rng.choice(values) for _ in range(rng.randrange(7))])
+        number, fields = wire.parse(kind, content)
+        try:
+            if number is Kind.RUN:
+                wire.read_run(fields, b"")
+            else:
+                getattr(wire, f"read_{number.name.lower()}")(fields)
+        except PeerError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"origin": None},
+        {"checksums": None},
+        {"spans": ((3, 5, 2),)},
+        {"spans": ((3, 4, 3),)},
+        {"spans": ((3, 5, 2), (3, 6, 1))},
+        {"spans": ((3, 7, 2), (2, 0, 1))},
+        {"flags": [0, FLAG_HIDDEN, 0]},
+    ],
+)
+def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> None:
+    run = sent_run(**changes)
+    frame = wire.frame(Kind.RUN, [1, 2, 3, 4], encode_block(run, 3, 5))
+    with pytest.raises(PeerError):
+        read(whole(frame))
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(PeerError, match="version"):
+        wire.parse(Kind.OPEN, b"\x02\x90")
+
+
+def test_a_skip_record_is_a_hidden_entry_of_no_message() -> None:
+    run = RECORD.as_run()
+    _, _, stored = decode_block(b"".join(bytes(b) for b in encode_block(run, 8, 1)))
+    assert SkipRecord.decode(stored.parts[0]) == RECORD
+    assert stored.messages == 0 and stored.flags is not None and stored.flags[0] & FLAG_HIDDEN
+    for blob in (b"", RECORD.encode()[:20], b"\x07" + RECORD.encode()[1:], SkipRecord(ORIGIN, (3, 4), (3, 4), SkipReason.LOST, "eu").encode()):
+        with pytest.raises(CorruptData):
+            SkipRecord.decode(blob)
