@@ -1,0 +1,73 @@
+"""LedgerAppend: says how far one open ledger is durable, and what a bookie that comes in has to be sent.
+
+Is: the ack bookkeeping of a ledger's single writer, by runs. Isn't: I/O, placement, recovery, or the runs themselves.
+Invariants: LAC only grows; LAC = n means that ack_quorum bookies of the *recorded* ensemble hold each entry 0..n.
+E = Qw: every bookie of the ensemble gets every entry. A striped ensemble would keep one such object a write set.
+Source: the BookKeeper protocol, "ensemble changes"; docs/protocols/ledger.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LedgerAppend:
+    """The core of an open ledger."""
+
+    def __init__(self, ensemble: Sequence[str], ack_quorum: int) -> None:
+        assert 1 <= ack_quorum <= len(ensemble) == len(set(ensemble))
+        self.ensemble = list(ensemble)
+        self.lac = -1
+        self.changes = 0
+        """Ensemble changes begun."""
+        self._recorded = 0
+        self._ack_quorum = ack_quorum
+        self._durable = dict.fromkeys(ensemble, -1)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the metadata names the ensemble that is written to."""
+        return self._recorded == self.changes
+
+    def on_ack(self, bookie: str, through: int) -> bool:
+        """`bookie` holds every entry from where it came in up to `through`. Returns whether LAC moved."""
+        durable = self._durable.get(bookie)
+        if durable is None or through <= durable:  # replaced meanwhile: its acks are withdrawn
+            return False
+        self._durable[bookie] = through
+        return self._advance()
+
+    def on_bookie_replaced(self, lost: str, spare: str) -> int:
+        """Withdraws what `lost` acknowledged above LAC, and holds LAC until the change is recorded. Returns the first entry for the spare."""
+        assert spare not in self._durable
+        del self._durable[lost]
+        self._durable[spare] = self.lac
+        self.ensemble[self.ensemble.index(lost)] = spare
+        self.changes += 1
+        return self.lac + 1
+
+    def on_bookie_back(self, bookie: str) -> int:
+        """A bookie of the ensemble that was away, and not replaced, can be written to again. Returns the first entry that it needs.
+
+        What it acknowledged it holds; entries at or below LAC that it missed are left to repair.
+        """
+        self._durable[bookie] = durable = max(self._durable[bookie], self.lac)
+        return durable + 1
+
+    def on_ensemble_recorded(self, change: int) -> bool:
+        """The metadata names the ensemble as it was after `change` changes. Returns whether LAC moved."""
+        assert self._recorded <= change <= self.changes
+        self._recorded = change
+        return self._advance()
+
+    def durable(self, bookie: str) -> int:
+        return self._durable[bookie]
+
+    def _advance(self) -> bool:
+        if self._recorded < self.changes:  # one more bookie may have gone meanwhile: then LAC still waits
+            return False
+        reached = sorted(self._durable.values())[-self._ack_quorum]
+        if reached <= self.lac:
+            return False
+        self.lac = reached
+        return True

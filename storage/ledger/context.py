@@ -1,0 +1,55 @@
+"""LedgerContext: what every ledger shell of one broker shares, and the settings of ledgers.
+
+Is: one object a broker, built where the pool is built. Isn't: per-ledger state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heliograph.model.errors import ConfigError
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Rng
+from storage.ledger.pool import BookiePool
+from storage.ledger.tasks import Tasks
+from storage.ledger.ticker import Ticker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSettings:
+    add_timeout_s: float = 5.0
+    """A bookie that owes an ack for longer is replaced, as if its connection had broken."""
+    lost_after_s: float = 10.0
+    """A ledger whose LAC stands still for longer, with runs waiting, is given up for a new one."""
+    backlog_bytes_max: int = 32 << 20
+    """A bookie that is behind the LAC by more is replaced."""
+    retry_s: float = 0.1
+    """First pause before a bookie, or the metadata, is tried again; doubles up to `retry_max_s`."""
+    retry_max_s: float = 2.0
+    recovery_timeout_s: float = 20.0
+    """How long a recovery goes on trying while bookies don't answer."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_s <= self.retry_max_s:
+            raise ConfigError(f"ledgers: want 0 < retry_s {self.retry_s} <= retry_max_s {self.retry_max_s}")
+        if min(self.add_timeout_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
+            raise ConfigError("ledgers: time-outs must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerContext:
+    meta: MetadataStore
+    pool: BookiePool
+    rng: Rng
+    tasks: Tasks = field(default_factory=Tasks)
+    ticker: Ticker = field(default_factory=Ticker)
+    settings: LedgerSettings = field(default_factory=LedgerSettings)
+
+    def pause_s(self, attempt: int) -> float:
+        """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by chance."""
+        pause = min(self.settings.retry_s * (1 << min(attempt - 1, 16)), self.settings.retry_max_s)
+        return self.rng.uniform(pause / 2, pause)
+
+    async def close(self) -> None:
+        self.ticker.close()
+        await self.tasks.close()

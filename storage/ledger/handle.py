@@ -1,0 +1,338 @@
+"""LedgerHandle: the single writer of one open ledger.
+
+Is: the shell around LedgerAppend: it sends runs to the ensemble, replaces bookies, and closes the ledger. Isn't: rollover, or who may write.
+Invariants: runs are sent in order; a run is kept until LAC has passed it, so that a spare can be sent everything from LAC + 1 on;
+after `close` began nothing moves LAC any more. Only a recovery changes the state of an open ledger under its writer: any other state
+than OPEN, and LedgerFenced from any bookie, is final.
+Source: docs/protocols/ledger.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.wire.run import Buffer, Run, encode_block
+from local_meta import keys
+from storage.ledger.append import LedgerAppend
+from storage.ledger.context import LedgerContext
+from storage.ledger.port import BookiePort
+
+_Pending = tuple[int, int, list[Buffer], int]
+"""(first entry, count, block, bytes of the entries)."""
+
+
+async def create_ledger(context: LedgerContext, write_quorum: int, ack_quorum: int) -> tuple[LedgerMetadata, int]:
+    """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the metadata raises.
+
+    Of a wider ensemble than the write quorum, `write_quorum` bookies are chosen: striping would go over the fragments' bookies here.
+    """
+    bookies = context.pool.pick(write_quorum)
+    ledger = await context.meta.next_ids(keys.LEDGER_IDS)
+    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),))
+    return metadata, await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=-1)
+
+
+class _Slot:
+    """One place of the ensemble, for as long as one writer of one bookie lasts: acks of an earlier writer never count."""
+
+    __slots__ = ("bookie", "client", "moved_at", "sent", "writing")
+
+    def __init__(self, bookie: str, now: float) -> None:
+        self.bookie = bookie
+        self.client: BookiePort | None = None
+        self.writing = False
+        self.moved_at = now
+        self.sent = -1
+
+
+class LedgerHandle:
+    """Decides nothing about durability: that is `LedgerAppend`.
+
+    on_lac: called after LAC moved. on_failed: called once, where nothing more can be confirmed here (LedgerFenced is final for the topic;
+    NotEnoughBookies: close this ledger, and go on in another).
+    """
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        on_lac: Callable[[], None],
+        on_failed: Callable[[HeliographError], None],
+    ) -> None:
+        self.ledger, self.metadata = metadata.ledger, metadata
+        self.size_bytes = 0
+        """Bytes of the entries at or below LAC."""
+        self.pending_bytes = 0
+        self.failed: HeliographError | None = None
+        self._context, self._version = context, version
+        self._on_lac, self._on_failed = on_lac, on_failed
+        self._loop = asyncio.get_running_loop()
+        self._core = LedgerAppend(metadata.fragments[-1][1], metadata.ack_quorum)
+        self._next = 0
+        self._pending: deque[_Pending] = deque()
+        self._drained: asyncio.Future[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
+        self._unknown = False
+        self._stopped = False
+        self._ticking = False
+        self._fresh = False
+        self._lac_sent = -1
+        self._lac_moved_at = self._loop.time()
+        self._attempts: dict[str, int] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._stop_watching: Callable[[], None] | None = None
+        self._slots = [self._open_slot(bookie, 0) for bookie in self._core.ensemble]
+
+    @property
+    def lac(self) -> int:
+        return self._core.lac
+
+    @property
+    def last_appended(self) -> int:
+        return self._next - 1
+
+    def append_run(self, run: Run) -> int:
+        """Sends one run to the ensemble and returns its first entry id; in the order of the calls. Nothing is allocated an entry."""
+        assert not self._stopped
+        first, count = self._next, run.count
+        block = encode_block(run, self.ledger, first)
+        self._next = first + count
+        self._pending.append((first, count, block, run.size_bytes))
+        self.pending_bytes += run.size_bytes
+        self._lac_sent = lac = self._core.lac
+        for slot in self._slots:
+            if slot.writing:
+                slot.sent = first + count - 1
+                slot.client.add(self.ledger, first, count, block, lac)  # type: ignore[union-attr]
+        self._fresh = True
+        if len(self._pending) == 1:
+            self._lac_moved_at = now = self._loop.time()
+            if not self._ticking:
+                self._ticking = True
+                for slot in self._slots:
+                    slot.moved_at = now
+                self._context.ticker.watch(self)
+        return first
+
+    async def drained(self) -> None:
+        """Returns once LAC has passed everything appended, or nothing moves it any more."""
+        if self._pending and not self._stopped:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    async def close(self) -> LedgerMetadata:
+        """Closes the ledger by compare-and-set at its LAC, and returns its metadata. What waits above LAC is not part of it.
+
+        Raises LedgerFenced where somebody else has taken it over: then nothing may be appended elsewhere. Raises what the metadata raises
+        when it stays unavailable for `lost_after_s`.
+        """
+        self.stop()
+        if isinstance(self.failed, LedgerFenced):
+            raise self.failed
+        if self._recording is not None:
+            await asyncio.wait([self._recording])
+        deadline = self._loop.time() + self._context.settings.lost_after_s
+        attempt = 0
+        while True:
+            closed = replace(self.metadata, state=LedgerState.CLOSED, last_entry=self._core.lac, size_bytes=self.size_bytes)
+            try:
+                if await self._write(closed):
+                    return closed
+            except HeliographError as error:
+                if not error.retryable or self._loop.time() > deadline:
+                    raise
+            attempt += 1
+            await asyncio.sleep(self._context.pause_s(attempt))
+
+    def stop(self) -> None:
+        """From now on no ack counts. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for slot in self._slots:
+            self._end_slot(slot)
+        if self._retry is not None:
+            self._retry.cancel()
+        self._watch_pool(False)
+        self._context.ticker.drop(self)
+        self._wake_drained()
+
+    def tick(self, now: float) -> bool:
+        """Notices what is overdue, and tells the bookies the LAC once appends have paused."""
+        settings = self._context.settings
+        for slot in self._slots:
+            if not slot.writing:
+                continue
+            assert slot.client is not None
+            if self._core.durable(slot.bookie) >= slot.sent:
+                slot.moved_at = now
+            elif now - slot.moved_at > settings.add_timeout_s:
+                self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"))
+            elif self._core.durable(slot.bookie) < self._core.lac and slot.client.backlog_bytes > settings.backlog_bytes_max:
+                self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} is too far behind"))
+        if self._pending:
+            if now - self._lac_moved_at > settings.lost_after_s:
+                self._fail(NotEnoughBookies(f"ledger {self.ledger}: no ack quorum for {settings.lost_after_s:.0f} s"))
+                return False
+            return True
+        if self._fresh:
+            self._fresh = False
+            return True
+        if self._lac_sent < self._core.lac:
+            self._lac_sent = self._core.lac
+            for slot in self._slots:
+                if slot.writing and slot.client is not None:
+                    slot.client.write_lac(self.ledger, self._core.lac)
+        self._ticking = any(slot.writing and self._core.durable(slot.bookie) < slot.sent for slot in self._slots)
+        return self._ticking
+
+    # -- bookies that come and go -------------------------------------------------------------------------------------
+
+    def _open_slot(self, bookie: str, first: int) -> _Slot:
+        """A new writer on `bookie`, which is sent everything from `first` on that still waits."""
+        slot = _Slot(bookie, self._loop.time())
+        try:
+            slot.client = self._context.pool.client(bookie)
+        except BookieUnavailable as error:
+            self._loop.call_soon(self._replace, slot, error)
+            return slot
+        slot.writing = True
+        slot.client.open_writer(self.ledger, partial(self._on_ack, slot), partial(self._on_lost, slot))
+        for start, count, block, _ in self._pending:
+            if start + count > first and slot.writing:
+                slot.sent = start + count - 1
+                slot.client.add(self.ledger, start, count, block, self._core.lac)
+        return slot
+
+    def _end_slot(self, slot: _Slot) -> None:
+        if slot.writing and slot.client is not None:
+            slot.writing = False
+            slot.client.close_writer(self.ledger)
+
+    def _on_ack(self, slot: _Slot, through: int) -> None:
+        if not slot.writing:  # an earlier writer's ack, or one that came after the end
+            return
+        slot.moved_at = self._loop.time()
+        self._attempts.pop(slot.bookie, None)
+        if self._core.on_ack(slot.bookie, through):
+            self._lac_moved()
+
+    def _on_lost(self, slot: _Slot, error: Exception) -> None:
+        """May be called from inside an add: so it is acted upon in a turn of its own."""
+        if slot.writing:
+            self._end_slot(slot)
+            self._loop.call_soon(self._replace, slot, error)
+
+    def _replace(self, slot: _Slot, error: Exception | None) -> None:
+        """Puts a spare in the place of a lost bookie; where there is none, the same one is tried again, for as long as the ledger lives."""
+        if self._stopped or slot.writing or slot not in self._slots:
+            return
+        if isinstance(error, LedgerFenced | NoSuchLedger):  # a ledger that was recovered may be deleted already
+            self._fail(error if isinstance(error, LedgerFenced) else LedgerFenced(str(error)))
+            return
+        if error is not None:
+            self._context.pool.suspect(slot.bookie)
+        spare = self._context.pool.spare(self._core.ensemble)
+        at = self._slots.index(slot)
+        if spare is not None:
+            first = self._core.on_bookie_replaced(slot.bookie, spare)
+            self._slots[at] = self._open_slot(spare, first)
+            if self._recording is None:
+                self._recording = self._context.tasks.spawn(self._record())
+        elif error is None:
+            self._slots[at] = self._open_slot(slot.bookie, self._core.on_bookie_back(slot.bookie))
+        else:
+            self._attempts[slot.bookie] = attempt = self._attempts.get(slot.bookie, 0) + 1
+            self._watch_pool(True)
+            if self._retry is None:
+                self._retry = self._loop.call_later(self._context.pause_s(attempt), self._retry_lost)
+
+    def _retry_lost(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        for slot in list(self._slots):
+            if not slot.writing:
+                self._replace(slot, None)
+        self._watch_pool(any(not slot.writing for slot in self._slots))
+
+    def _watch_pool(self, wanted: bool) -> None:
+        if wanted and self._stop_watching is None and not self._stopped:
+            self._stop_watching = self._context.pool.on_change(self._retry_lost)
+        elif not wanted and self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+    # -- the metadata -------------------------------------------------------------------------------------------------
+
+    async def _record(self) -> None:
+        """Writes the ensemble to the metadata until it is what is written to. Ends early where the handle is stopped."""
+        attempt = 0
+        while not self._core.settled and not self._stopped:
+            change = self._core.changes
+            wanted = self.metadata.with_fragment(self._core.lac + 1, tuple(self._core.ensemble))
+            try:
+                landed = await self._write(wanted)
+            except LedgerFenced as error:
+                self._fail(error)
+                break
+            except HeliographError:
+                landed = False
+            if landed:
+                attempt = 0
+                if not self._stopped and self._core.on_ensemble_recorded(change):
+                    self._lac_moved()
+            else:
+                attempt += 1
+                await asyncio.sleep(self._context.pause_s(attempt))
+        self._recording = None
+
+    async def _write(self, wanted: LedgerMetadata) -> bool:
+        """One compare-and-set. Returns whether it landed; where not, the next attempt stands on what was found. Raises LedgerFenced."""
+        try:
+            self._version = await self._context.meta.put(keys.ledger(self.ledger), wanted.encode(), expected=self._version)
+        except (VersionConflict, OutcomeUnknown) as error:
+            self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
+            found = await self._context.meta.get(keys.ledger(self.ledger))
+            if found is None:
+                raise LedgerFenced(f"ledger {self.ledger} was deleted under its writer") from error
+            stored = LedgerMetadata.decode(found[0])
+            landed = stored == wanted and self._unknown  # without an attempt of ours in the dark, somebody else wrote the very same
+            if not landed and stored.state != LedgerState.OPEN:
+                raise LedgerFenced(f"ledger {self.ledger} was taken over by another owner") from error
+            self.metadata, self._version = stored, found[1]
+            return landed
+        self.metadata = wanted
+        return True
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def _lac_moved(self) -> None:
+        lac, pending = self._core.lac, self._pending
+        while pending and pending[0][0] + pending[0][1] - 1 <= lac:
+            size = pending.popleft()[3]
+            self.pending_bytes -= size
+            self.size_bytes += size
+        self._lac_moved_at = self._loop.time()
+        if not pending:
+            self._wake_drained()
+        self._on_lac()
+
+    def _fail(self, error: HeliographError) -> None:
+        if self.failed is None:
+            self.failed = error
+            self.stop()
+            self._on_failed(error)
+
+    def _wake_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)

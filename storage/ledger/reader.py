@@ -1,0 +1,86 @@
+"""LedgerReader: ranges of confirmed entries, from whichever copy can be read.
+
+Is: one read, from one bookie after the other. Isn't: a cache, or a judge of what is confirmed: the caller never asks beyond LAC.
+Invariants: what it returns is verified, starts at the first entry asked for, and has no hole.
+Source: docs/protocols/ledger.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.model.errors import CorruptData, HeliographError, NoSuchEntry, NoSuchLedger
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.wire.run import Buffer, Run, decode_block
+from local_meta import keys
+from storage.ledger.context import LedgerContext
+
+
+async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+    """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`.
+
+    Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in that order of preference.
+    """
+    assert first <= last
+    for start, _ in metadata.fragments:
+        if start > first:
+            last = min(last, start - 1)
+            break
+    bookies = list(metadata.ensemble_at(first))
+    turn = metadata.ledger % len(bookies)
+    worst: HeliographError | None = None
+    for bookie in bookies[turn:] + bookies[:turn]:
+        try:
+            blocks = await context.pool.client(bookie).read(metadata.ledger, first, last, max_bytes)
+            return _cut(metadata.ledger, first, last, blocks)
+        except (NoSuchEntry, NoSuchLedger) as error:
+            worst = worst or error
+        except CorruptData as error:
+            worst = error
+        except HeliographError as error:
+            context.pool.suspect(bookie)
+            if worst is None or isinstance(worst, NoSuchEntry | NoSuchLedger):
+                worst = error
+    assert worst is not None
+    raise worst
+
+
+def _cut(ledger: int, first: int, last: int, blocks: Sequence[Buffer]) -> list[tuple[int, Run]]:
+    """Raises CorruptData where not even the first entry is good."""
+    runs: list[tuple[int, Run]] = []
+    at = first
+    for block in blocks:
+        try:
+            found, start, run = decode_block(block)
+        except CorruptData:
+            if runs:
+                break
+            raise
+        if found != ledger or not start <= at < start + run.count:
+            break
+        run = run.cut(at - start, min(run.count, last - start + 1))
+        runs.append((at, run))
+        at += run.count
+        if at > last:
+            break
+    if not runs:
+        raise CorruptData(f"ledger {ledger}: the answer does not hold entry {first}")
+    return runs
+
+
+async def delete_on_bookies(context: LedgerContext, metadata: LedgerMetadata) -> None:
+    """Frees the space of a ledger whose metadata is gone already. A bookie that does not answer finds out by its own garbage collection."""
+    bookies = dict.fromkeys(bookie for _, ensemble in metadata.fragments for bookie in ensemble)
+    for bookie in bookies:
+        try:
+            await context.pool.client(bookie).delete(metadata.ledger)
+        except HeliographError:
+            continue
+
+
+async def ledger_metadata(context: LedgerContext, ledger: int) -> LedgerMetadata:
+    """Raises NoSuchLedger."""
+    found = await context.meta.get(keys.ledger(ledger))
+    if found is None:
+        raise NoSuchLedger(f"ledger {ledger} has no metadata")
+    return LedgerMetadata.decode(found[0])

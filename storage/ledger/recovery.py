@@ -1,0 +1,189 @@
+"""Recovery: takes a ledger from its writer and closes it where it ends.
+
+Is: the shell around LedgerRecovery: fence, read the tail, write it to the whole write quorum, close by compare-and-set.
+Isn't: repair of older entries.
+Invariants: the metadata is marked IN_RECOVERY before the first fence, so that the writer can change the ensemble no more; the ensemble that the
+tail was written to is published only with the closing compare-and-set; whoever loses that race takes the winner's result.
+Source: docs/protocols/ledger.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from heliograph.model.errors import (
+    BookieUnavailable,
+    CorruptData,
+    HeliographError,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    OutcomeUnknown,
+    VersionConflict,
+)
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.wire.run import Buffer, decode_block, encode_block
+from local_meta import keys
+from storage.ledger.context import LedgerContext
+from storage.ledger.port import END
+from storage.ledger.recover import LedgerRecovery
+
+READ_BYTES = 1 << 20
+FENCE_GRACE_S = 0.2
+"""How long the last bookies are waited for once enough are fenced: each may know of a higher LAC."""
+_Block = tuple[int, int, list[Buffer], int]
+"""(first entry, count, block, bytes of the entries)."""
+
+
+async def recover_ledger(context: LedgerContext, ledger: int) -> LedgerMetadata:
+    """The metadata of the closed ledger. Idempotent; two may try at once, and both return the same end.
+
+    Raises NoSuchLedger; BookieUnavailable where too many bookies have not answered for `recovery_timeout_s`; what the metadata raises.
+    """
+    deadline = asyncio.get_running_loop().time() + context.settings.recovery_timeout_s
+    attempt = 0
+    while True:
+        try:
+            return await _recover_once(context, ledger)
+        except (BookieUnavailable, VersionConflict, OutcomeUnknown, MetadataUnavailable):
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+        attempt += 1
+        await asyncio.sleep(context.pause_s(attempt))
+
+
+async def _recover_once(context: LedgerContext, ledger: int) -> LedgerMetadata:
+    found = await context.meta.get(keys.ledger(ledger))
+    if found is None:
+        raise NoSuchLedger(f"ledger {ledger} has no metadata")
+    metadata, version = LedgerMetadata.decode(found[0]), found[1]
+    if metadata.state == LedgerState.CLOSED:
+        return metadata
+    if metadata.state == LedgerState.OPEN:
+        metadata = replace(metadata, state=LedgerState.IN_RECOVERY)
+        version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
+    core = LedgerRecovery(metadata)
+    await _fence(context, core, ledger)
+    tail = await _read_tail(context, core, ledger)
+    closed = replace(metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail))
+    if tail:
+        first = tail[0][0]
+        ensemble = await _write_tail(context, metadata, tail)
+        if ensemble != core.ensemble:
+            closed = closed.with_fragment(first, ensemble)
+    await context.meta.put(keys.ledger(ledger), closed.encode(), expected=version)
+    return closed
+
+
+async def _fence(context: LedgerContext, core: LedgerRecovery, ledger: int) -> None:
+    """Fences whoever is not yet fenced. Raises BookieUnavailable where that is not enough."""
+
+    async def one(bookie: str) -> None:
+        try:
+            lac, _last = await context.pool.client(bookie).fence(ledger)
+        except HeliographError:
+            context.pool.suspect(bookie)
+        else:
+            core.on_fenced(bookie, lac)
+
+    await _some([one(bookie) for bookie in core.unfenced()], lambda: core.fenced)
+    if not core.fenced:
+        raise BookieUnavailable(f"ledger {ledger}: too few of the bookies {', '.join(core.ensemble)} answered the fence")
+
+
+async def _some(work: list[Coroutine[Any, Any, None]], enough: Callable[[], bool]) -> None:
+    """Runs all at once; once there is enough, waits FENCE_GRACE_S for the others and lets go of them."""
+    tasks = [asyncio.ensure_future(w) for w in work]
+    try:
+        while not enough() and (waiting := [t for t in tasks if not t.done()]):
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if waiting := [t for t in tasks if not t.done()]:
+            await asyncio.wait(waiting, timeout=FENCE_GRACE_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read_tail(context: LedgerContext, core: LedgerRecovery, ledger: int) -> list[_Block]:
+    """The entries above the known LAC, to the end. Raises BookieUnavailable where the end can't be told now."""
+    tail: list[_Block] = []
+    while not core.ended:
+        for bookie in core.to_ask():
+            try:
+                blocks = await context.pool.client(bookie).read(ledger, core.next, END, READ_BYTES)
+                pieces = _pieces(ledger, core.next, blocks)
+            except (NoSuchEntry, NoSuchLedger):
+                core.on_absent(bookie)
+                if core.ended:
+                    break
+            except HeliographError:
+                context.pool.suspect(bookie)
+            else:
+                tail += pieces
+                core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
+                break
+        else:
+            if not core.ended:
+                raise BookieUnavailable(f"ledger {ledger}: nobody can tell yet whether entry {core.next} exists")
+    return tail
+
+
+def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
+    """The blocks from entry `at` on, verified, cut where the first begins earlier. Raises CorruptData where not even the first is good."""
+    pieces: list[_Block] = []
+    for block in blocks:
+        try:
+            found, first, run = decode_block(block)
+        except CorruptData:
+            if pieces:
+                break
+            raise
+        if found != ledger or first > at or first + run.count <= at:
+            break
+        if first < at:
+            run = run.cut(at - first, run.count)
+            pieces.append((at, run.count, encode_block(run, ledger, at), run.size_bytes))
+        else:
+            pieces.append((at, run.count, [block], run.size_bytes))
+        at += run.count
+    if not pieces:
+        raise CorruptData(f"ledger {ledger}: the answer does not hold entry {at}")
+    return pieces
+
+
+async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]) -> tuple[str, ...]:
+    """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded.
+
+    Where no spare is left, the ack quorum is enough: the rest is repair. Raises BookieUnavailable.
+    """
+    ensemble = list(metadata.fragments[-1][1])
+    holders: dict[str, None] = {}
+    failed: dict[str, None] = {}
+
+    async def one(bookie: str) -> None:
+        try:
+            client = context.pool.client(bookie)
+            for first, count, block, _ in tail:
+                await client.add_recovery(metadata.ledger, first, count, block, tail[0][0] - 1)
+        except HeliographError:
+            context.pool.suspect(bookie)
+            failed[bookie] = None
+        else:
+            holders[bookie] = None
+
+    while True:
+        await asyncio.gather(*(one(bookie) for bookie in ensemble if bookie not in holders and bookie not in failed))
+        replaced = False
+        for at, bookie in enumerate(ensemble):
+            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed])) is not None:
+                ensemble[at] = spare
+                replaced = True
+        if not replaced:
+            break
+    if sum(bookie in holders for bookie in ensemble) < metadata.ack_quorum:
+        raise BookieUnavailable(f"ledger {metadata.ledger}: the tail could not be written to {metadata.ack_quorum} bookies")
+    return tuple(ensemble)

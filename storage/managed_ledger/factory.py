@@ -1,0 +1,238 @@
+"""ManagedLedgerFactory: opens, deletes, and lists the topics' logs of one broker.
+
+Is: the claim on a topic, the recovery of its last ledger, and the replay of what its stored state lacks. Isn't: a judge of who should own a topic.
+Invariants: the claim (a compare-and-set that changes the metadata's owner) comes first, then the last ledger is fenced and recovered, then the
+cursors are read: an earlier owner can add no ledger after the first, confirm nothing after the second, and store no cursor that is not seen.
+Source: docs/protocols/ledger.md, "Managed ledgers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heliograph.model.errors import HeliographError, LedgerFenced, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
+from heliograph.raft.store import Delete, MetadataStore, Op, prefix_end
+from heliograph.runtime.clock import Clock, Rng
+from local_meta import keys
+from storage.ledger.context import LedgerContext, LedgerSettings
+from storage.ledger.pool import BookiePool
+from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entries
+from storage.ledger.recovery import recover_ledger
+from storage.managed_ledger.cache import EntryCache
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.settings import ManagedLedgerSettings
+
+_REPLAY_BYTES = 1 << 20
+_CLAIMS_MAX = 10
+_DELETES_A_WRITE = 500
+
+
+@dataclass
+class _Loading:
+    """One topic on its way."""
+
+    metadata: ManagedLedgerMetadata
+    version: int
+    created: bool = False
+    dropped: LedgerMetadata | None = None
+
+
+class ManagedLedgerFactory:
+    """One a broker."""
+
+    def __init__(
+        self,
+        meta: MetadataStore,
+        pool: BookiePool,
+        cache: EntryCache,
+        settings: ManagedLedgerSettings | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        *,
+        ledger_settings: LedgerSettings | None = None,
+    ) -> None:
+        assert clock is not None and rng is not None
+        self.cache, self.settings = cache, settings or ManagedLedgerSettings()
+        self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings())
+        self._meta, self._clock, self._rng = meta, clock, rng
+        self._flusher = MetadataFlusher(self.context)
+        self._open: dict[str, ManagedLedger] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def opened(self) -> list[ManagedLedger]:
+        return list(self._open.values())
+
+    async def open(self, topic: str, state: LogState, persistence: tuple[int, int, int], *, create: bool) -> ManagedLedger:
+        """Takes the topic over from whoever had it. persistence: ensemble, write quorum, ack quorum of new ledgers.
+
+        Raises NotFound unless `create`; BookieUnavailable where its last ledger can't be recovered now; LedgerFenced where another broker
+        takes it at the same time; what the metadata raises.
+        """
+        former = self._open.get(topic)
+        if former is not None:
+            former.abandon(LedgerFenced(f"{topic} was opened again"))
+        loading = await self._claim(topic, state if create else None)
+        infos = await self._recovered(loading)
+        stored = loading.metadata
+        catalog = Catalog(infos, stored.state_through)
+        if not loading.created:
+            state.restore(stored.state_blob)
+        next_index = await self._replay(state, catalog, stored)
+        ledger = ManagedLedger(
+            topic,
+            state,
+            persistence[1:],
+            catalog,
+            stored,
+            loading.version,
+            next_index,
+            context=self.context,
+            flusher=self._flusher,
+            cache=self.cache.topic(),
+            settings=self.settings,
+            clock=self._clock,
+            on_closed=self._closed,
+        )
+        prefix = keys.cursors(topic)
+        for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
+            ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
+        self._open[topic] = ledger
+        if loading.dropped is not None:
+            ledger.on_ledgers_changed(loading.dropped)
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
+        return ledger
+
+    async def exists(self, topic: str) -> bool:
+        return await self._meta.get(keys.managed_ledger(topic)) is not None
+
+    async def names(self, namespace: str) -> list[str]:
+        """Full names of the topics of `tenant/namespace`, sorted."""
+        prefix = keys.managed_ledgers(namespace)
+        names: list[str] = []
+        start = prefix
+        while page := await self._meta.range(start, prefix_end(prefix)):
+            names += [keys.topic_of(key) for key, _, _ in page]
+            start = page[-1][0] + "\0"
+        return sorted(names)
+
+    async def delete(self, topic: str) -> None:
+        """Deletes the topic, its cursors, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it at the same time."""
+        former = self._open.get(topic)
+        if former is not None:
+            former.abandon(NotFound(f"{topic} was deleted"))
+        loading = await self._claim(topic, None)
+        infos = await self._recovered(loading)
+        ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos]
+        prefix = keys.cursors(topic)
+        cursors = [key for key, _, _ in await self._meta.range(prefix, prefix_end(prefix))]
+        if loading.dropped is not None:
+            ledgers.append(loading.dropped)
+        rest: list[Op] = [Delete(key) for key in [*(keys.ledger(m.ledger) for m in ledgers), *cursors]]
+        try:
+            await self._meta.txn([Delete(keys.managed_ledger(topic), loading.version), *rest[:_DELETES_A_WRITE]])
+        except VersionConflict as error:
+            raise LedgerFenced(f"{topic} was taken over while it was being deleted") from error
+        for start in range(_DELETES_A_WRITE, len(rest), _DELETES_A_WRITE):
+            await self._meta.txn(rest[start : start + _DELETES_A_WRITE])
+        self.context.tasks.spawn(self._delete_ledgers(ledgers))
+
+    async def close(self) -> None:
+        """Closes every topic that is still open, and ends the background work."""
+        await asyncio.gather(*(ledger.close() for ledger in self.opened))
+        self._stop()
+        await self.context.close()
+
+    def abandon(self) -> None:
+        """Ends everything at once, as a crash would."""
+        for ledger in self.opened:
+            ledger.abandon(LedgerFenced("the broker has lost its lease"))
+        self._stop()
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    async def _claim(self, topic: str, new: LogState | None) -> _Loading:
+        """Writes our own name into the metadata. From then on the former owner can change nothing there.
+
+        new: makes the topic where there is none, with the first snapshot of this state in it. Raises NotFound without it.
+        """
+        key = keys.managed_ledger(topic)
+        owner = self._rng.getrandbits(62) + 1
+        for attempt in range(1, _CLAIMS_MAX + 1):
+            found = await self._meta.get(key)
+            if found is None:
+                if new is None:
+                    raise NotFound(f"topic {topic} does not exist")
+                new.restore(b"")
+                claimed, expected = ManagedLedgerMetadata(state_blob=new.snapshot(), owner=owner), -1
+            else:
+                stored, expected = ManagedLedgerMetadata.decode(found[0]), found[1]
+                if stored.owner == owner:  # an attempt whose outcome was not known
+                    return _Loading(stored, expected)
+                claimed = replace(stored, owner=owner)
+            try:
+                return _Loading(claimed, await self._meta.put(key, claimed.encode(), expected=expected), found is None)
+            except (VersionConflict, OutcomeUnknown):
+                await asyncio.sleep(self.context.pause_s(attempt))
+        raise LedgerFenced(f"{topic}: other brokers take it over at the same time")
+
+    async def _recovered(self, loading: _Loading) -> list[LedgerInfo]:
+        """The ledgers, the last one fenced and closed; an empty last one is left out."""
+        infos = list(loading.metadata.ledgers)
+        if infos and infos[-1].closed_ms == 0:
+            last = infos.pop()
+            closed = await recover_ledger(self.context, last.ledger)
+            if closed.last_entry < 0:
+                loading.dropped = closed
+            else:
+                infos.append(replace(last, entries=closed.last_entry + 1, closed_ms=self._clock.wall_ms()))
+        return infos
+
+    async def _replay(self, state: LogState, catalog: Catalog, stored: ManagedLedgerMetadata) -> int:
+        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message."""
+        next_index = stored.next_index
+        metadata: LedgerMetadata | None = None
+        position = catalog.at_or_after((stored.state_through[0], stored.state_through[1] + 1))
+        while position is not None:
+            ledger, first = position
+            if metadata is None or metadata.ledger != ledger:
+                metadata = await ledger_metadata(self.context, ledger)
+            runs = await read_entries(self.context, metadata, first, catalog.entries_of(ledger) - 1, _REPLAY_BYTES)
+            for first, run in runs:
+                state.replay(ledger, first, run)
+                catalog.add_bytes(ledger, run.size_bytes)
+                next_index = run.first_index + run.messages
+            position = catalog.at_or_after((ledger, first + run.count))
+        return next_index
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _closed(self, ledger: ManagedLedger) -> None:
+        if self._open.get(ledger.topic) is ledger:
+            del self._open[ledger.topic]
+
+    def _swept(self) -> None:
+        self._sweep = None
+        for ledger in self.opened:
+            ledger.trim_soon()
+        if self._open:
+            self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
+
+    def _stop(self) -> None:
+        self._flusher.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    async def _delete_ledgers(self, ledgers: Sequence[LedgerMetadata]) -> None:
+        for metadata in ledgers:
+            try:
+                await delete_on_bookies(self.context, metadata)
+            except HeliographError:
+                continue

@@ -1,0 +1,317 @@
+"""Tail: the end of a topic, where runs are appended.
+
+Is: the open ledger, the runs that wait for it, and the move to the next ledger. Isn't: what is kept, read, or stored of the topic.
+Invariants: runs are confirmed in the order of the appends, over any number of ledgers; a run that fails fails all behind it. The next ledger
+gets its first run only when everything in the one before is confirmed, or was closed by compare-and-set at its LAC: so no entry is found in a
+later ledger while an earlier one is missing. Nothing in a ledger is confirmed before the topic's metadata names it.
+`append_run` never waits: while the ledger changes, runs are kept here and get their entry ids when they are sent.
+Source: docs/protocols/ledger.md, "Managed ledgers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from heliograph.model.errors import HeliographError, LedgerFenced, NotEnoughBookies, TopicClosed
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata
+from heliograph.runtime.clock import Clock
+from heliograph.wire.run import Run
+from storage.ledger.context import LedgerContext
+from storage.ledger.handle import LedgerHandle, create_ledger
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.settings import ManagedLedgerSettings
+
+Done = Callable[[int, int, Run], None]
+Failed = Callable[[HeliographError], None]
+
+
+class TailHost(Protocol):
+    """The managed ledger, as its tail sees it."""
+
+    def on_confirmed(self, ledger: int, first: int, run: Run) -> None:
+        """The catalog has grown by this run; its `done` follows."""
+        ...
+
+    def on_drained(self) -> None:
+        """After one or more `on_confirmed`."""
+        ...
+
+    def on_ledgers_changed(self, dropped: LedgerMetadata | None) -> None:
+        """The catalog has another last ledger, or its last one is closed: write it. dropped: an empty one that is no part of the topic."""
+        ...
+
+    def on_tail_failed(self, error: HeliographError) -> None:
+        """Final."""
+        ...
+
+
+class Tail:
+    def __init__(
+        self,
+        topic: str,
+        context: LedgerContext,
+        settings: ManagedLedgerSettings,
+        clock: Clock,
+        quorums: tuple[int, int],
+        catalog: Catalog,
+        host: TailHost,
+        next_index: int,
+    ) -> None:
+        """quorums: write and ack quorum of new ledgers. next_index: of the next message."""
+        self.topic, self.quorums = topic, quorums
+        self.next_index = self.confirmed_index = next_index
+        self.pending_bytes = 0
+        self.metadata: dict[int, LedgerMetadata] = {}
+        """Of the ledgers that this owner made, as they were when they were closed."""
+        self._context, self._settings, self._clock, self._catalog, self._host = context, settings, clock, catalog, host
+        self._loop = asyncio.get_running_loop()
+        self._handle: LedgerHandle | None = None
+        self._opened_at = 0.0
+        self._old: LedgerHandle | None = None
+        self._sent: deque[tuple[LedgerHandle, int, int, Run, Done, Failed]] = deque()  # (handle, first, last, run, ...)
+        self._queue: deque[tuple[Run, Done, Failed]] = deque()
+        self._recorded = -1
+        self._moving: asyncio.Task[None] | None = None
+        self._giving_up: HeliographError | None = None
+        self._refusal: HeliographError | None = None
+        self._dead = False
+        self._wake: asyncio.Future[None] | None = None
+        self._empty: asyncio.Future[None] | None = None
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append_run(self, run: Run, done: Done, failed: Failed) -> None:
+        if self._refusal is not None:
+            failed(self._refusal)
+            return
+        if run.time_ms == 0:
+            run.time_ms = self._clock.wall_ms()
+        run.first_index = self.next_index
+        self.next_index += run.messages
+        self.pending_bytes += run.size_bytes
+        handle = self._handle
+        if handle is None:
+            self._queue.append((run, done, failed))
+            self._move()
+        else:
+            first = handle.append_run(run)
+            last = first + run.count - 1
+            self._sent.append((handle, first, last, run, done, failed))
+            if self._moving is None and self._full(handle, last):
+                self._move()
+        if self.pending_bytes > self._settings.pending_bytes_max:
+            self._give_up(NotEnoughBookies(f"{self.topic}: {self.pending_bytes} bytes wait for bookies; no more are taken"))
+
+    @property
+    def open_ledger(self) -> LedgerHandle | None:
+        return self._handle or self._old
+
+    @property
+    def idle(self) -> bool:
+        return not self._sent and not self._queue
+
+    def drain(self) -> None:
+        """Confirms, in order, what has reached its ack quorum."""
+        sent = self._sent
+        any_confirmed = False
+        while sent:
+            handle, first, last, run, done, _ = sent[0]
+            if handle.lac < last or self._recorded < handle.ledger:
+                break
+            sent.popleft()
+            any_confirmed = True
+            self.pending_bytes -= run.size_bytes
+            self.confirmed_index = run.first_index + run.messages
+            self._catalog.grow(run.count, run.size_bytes)
+            self._host.on_confirmed(handle.ledger, first, run)
+            done(handle.ledger, first, run)
+        if any_confirmed:
+            self._host.on_drained()
+            self._notice_empty()
+
+    def on_recorded(self, ledger: int) -> None:
+        """The topic's metadata names every ledger up to this one."""
+        self._recorded = max(self._recorded, ledger)
+        self._wake_mover()
+        self.drain()
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def refuse(self, error: HeliographError) -> None:
+        """Takes no more runs; those taken go on."""
+        self._refusal = error
+
+    def fail(self, error: HeliographError) -> None:
+        """Everything that waits fails, and all that comes."""
+        self.refuse(error)
+        self._dead = True
+        for handle in (self._handle, self._old):
+            if handle is not None:
+                handle.stop()
+        self._handle = None
+        self._wake_mover()
+        self._fail_waiting(error)
+
+    async def emptied(self, timeout_s: float) -> bool:
+        """Waits until nothing waits any more; returns whether that is so."""
+        if not self.idle:
+            if self._empty is None:
+                self._empty = self._loop.create_future()
+            await asyncio.wait([self._empty], timeout=timeout_s)
+        return self.idle
+
+    async def close(self, error: HeliographError) -> None:
+        """Closes the open ledger; what still waits fails with `error`. Raises what `LedgerHandle.close` raises."""
+        self.refuse(error)
+        if not self.idle or self._moving is not None:
+            self._give_up(error)
+        if self._moving is not None:
+            await asyncio.wait([self._moving])
+        handle, self._handle = self._handle, None
+        if handle is not None and not self._dead:
+            await self._close(handle)
+
+    # -- from one ledger to the next ----------------------------------------------------------------------------------
+
+    def _full(self, handle: LedgerHandle, last: int) -> bool:
+        settings = self._settings
+        return (
+            last + 1 >= settings.ledger_entries_max
+            or handle.size_bytes + handle.pending_bytes >= settings.ledger_bytes_max
+            or self._clock.monotonic() - self._opened_at > settings.ledger_age_max_s
+        )
+
+    def _move(self) -> None:
+        if self._moving is None:
+            self._moving = self._context.tasks.spawn(self._moved())
+
+    async def _moved(self) -> None:
+        try:
+            await self._move_on()
+        except LedgerFenced as error:
+            self._host.on_tail_failed(error)
+        except HeliographError as error:  # the metadata can't be written: whether we still own the topic is not known
+            closed = TopicClosed(f"{self.topic}: {error}")
+            closed.__cause__ = error
+            self._host.on_tail_failed(closed)
+        finally:
+            self._moving = None
+        if not self._dead and self._handle is None and self._queue:
+            self._move()
+
+    async def _move_on(self) -> None:
+        """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered meanwhile."""
+        created = await self._create()
+        old, self._handle = self._handle or self._old, None
+        self._old = old
+        if old is not None:
+            await old.drained()
+            if not self._dead:
+                await self._close(old)
+            if self._dead:
+                return
+            self._take_back(old)
+            self._old = None
+        if created is None or self._giving_up is not None or self._dead:
+            self._finish_giving_up(created)
+        else:
+            self._open(*created)
+
+    async def _create(self) -> tuple[LedgerMetadata, int] | None:
+        """None where bookies or metadata were missing for too long while runs wait."""
+        deadline = self._loop.time() + self._settings.pending_timeout_s
+        attempt = 0
+        while self._giving_up is None and not self._dead:
+            try:
+                return await create_ledger(self._context, *self.quorums)
+            except HeliographError as error:
+                if self._handle is None and (not error.retryable or self._loop.time() > deadline):
+                    self._giving_up = error
+                attempt += 1
+            await asyncio.sleep(self._context.pause_s(attempt))
+        return None
+
+    async def _close(self, handle: LedgerHandle) -> None:
+        """Ends a ledger at its LAC, and takes it into the catalog as closed, or out of it where it is empty."""
+        closed = await handle.close()
+        while self._recorded < handle.ledger and not self._dead:  # until the topic's metadata names it, nothing in it is confirmed
+            self._wake = self._loop.create_future()
+            await self._wake
+        if self._dead:
+            return
+        self.metadata[handle.ledger] = closed
+        self.drain()
+        if closed.last_entry < 0:
+            self._catalog.drop_last()
+            self._host.on_ledgers_changed(closed)
+        else:
+            self._catalog.close_last(self._clock.wall_ms())
+            self._host.on_ledgers_changed(None)
+
+    def _take_back(self, old: LedgerHandle) -> None:
+        """What `old` has not confirmed is sent again, before what has gathered; its entry ids are given anew."""
+        while self._sent:
+            handle, first, _, run, done, failed = self._sent.pop()
+            assert handle is old and first > old.lac
+            self._queue.appendleft((run, done, failed))
+
+    def _open(self, metadata: LedgerMetadata, version: int) -> None:
+        handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed)
+        first_index = self._queue[0][0].first_index if self._queue else self.next_index
+        self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
+        self._handle, self._opened_at = handle, self._clock.monotonic()
+        self._host.on_ledgers_changed(None)
+        while self._queue:
+            run, done, failed = self._queue.popleft()
+            first = handle.append_run(run)
+            self._sent.append((handle, first, first + run.count - 1, run, done, failed))
+
+    def _on_handle_failed(self, error: HeliographError) -> None:
+        if isinstance(error, LedgerFenced):
+            self._host.on_tail_failed(error)
+            return
+        if self._handle is not None:
+            self._old, self._handle = self._handle, None
+        self._move()
+
+    # -- giving up ----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: HeliographError) -> None:
+        """Fails what waits, but not before the ledger is closed: what was sent there and fails must never appear."""
+        if self._giving_up is None:
+            self._giving_up = error
+            if self._handle is not None:
+                self._old, self._handle = self._handle, None
+            if self._old is not None:
+                self._old.stop()
+            self._move()
+
+    def _finish_giving_up(self, created: tuple[LedgerMetadata, int] | None) -> None:
+        error, self._giving_up = self._giving_up, None
+        if created is not None:
+            self._host.on_ledgers_changed(created[0])
+        if error is not None:
+            self._fail_waiting(error)
+
+    def _fail_waiting(self, error: HeliographError) -> None:
+        waiting = [failed for *_, failed in self._sent] + [failed for *_, failed in self._queue]
+        self._sent.clear()
+        self._queue.clear()
+        self.pending_bytes = 0
+        self.next_index = self.confirmed_index
+        for failed in waiting:
+            failed(error)
+        self._notice_empty()
+
+    def _wake_mover(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _notice_empty(self) -> None:
+        if self._empty is not None and self.idle:
+            if not self._empty.done():
+                self._empty.set_result(None)
+            self._empty = None

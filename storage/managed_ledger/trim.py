@@ -1,0 +1,44 @@
+"""Trimming: how many ledgers may go from the front of a topic.
+
+Is: a pure decision. Isn't: the deletion.
+Invariants: a ledger goes only where the slowest durable cursor and the stored state are past its end; the last ledger never goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What is kept although it is acknowledged: while it is young enough *and* all of it is small enough. 0 none, -1 without limit."""
+
+    minutes: int = 0
+    mb: int = 0
+
+
+def trim_count(ledgers: Sequence[LedgerInfo], slowest: Position, state_through: Position, retention: Retention, now_ms: int) -> int:
+    """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last confirmed without any.
+
+    state_through: how far the state reaches that is stored together with the trim.
+    """
+    limit = min(slowest, state_through)
+    acknowledged = 0
+    for info in ledgers[:-1]:
+        if info.closed_ms == 0 or (info.ledger, info.entries - 1) > limit:
+            break
+        acknowledged += 1
+    kept_bytes = sum(info.size_bytes for info in ledgers[:acknowledged])
+    count = 0
+    for info in ledgers[:acknowledged]:
+        expired = retention.minutes >= 0 and now_ms - info.closed_ms >= retention.minutes * 60_000
+        too_much = retention.mb >= 0 and kept_bytes > retention.mb << 20
+        if not expired and not too_much:
+            break
+        kept_bytes -= info.size_bytes
+        count += 1
+    return count

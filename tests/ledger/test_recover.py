@@ -1,0 +1,78 @@
+"""LedgerRecovery, stepped by seeds against a writer that does not know that it is being fenced."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from heliograph.model.ledgers import LedgerMetadata
+from storage.ledger.append import LedgerAppend
+from storage.ledger.recover import LedgerRecovery
+
+QUORUMS = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 3)]
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_whatever_the_writer_confirms_before_or_after_is_found(seed: int) -> None:
+    """Adds and acks are on their way while the fences arrive one by one; some bookies never answer, some answer late."""
+    rng = random.Random(seed)
+    write, ack = rng.choice(QUORUMS)
+    names = [f"b{i}" for i in range(write)]
+    writer = LedgerAppend(names, ack)
+    held: dict[str, set[int]] = {name: set() for name in names}
+    known_lac = dict.fromkeys(names, -1)
+    fenced: set[str] = set()
+    sent = {name: list(range(12)) for name in names}
+    core = LedgerRecovery(LedgerMetadata(1, write, ack, ((0, tuple(names)),)))
+    deaf = {name for name in names if rng.random() < 0.15}
+    found_end: int | None = None
+    for _ in range(400):
+        name = rng.choice(names)
+        match rng.randrange(5):
+            case 0 | 1 if sent[name]:  # an add reaches a bookie, which refuses it once it is fenced
+                entry = sent[name].pop(0)
+                if name not in fenced:
+                    held[name].add(entry)
+                    known_lac[name] = max(known_lac[name], writer.lac)
+                    writer.on_ack(name, entry)
+            case 2 if rng.random() < 0.2 and name not in deaf:
+                fenced.add(name)
+                core.on_fenced(name, known_lac[name])
+            case 3 if core.to_ask() and found_end is None:
+                asked = rng.choice(core.to_ask())
+                if rng.random() < 0.3:
+                    pass  # no answer: nothing is known
+                elif core.next in held[asked]:
+                    through = core.next
+                    while through + 1 in held[asked] and rng.random() < 0.7:
+                        through += 1
+                    core.on_found(through)
+                else:
+                    core.on_absent(asked)
+            case _:
+                pass
+        if core.ended and found_end is None:
+            found_end = core.next - 1
+        if found_end is not None:
+            assert writer.lac <= found_end
+
+
+def test_a_time_out_is_not_absence_and_only_fenced_bookies_are_asked() -> None:
+    core = LedgerRecovery(LedgerMetadata(1, 3, 2, ((0, ("a", "b", "c")),)))
+    core.on_fenced("a", 4)
+    assert not core.fenced and core.to_ask() == [] and core.unfenced() == ["b", "c"]
+    core.on_fenced("b", 6)
+    assert core.fenced and core.next == 7 and core.to_ask() == ["a", "b"]
+    core.on_absent("a")
+    assert not core.ended and core.to_ask() == ["b"]
+    core.on_found(9)
+    assert core.next == 10 and core.to_ask() == ["a", "b"]
+    core.on_absent("a")
+    core.on_absent("b")
+    assert core.ended
+
+
+def test_recovery_starts_at_the_last_fragment() -> None:
+    core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")), (30, ("a", "c")))))
+    assert core.next == 30 and core.ensemble == ("a", "c")

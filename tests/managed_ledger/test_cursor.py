@@ -1,0 +1,82 @@
+"""Cursor against a plain set of acknowledged positions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.positions import Position
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.cursor import Cursor
+from tests.managed_ledger.world import names_of, run_of
+
+
+async def _never(_: Cursor) -> None:
+    raise AssertionError
+
+
+def cursor_of(catalog: Catalog, at: Position = (-1, -1)) -> Cursor:
+    return Cursor("c", catalog, at, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_never)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: int) -> None:
+    rng = random.Random(seed)
+    catalog = Catalog([LedgerInfo(1)])
+    cursor = cursor_of(catalog)
+    positions: list[Position] = []
+    acked: set[Position] = set()
+    for step in range(80):
+        ledger = catalog.ids[-1]
+        match rng.randrange(8):
+            case 0 | 1:
+                count, before = rng.randrange(1, 6), catalog.entries_of(ledger)
+                catalog.grow(count, count)
+                positions += [(ledger, before + i) for i in range(count)]
+            case 2 if rng.random() < 0.4:
+                catalog.close_last(1)
+                catalog.append(LedgerInfo(ledger + rng.randrange(1, 3)))
+            case 3 if positions and rng.random() < 0.4:
+                at = rng.choice([*positions, (ledger, 10**6), (10**6, 0)])
+                cursor.ack_cumulative(at)
+                acked |= {p for p in positions if p <= at}
+            case 4 if positions and rng.random() < 0.2:
+                at = rng.choice([(-1, -1), *positions])
+                cursor.reset(at)
+                acked = {p for p in positions if p <= at}
+            case 5 if rng.random() < 0.3:
+                keep = [i for i, n in enumerate(catalog.ids) if (n, catalog.entries_of(n) - 1) > cursor.mark_delete or i == len(catalog.ids) - 1]
+                gone = catalog.ids[: keep[0]]
+                catalog.drop_first(len(gone))
+                cursor.on_trimmed()
+                positions = [p for p in positions if p[0] not in gone]
+            case 6 if step % 5 == 0:
+                again = cursor_of(catalog)
+                again.restore(cursor.encode())
+                assert (again.mark_delete, again.acked_ranges, again.backlog_entries) == (cursor.mark_delete, cursor.acked_ranges, cursor.backlog_entries)
+                cursor = again
+            case _ if positions:
+                chosen = [*rng.sample(positions, min(len(positions), 4)), (ledger, 10**6), (0, 0), (7777, 1)]
+                cursor.ack(chosen)
+                acked |= set(chosen) & set(positions)
+            case _:
+                pass
+        left = [p for p in positions if p not in acked]
+        assert cursor.backlog_entries == len(left)
+        assert not left or cursor.mark_delete < left[0]
+        assert all(cursor.is_acked(p) == (p in acked) for p in positions)
+        assert cursor.read_position == (left[0] if left else catalog.next(catalog.last))
+
+
+def test_what_is_acknowledged_is_cut_out_of_runs() -> None:
+    catalog = Catalog([LedgerInfo(1), LedgerInfo(2)])
+    catalog.drop_first(1)
+    catalog.grow(10, 10)
+    cursor = cursor_of(catalog)
+    runs = [(2, 0, run_of("0", "1", "2", "3", "4")), (2, 5, run_of("5", "6", "7", "8", "9"))]
+    assert [r[2] is s[2] for r, s in zip(cursor.unacked_runs(runs), runs, strict=True)] == [True, True]
+    cursor.ack_ranges([(2, 0, 1), (2, 4, 5), (2, 9, 9)])
+    assert [(first, names_of(run)) for _, first, run in cursor.unacked_runs(runs)] == [(2, ["2", "3"]), (6, ["6", "7", "8"])]
+    assert cursor.acked_ranges == [(2, 4, 5), (2, 9, 9)]
