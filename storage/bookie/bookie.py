@@ -22,6 +22,7 @@ from heliograph.wire.bookie import FRAME_BYTES_MAX, HEAD, Code, Kind
 from heliograph.wire.run import peek_block, verify_block
 from storage.bookie import entry_log
 from storage.bookie.checkpoint import Checkpoint, claim, load_checkpoint, save_checkpoint
+from storage.bookie.dead import DeadLedgers
 from storage.bookie.entry_log import EntryLog, LedgerMark
 from storage.bookie.journal import Journal, Replay, is_full
 from storage.bookie.journal import replay as replay_journal
@@ -117,7 +118,7 @@ class Bookie:
         self._last: dict[int, int] = {}  # every ledger held -> last entry, -1: only a fence
         self._lac: dict[int, int] = {}
         self._fenced: dict[int, None] = {}
-        self._deleted: dict[int, list[int]] = {}  # ledger -> logs that still hold blocks of it
+        self._dead = DeadLedgers()  # deleted, for ever
         self._active = Generation()
         self._flushing: Generation | None = None
         self._flush_failed = False
@@ -172,7 +173,7 @@ class Bookie:
         )
 
     def _load_logs(self) -> None:
-        self._deleted = {ledger: [] for ledger in self._point.deleted}
+        self._dead = DeadLedgers(self._point.dead)
         present = set(self._ledger_disk.names())
         if not self._point.start and any(name.startswith("log-") for name in present):
             self.limbo = self.limbo or "the checkpoint is gone"
@@ -299,7 +300,7 @@ class Bookie:
             return False
         refusal = self._refusal()
         if refusal is None:
-            if ledger in self._deleted:
+            if ledger in self._dead:
                 refusal = Code.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
             elif not recovery and ledger in self._fenced:
                 refusal = Code.FENCED, f"ledger {ledger} is fenced: another writer took it over"
@@ -365,17 +366,17 @@ class Bookie:
         """Carries out a fence or a deletion in memory; returns (last entry, LAC) as they are now."""
         self._active.size_bytes += _CONTROL_BYTES
         if kind == Kind.FENCE:
-            if ledger not in self._deleted:
+            if ledger not in self._dead:
                 self._fenced[ledger] = None
                 self._last.setdefault(ledger, -1)
                 self._active.touched[ledger] = None
             return self._last.get(ledger, -1), self._lac.get(ledger, -1)
+        self._dead.add(ledger)
         if self._last.pop(ledger, None) is not None:
             self._active.drop(ledger)
-            self._deleted[ledger] = numbers = self._logs_of.pop(ledger, [])
             self._lac.pop(ledger, None)
             self._fenced.pop(ledger, None)
-            for number in numbers:
+            for number in self._logs_of.pop(ledger, ()):
                 self._live[number] -= 1
         return -1, -1
 
@@ -448,7 +449,7 @@ class Bookie:
             size, _, kind, count, ledger, entry, value, _ = HEAD.unpack_from(frames, at)
             if kind in (Kind.FENCE, Kind.DELETE):
                 self._change(kind, ledger)
-            elif ledger not in self._deleted:
+            elif ledger not in self._dead:
                 self._store(ledger, entry, count, value, frames[at + HEAD.size : at + size])
             at += size
 
@@ -522,13 +523,12 @@ class Bookie:
         point, disk = self._point, self._ledger_disk
         gone = [log for number, log in self._logs.items() if not self._live[number]]
         left = [number for number in self._logs if self._live[number]]
-        deleted = tuple(ledger for ledger, numbers in self._deleted.items() if any(self._live.get(number) for number in numbers))
         new = replace(
             point,
             flushed_through=through,
             next_log=point.next_log + 1,
             logs=(*left, point.next_log) if marks else tuple(left),
-            deleted=deleted,
+            dead=self._dead.ranges(),
             forks=tuple(fork for fork in point.forks if fork[2] > through),
         )
 
@@ -558,9 +558,6 @@ class Bookie:
         if log is not None:
             self._install(log)
         self._flushing, self._write_log = None, _nothing
-        for ledger, numbers in list(self._deleted.items()):
-            if not any(number in self._logs for number in numbers):
-                del self._deleted[ledger]
         assert self._journal is not None
         self._journal.recycle(point.flushed_through)
         self.commit()
@@ -571,8 +568,7 @@ class Bookie:
         self._logs[log.number] = log
         live = 0
         for group, ledger in enumerate(log.ledgers):
-            if ledger in self._deleted:
-                self._deleted[ledger].append(log.number)
+            if ledger in self._dead:
                 continue
             live += 1
             self._logs_of.setdefault(ledger, []).append(log.number)

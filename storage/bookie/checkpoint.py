@@ -31,8 +31,8 @@ class Checkpoint:
     start: int = 0
     next_log: int = 0
     logs: tuple[int, ...] = ()
-    deleted: tuple[int, ...] = ()
-    """Deleted ledgers of which some log still holds blocks."""
+    dead: tuple[tuple[int, int], ...] = ()
+    """Ranges of deleted ledgers: first and last id, both included."""
     forks: tuple[Fork, ...] = field(default=())
 
 
@@ -41,13 +41,13 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
     fields = _read(disk, _CHECKPOINT)
     if fields is None:
         return Checkpoint()
-    through, start, next_log, logs, deleted, forks = fields
-    return Checkpoint(through, start, next_log, tuple(logs), tuple(deleted), tuple((a, b, c) for a, b, c in forks))
+    through, start, next_log, logs, dead, forks = fields
+    return Checkpoint(through, start, next_log, tuple(logs), tuple((a, b) for a, b in dead), tuple((a, b, c) for a, b, c in forks))
 
 
 def save_checkpoint(disk: Disk, point: Checkpoint) -> None:
     """Blocking; durable when it returns. Raises OSError."""
-    _write(disk, _CHECKPOINT, [point.flushed_through, point.start, point.next_log, point.logs, point.deleted, point.forks])
+    _write(disk, _CHECKPOINT, [point.flushed_through, point.start, point.next_log, point.logs, point.dead, point.forks])
 
 
 def claim(disks: Sequence[tuple[str, Disk]], instance: str, bookie: str, rng: Rng) -> int:

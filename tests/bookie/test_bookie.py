@@ -214,6 +214,29 @@ def test_deleted_is_gone_and_its_logs_go_too() -> None:
     scenario(body)
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_deleted_ledger_takes_no_adds_for_ever(held: bool) -> None:
+    """A paused writer wakes up long after its ledger was recovered, closed, and deleted: nobody may take what it adds for a new ledger."""
+
+    async def body(box: Box) -> None:
+        if held:
+            send(box.bookie, box.peer, add(7, 0, 3))
+            await asyncio.sleep(0.1)
+        assert (await box.ask(Kind.DELETE, 7))[0] == Code.OK
+        for ledger in (8, 9):  # logs that hold others come and go
+            send(box.bookie, box.peer, add(ledger, 0, 3))
+            await asyncio.sleep(0.1)
+            await box.flushed()
+        for _ in range(2):
+            box.peer.losses.clear()
+            send(box.bookie, box.peer, add(7, 3, 2))
+            await asyncio.sleep(0.1)
+            assert box.peer.losses == {7: Code.NO_SUCH_LEDGER}
+            box.restart()
+
+    scenario(body)
+
+
 def test_a_failed_sync_is_final() -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 1))
