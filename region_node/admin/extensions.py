@@ -1,0 +1,131 @@
+"""Our own paths, below /heliograph/v1: the state of a region and its links, and a topic's local copy for Spark.
+
+Is: what Pulsar's interface has no place for. Isn't: anything a Pulsar client needs.
+A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.run` blocks, cut to the range, one behind another.
+Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.blocks` reads both.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from heliograph.model.coordinates import Vector
+from heliograph.model.errors import HeliographError
+from heliograph.model.names import bundle_range
+from heliograph.model.positions import Position
+from heliograph.wire.run import encode_block
+from region_node.admin.context import Admin, Malformed, flag
+
+if TYPE_CHECKING:
+    from storage.managed_ledger.managed_ledger import ManagedLedger
+
+log = logging.getLogger(__name__)
+
+_READ_ENTRIES_MAX = 2048
+_READ_BYTES_MAX = 4 << 20
+
+
+async def status(admin: Admin, request: web.Request) -> Any:
+    """This broker's links; with `all=true` those of every broker of the region."""
+    links = [asdict(link) for link in admin.links.stats()]
+    if flag(request, "all"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                links += (await admin.call(record, "GET", "/heliograph/v1/status"))["links"]
+    return {
+        "region": admin.region,
+        "version": admin.version,
+        "broker": admin.ownership.record.broker,
+        "brokers": [{"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid} for r in admin.ownership.brokers()],
+        "bundles": [_bundle(admin, namespace, index) for namespace, index in admin.ownership.owned()],
+        "topics": len(admin.topics.loaded),
+        "links": links,
+    }
+
+
+def _bundle(admin: Admin, namespace: str, index: int) -> str:
+    policies = admin.view.namespace(namespace)
+    return f"{namespace}/{bundle_range(index, policies.bundles)}" if policies is not None else namespace
+
+
+async def config_status(admin: Admin, request: web.Request) -> Any:
+    return {"region": admin.region, "stale_s": admin.view.stale_s(), **await admin.config_status()}
+
+
+async def snapshot(admin: Admin, request: web.Request) -> Any:
+    """The open ledger is counted up to the last confirmed entry."""
+    log = await admin.log(admin.topic(request))
+    ledger = log.ledger
+    last = ledger.last_confirmed
+    rows = [{"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes} for info in ledger.ledgers() if info.ledger <= last[0]]
+    if rows and rows[-1]["ledger"] == last[0]:
+        rows[-1]["entries"] = last[1] + 1
+    return {
+        "topic": log.topic,
+        "ledgers": [row for row in rows if row["entries"]],
+        "last_confirmed": list(last),
+        "origin": list(log.origin),
+        "regions": {str(region.number): region.name for region in admin.view.regions()},
+    }
+
+
+async def blocks(admin: Admin, request: web.Request) -> Any:
+    """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed yet, or by a broken answer."""
+    ledger = await admin.ledger(admin.topic(request))
+    at, last = _position(request, "first"), _position(request, "last")
+    answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    await answer.prepare(request)
+    try:
+        await _write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
+    except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
+        log.warning("admin.blocks_broken", extra={"topic": ledger.topic, "error": str(error)})
+        if request.transport is not None:
+            request.transport.abort()
+        return answer
+    await answer.write_eof()
+    return answer
+
+
+async def _write_blocks(answer: web.StreamResponse, ledger: ManagedLedger, at: Position, last: Position) -> None:
+    while at <= last:
+        runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
+        for number, first, run in runs:
+            if (number, first) > last:
+                return
+            kept = run.cut(0, min(run.count, last[1] - first + 1)) if number == last[0] else run
+            await answer.write(b"".join(encode_block(kept, number, first)))
+        if not runs:
+            return
+        at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+
+
+async def vector(admin: Admin, request: web.Request) -> Any:
+    log = await admin.log(admin.topic(request))
+    return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
+
+
+def _vector(found: Vector) -> list[dict[str, Any]]:
+    """Origin by origin: the durable prefix, and the ranges (after, through] that are missing below it."""
+    return [{"origin": list(o), "prefix": list(found.prefix(o)), "missing": [[list(a), list(b)] for a, b in found.missing(o)]} for o in found]
+
+
+def _position(request: web.Request, name: str) -> Position:
+    ledger, _, entry = request.query.get(name, "").partition(":")
+    try:
+        return int(ledger), int(entry)
+    except ValueError as error:
+        raise Malformed(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
+
+
+_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", "/heliograph/v1/status", status),
+    ("GET", "/heliograph/v1/config/status", config_status),
+    ("GET", f"{_TOPIC}/snapshot", snapshot),
+    ("GET", f"{_TOPIC}/blocks", blocks),
+    ("GET", f"{_TOPIC}/vector", vector),
+)

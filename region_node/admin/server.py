@@ -1,0 +1,116 @@
+"""AdminServer: HTTP listening, the route table, and what an error is called in HTTP.
+
+Is: the shell around the handlers. Isn't: any handler.
+Invariants: every refusal carries {"reason": sentence}; a fault of ours is 500 and logged, nothing else ends.
+Source: docs/protocols/admin.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model import errors
+from region_node.admin import brokers, clusters, extensions, lookup, namespaces, subscriptions, tenants, topics
+from region_node.admin.context import Admin, Elsewhere, Malformed
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Admin, web.Request], Awaitable[Any]]
+Route = tuple[str, str, Handler]
+
+ROUTES: tuple[Route, ...] = (
+    *clusters.ROUTES,
+    *tenants.ROUTES,
+    *namespaces.ROUTES,
+    *brokers.ROUTES,
+    *lookup.ROUTES,
+    *extensions.ROUTES,
+    *subscriptions.ROUTES,
+    *topics.ROUTES,
+)
+"""First match wins within a method: literal paths stand before those that a name could match."""
+
+STATUS: tuple[tuple[type[BaseException], int], ...] = (
+    (Malformed, 400),
+    (errors.Unauthorized, 403),
+    (errors.NotFound, 404),
+    (errors.AlreadyExists, 409),
+    (errors.VersionConflict, 409),
+    (errors.ConsumerBusy, 412),
+    (errors.ProducerBusy, 412),
+    (errors.NotAllowed, 412),
+    (errors.ConfigError, 412),
+    (errors.HeliographError, 503),
+)
+"""The first that fits; what is left is retryable or another broker's to answer."""
+
+_BODY_BYTES_MAX = 1 << 20
+
+
+class AdminServer:
+    """One or more listeners over one application."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_with_reason])
+        for method, path, handler in ROUTES:
+            self._app.router.add_route(method, path, self._wrapped(handler))
+        self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._sites: list[web.TCPSite] = []
+
+    async def start(self, host: str, port: int, *, shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
+        """Listens; may be called for several ports. `shared`: with other processes of this host. Returns the port. Raises OSError."""
+        if self._runner.server is None:
+            await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, reuse_port=shared or None, ssl_context=tls)
+        await site.start()
+        self._sites.append(site)
+        address: tuple[Any, ...] = self._runner.addresses[-1]
+        return int(address[1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+        await self._admin.close()
+
+    def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            try:
+                return _response(await handler(self._admin, request))
+            except Elsewhere as where:
+                return web.Response(status=307, headers={"Location": where.location(request)})
+            except errors.HeliographError as error:
+                return _refusal(next(code for kind, code in STATUS if isinstance(error, kind)), str(error))
+            except web.HTTPException as error:
+                return _refusal(error.status, error.reason)
+            except TimeoutError:
+                return _refusal(503, "no answer in time; try again")
+            except Exception:
+                log.exception("admin.bug", extra={"method": request.method, "path": request.path})
+                return _refusal(500, "an error of the broker; its log says more")
+
+        return handle
+
+
+@web.middleware
+async def _with_reason(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    """What the router refuses (no such path, another method) says why as everything else does."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return _refusal(error.status, error.reason)
+
+
+def _response(value: Any) -> web.StreamResponse:
+    """None is 204; a response as it is; anything else goes out as JSON."""
+    if value is None:
+        return web.Response(status=204)
+    return value if isinstance(value, web.StreamResponse) else web.json_response(value)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)

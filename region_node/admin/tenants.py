@@ -1,0 +1,74 @@
+"""Tenants: list, get, create, update, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.policies import TenantInfo
+from region_node.admin.context import Admin, Malformed, body, flag
+
+
+async def list_all(admin: Admin, request: web.Request) -> Any:
+    return sorted(admin.view.tenants())
+
+
+async def get(admin: Admin, request: web.Request) -> Any:
+    tenant = _existing(admin, request)
+    info = admin.view.tenant(tenant)
+    assert info is not None
+    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions)}
+
+
+async def create(admin: Admin, request: web.Request) -> Any:
+    tenant, info = admin.tenant(request), await _info(admin, request)
+    await admin.config.create_tenant(tenant, info)
+    await admin.seen(lambda: admin.view.tenant(tenant) is not None)
+
+
+async def update(admin: Admin, request: web.Request) -> Any:
+    tenant, info = _existing(admin, request), await _info(admin, request)
+    await admin.config.update_tenant(tenant, info)
+    await admin.seen(lambda: admin.view.tenant(tenant) == info)
+
+
+async def delete(admin: Admin, request: web.Request) -> Any:
+    tenant = _existing(admin, request)
+    namespaces = admin.view.namespaces(tenant)
+    if namespaces and not flag(request, "force"):
+        raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
+    if namespaces:
+        raise NotAllowed("delete the tenant's namespaces first: this version does not delete them with the tenant")
+    await admin.config.delete_tenant(tenant)
+    await admin.seen(lambda: admin.view.tenant(tenant) is None)
+
+
+def _existing(admin: Admin, request: web.Request) -> str:
+    tenant = admin.tenant(request)
+    if admin.view.tenant(tenant) is None:
+        raise NotFound(f"Tenant {tenant} does not exist")
+    return tenant
+
+
+async def _info(admin: Admin, request: web.Request) -> TenantInfo:
+    given = await body(request) or {}
+    if not isinstance(given, dict):
+        raise Malformed('expected TenantInfo in the body, such as {"adminRoles": [], "allowedClusters": ["us"]}')
+    roles, regions = given.get("adminRoles") or [], given.get("allowedClusters") or []
+    if not all(isinstance(item, str) for item in (*roles, *regions)):
+        raise Malformed("adminRoles and allowedClusters must be lists of names")
+    unknown = [name for name in regions if admin.view.region(name) is None]
+    if unknown:
+        raise NotAllowed(f"Clusters do not exist: {', '.join(unknown)}")
+    return TenantInfo(admin_roles=tuple(roles), allowed_regions=tuple(regions))
+
+
+ROUTES = (
+    ("GET", "/admin/v2/tenants", list_all),
+    ("GET", "/admin/v2/tenants/{tenant}", get),
+    ("PUT", "/admin/v2/tenants/{tenant}", create),
+    ("POST", "/admin/v2/tenants/{tenant}", update),
+    ("DELETE", "/admin/v2/tenants/{tenant}", delete),
+)

@@ -1,0 +1,229 @@
+"""BrokerRole: a broker, from its connections to its listeners.
+
+Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a decision of any of them.
+Invariants: a client is answered only once everything behind it is there; a drain comes before anything is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from heliograph import __version__
+from heliograph.model.errors import MetadataUnavailable
+from heliograph.runtime.disk import Buffer
+from region_node.runtime import Runtime, closing, for_ever, meta_client, replicator_tls
+from region_node.settings import ProcessSettings
+from region_node.tls import client_context, server_context
+
+if TYPE_CHECKING:
+    from global_config.view import ConfigView
+    from heliograph.model.policies import RegionInfo
+    from heliograph.raft.client import MetaClient
+    from region_node.ownership.records import BrokerRecord
+    from region_node.ownership.service import Ownership
+    from region_node.pulsar.listener import LookupAnswer, PulsarListener
+    from region_node.topics.service import TopicService
+    from replicator.log import ReplicatedLog
+    from replicator.manager import LinkManager
+
+
+class PulsarLookup:
+    """Ownership, as the Pulsar listener asks it."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
+        from region_node.pulsar.listener import LookupAnswer
+
+        found = await self._ownership.lookup(topic, listener, authoritative)
+        return LookupAnswer(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
+
+    async def partitions(self, topic: str, create: bool) -> int:
+        return await self._ownership.partitions(topic, create)
+
+
+class BrokerRole:
+    """Topics, links, and ownership of bundles, with their faces: Pulsar listeners and the admin interface."""
+
+    def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
+        self.settings, self._runtime = settings, runtime
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+        self.view: ConfigView
+        self.meta: MetaClient
+        self.config: MetaClient
+        self.links: LinkManager
+        self.topics: TopicService
+        self.ownership: Ownership
+        self.listener: PulsarListener
+
+    async def start(self) -> dict[str, int]:
+        await self._connect()
+        await self._build_topics()
+        ports = await self._listen()
+        await self._open_admin(ports)
+        await self.ownership.start(self._record(ports))
+        return ports
+
+    async def stop(self) -> None:
+        """Drains first, then ends what was started, the newest first."""
+        while self._stops:
+            await self._stops.pop()()
+
+    async def failed(self) -> None:
+        await for_ever()
+
+    # -- start, in this order -----------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        from global_config.view import ConfigView
+
+        self.meta = meta_client(self.settings.meta, self._runtime)
+        self._stops.append(closing(self.meta.close))
+        self.config = meta_client(self.settings.config, self._runtime)
+        self._stops.append(closing(self.config.close))
+        self.view = ConfigView(self.config)
+        await self.view.ready()
+
+    async def _build_topics(self) -> None:
+        from region_node.ownership.service import Ownership
+        from region_node.topics.service import TopicService, TopicSettings
+        from replicator.manager import LinkManager, LinkSettings
+        from storage.ledger.bookie_client import BookieClient
+        from storage.ledger.context import LedgerSettings
+        from storage.ledger.pool import BookiePool
+        from storage.managed_ledger.cache import EntryCache
+        from storage.managed_ledger.factory import ManagedLedgerFactory
+        from storage.managed_ledger.settings import ManagedLedgerSettings
+
+        clock, rng, own = self._runtime.clock, self._runtime.rng, self.settings.broker
+        pool = BookiePool(self.meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng), rng)
+        self._stops.append(closing(pool.close))
+        await pool.ready()
+        factory = ManagedLedgerFactory(
+            self.meta,
+            pool,
+            EntryCache(own.cache_mb << 20),
+            self._runtime.of(ManagedLedgerSettings),
+            clock,
+            rng,
+            ledger_settings=self._runtime.of(LedgerSettings),
+        )
+        self._stops.append(factory.close)
+        self.links = LinkManager(
+            region=self.settings.region,
+            view=self.view,
+            connect=replicator_tls(self.settings.tls, client_context),
+            clock=clock,
+            rng=rng,
+            settings=self._runtime.of(LinkSettings),
+        )
+        self._stops.append(self.links.close)
+        self.topics = TopicService(
+            region=self._region,
+            factory=factory,
+            view=self.view,
+            links=self.links,
+            meta=self.meta,
+            owns=lambda topic: self.ownership.owns(topic),
+            clock=clock,
+            rng=rng,
+            settings=self._runtime.of(TopicSettings),
+        )
+        self._stops.append(self.topics.close)
+        self.ownership = Ownership(
+            region=self.settings.region,
+            broker=self.settings.node_id,
+            meta=self.meta,
+            view=self.view,
+            host=self.topics,
+            clock=clock,
+            rng=rng,
+            settings=own.ownership,
+        )
+        self._stops.append(self.ownership.stop)
+
+    async def _listen(self) -> dict[str, int]:
+        from region_node.pulsar.listener import PulsarListener
+        from replicator.receiver import LinkReceiver, ReceiverSettings
+
+        own, bind = self.settings.broker, self.settings.bind
+
+        async def open_log(topic: str, source_region: str) -> ReplicatedLog:
+            loaded = await self.topics.get(topic, create=True)
+            return cast("ReplicatedLog", loaded.log)
+
+        def receive(write: Callable[[Sequence[Buffer]], None]) -> LinkReceiver:
+            return LinkReceiver(
+                write,
+                open_log,
+                self._runtime.clock,
+                region=self.settings.region,
+                region_number=self._region_number,
+                settings=self._runtime.of(ReceiverSettings),
+            )
+
+        self.listener = PulsarListener(
+            topics=self.topics, lookup=PulsarLookup(self.ownership), link_receivers=receive, clock=self._runtime.clock, rng=self._runtime.rng
+        )
+        self._stops.append(self.listener.close)
+        ports = {"pulsar": await self.listener.start(bind, own.port)}
+        if own.shared_port:
+            ports["shared"] = await self.listener.start(bind, own.shared_port, reuse_port=True)
+        if own.link_port or self.settings.tls is not None:
+            tls = replicator_tls(self.settings.tls, server_context)
+            ports["link"] = await self.listener.start(bind, own.link_port, ssl=tls, link=True)
+        return ports
+
+    async def _open_admin(self, ports: dict[str, int]) -> None:
+        self._stops.append(self._drain)
+        own, bind = self.settings.broker, self.settings.bind
+        if own.admin_port < 0:
+            return
+        from global_config.admin import ConfigAdmin
+        from region_node.admin.context import Admin
+        from region_node.admin.server import AdminServer
+
+        admin = Admin(
+            region=self.settings.region,
+            ownership=self.ownership,
+            topics=self.topics,
+            links=self.links,
+            view=self.view,
+            config=ConfigAdmin(self.config),
+            clock=self._runtime.clock,
+            version=__version__,
+            config_status=self.config.status,
+        )
+        server = AdminServer(admin)
+        self._stops.insert(-1, server.stop)
+        ports["admin"] = await server.start(bind, own.admin_port)
+        if own.shared_admin_port:
+            ports["shared_admin"] = await server.start(bind, own.shared_admin_port, shared=True)
+
+    async def _drain(self) -> None:
+        await self.ownership.drain(self.settings.broker.drain_timeout_s)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    def _region(self) -> RegionInfo:
+        found = self.view.region(self.settings.region)
+        if found is None:
+            raise MetadataUnavailable(f"region {self.settings.region} is not in the global configuration yet: create it as a cluster first")
+        return found
+
+    def _region_number(self, name: str) -> int | None:
+        found = self.view.region(name)
+        return None if found is None else found.number
+
+    def _record(self, ports: dict[str, int]) -> BrokerRecord:
+        from region_node.ownership.records import LINK_LISTENER, BrokerRecord
+
+        host = self.settings.broker.advertised_host or self.settings.bind
+        listeners = {"": f"pulsar://{host}:{ports['pulsar']}"}
+        if "link" in ports:
+            listeners[LINK_LISTENER] = f"{'pulsar' if self.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
+        listeners.update(self.settings.broker.listeners)
+        admin_url = f"http://{host}:{ports['admin']}" if "admin" in ports else ""
+        return BrokerRecord(self.settings.node_id, listeners, admin_url, self._runtime.pid)

@@ -1,0 +1,330 @@
+"""OwnershipCore: says which bundles this broker owns, wants, and gives up.
+
+Is: the decisions of one broker, from what it sees of the local metadata (live brokers, owner keys, its own lease, namespaces).
+Isn't: I/O, time-outs of calls, or safety of the data: a lease decides who tries, fencing of the ledger decides who wins.
+Invariants:
+- a bundle is OWNED only at the version that this broker's own compare-and-set wrote, under its present lease;
+- a bundle that is being closed is not taken again before its topics are closed;
+- a lost lease, or an owner key that another wrote later, closes the bundle without touching the key;
+- a draining broker takes nothing.
+Source: docs/protocols/ownership.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import Rng
+from region_node.ownership.records import BrokerRecord, OwnerRecord
+
+Bundle = tuple[str, int]
+"""(namespace, index of the hash range)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipSettings:
+    lease_ttl_ms: int = 3000
+    lease_grace_s: float = 30.0
+    """How long loaded topics are served while the local metadata does not answer at all. A lease that is said to be lost ends them at once."""
+    takeover_delay_s: float = 0.2
+    """A vanished owner is followed after a random time up to this, so that not all brokers try at once."""
+    hand_over_s: float = 0.5
+    """A broker that gave a bundle up leaves it to others for so long."""
+    lookup_timeout_s: float = 5.0
+    unload_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 100 <= self.lease_ttl_ms <= 60_000:
+            raise ConfigError(f"lease_ttl_ms must be 100 to 60000, not {self.lease_ttl_ms}")
+        for name in ("lease_grace_s", "takeover_delay_s", "hand_over_s", "lookup_timeout_s", "unload_timeout_s"):
+            if not 0 <= getattr(self, name) <= 600:
+                raise ConfigError(f"{name} must be 0 to 600, not {getattr(self, name)}")
+
+
+class Holding(Enum):
+    ACQUIRING = "acquiring"
+    OWNED = "owned"
+    CLOSING = "closing"
+
+
+@dataclass(slots=True)
+class _Held:
+    state: Holding
+    version: int = -1
+
+
+# -- actions, to be carried out in the given order ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Write the owner key where it is absent, under `lease`; then `on_acquired` or `on_refused`."""
+
+    bundle: Bundle
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The bundle is ours: load what must run without clients."""
+
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the bundle's topics, then delete the owner key at `version` (-1: leave it alone), then `on_closed`."""
+
+    bundle: Bundle
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the owner key at `version`: an earlier life of this broker left it."""
+
+    bundle: Bundle
+    version: int
+
+
+Action = Acquire | Load | Close | Forget
+
+
+# -- what a lookup finds ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This broker owns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """`redirect`: that broker does not own it yet, but shall take it when asked."""
+
+    broker: BrokerRecord
+    redirect: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Nobody answers for it at this moment; ask again after the next event."""
+
+    reason: str
+
+
+Found = Here | There | Moving
+
+
+class OwnershipCore:
+    """One broker's view; `now` is monotonic seconds."""
+
+    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings) -> None:
+        self.broker, self.settings = broker, settings
+        self.lease = 0
+        self.draining = False
+        self.brokers: dict[str, BrokerRecord] = {}
+        self.held: dict[Bundle, _Held] = {}
+        self._rng = rng
+        self._owners: dict[Bundle, OwnerRecord] = {}
+        self._seen: dict[Bundle, int] = {}
+        self._served: dict[str, tuple[int, bool]] = {}
+        self._claims: dict[Bundle, float] = {}
+        self._given_up: dict[Bundle, None] = {}
+        """Until its claim comes due, a lookup here sends others for it."""
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def on_lease(self, lease: int, now: float) -> list[Action]:
+        """A new lease; keys that earlier lives of this broker left are cleared away, standing bundles claimed."""
+        self.lease = lease
+        for namespace, (bundles, standing) in sorted(self._served.items()):
+            if standing:
+                self._claim_vacant(namespace, bundles, now)
+        stale = [b for b, o in sorted(self._owners.items()) if o.broker == self.broker and o.lease != lease and b not in self.held]
+        return [Forget(bundle, self._seen[bundle]) for bundle in stale]
+
+    def on_lease_lost(self) -> list[Action]:
+        """All keys under the lease are gone: whoever is quicker owns them. Bundles are closed, not released."""
+        self.lease = 0
+        return [action for bundle in sorted(self.held) for action in self._close(bundle, release=False)]
+
+    def on_broker(self, broker: str, record: BrokerRecord | None) -> None:
+        if record is None:
+            self.brokers.pop(broker, None)
+        else:
+            self.brokers[broker] = record
+
+    def on_namespace(self, namespace: str, bundles: int, standing: bool, now: float) -> list[Action]:
+        """`bundles`: 0 where it is not served here (any more). `standing`: its bundles are owned at all times, for links that run without clients."""
+        if not bundles:
+            self._served.pop(namespace, None)
+            for bundle in [b for b in self._claims if b[0] == namespace]:
+                del self._claims[bundle]
+            return [action for bundle in sorted(self.held) if bundle[0] == namespace for action in self._close(bundle, release=True)]
+        before = self._served.get(namespace, (0, False))
+        self._served[namespace] = (bundles, standing)
+        if not standing:
+            return []
+        self._claim_vacant(namespace, bundles, now)
+        return [] if before[1] else [Load(bundle) for bundle in sorted(self.held) if bundle[0] == namespace and self.owns(bundle)]
+
+    def on_owner(self, bundle: Bundle, owner: OwnerRecord | None, version: int, now: float) -> list[Action]:
+        """The owner key as the metadata shows it; `version` of a deletion is not below that of the deleted value."""
+        seen = self._seen.get(bundle, -1)
+        if version < seen or (version == seen and owner is not None):
+            return []
+        self._seen[bundle] = version
+        held = self.held.get(bundle)
+        if owner is None:
+            self._owners.pop(bundle, None)
+            if held is not None and held.state is Holding.OWNED:
+                return self._close(bundle, release=False)
+            if held is None:
+                self._claim(bundle, now, 0.0)
+            return []
+        self._owners[bundle] = owner
+        self._claims.pop(bundle, None)
+        self._given_up.pop(bundle, None)
+        if owner.broker == self.broker and owner.lease == self.lease and self.lease:
+            if held is None and self.draining:
+                return [Forget(bundle, version)]
+            return self.on_acquired(bundle, version, owner.lease, now) if held is None or held.state is Holding.ACQUIRING else []
+        if held is not None and held.state is Holding.OWNED:
+            return self._close(bundle, release=False)
+        if owner.broker == self.broker and held is None and self.lease:
+            return [Forget(bundle, version)]
+        return []
+
+    def on_acquired(self, bundle: Bundle, version: int, lease: int, now: float) -> list[Action]:
+        """Our compare-and-set wrote the key under `lease`. Meanwhile that may have been lost, or another broker have followed us."""
+        held = self.held.get(bundle)
+        if lease != self.lease or (held is not None and held.state is not Holding.ACQUIRING):
+            return []
+        if version < self._seen.get(bundle, -1):
+            self.held.pop(bundle, None)
+            if bundle not in self._owners:
+                self._claim(bundle, now, 0.0)
+            return []
+        self._seen[bundle] = version
+        self._owners[bundle] = OwnerRecord(self.broker, lease)
+        self._claims.pop(bundle, None)
+        self.held[bundle] = _Held(Holding.OWNED, version)
+        return self._close(bundle, release=True) if self.draining or bundle[0] not in self._served else [Load(bundle)]
+
+    def on_refused(self, bundle: Bundle, now: float) -> None:
+        """The compare-and-set did not write the key. The owner, where there is one, comes by `on_owner`."""
+        held = self.held.get(bundle)
+        if held is not None and held.state is Holding.ACQUIRING:
+            del self.held[bundle]
+            if bundle not in self._owners and self._served.get(bundle[0], (0, False))[1]:
+                self._claim(bundle, now, self.settings.hand_over_s)
+
+    def on_closed(self, bundle: Bundle, released: bool, now: float) -> list[Action]:
+        """The bundle's topics are closed. `released`: its key is deleted; else it went with the lease, or will, or is another's."""
+        held = self.held.get(bundle)
+        if held is None or held.state is not Holding.CLOSING:
+            return []
+        del self.held[bundle]
+        owner = self._owners.get(bundle)
+        if released and owner is not None and self._seen[bundle] == held.version:
+            del self._owners[bundle]
+        elif owner is not None and owner.broker == self.broker and self.lease:
+            return [Forget(bundle, self._seen[bundle])]
+        if bundle not in self._owners:
+            self._claim(bundle, now, self.settings.hand_over_s)
+            self._given_up[bundle] = None
+        return []
+
+    def on_time(self, now: float) -> list[Action]:
+        """Takes what is still vacant when its moment has come."""
+        if not self.lease or self.draining:
+            return []
+        due = sorted(bundle for bundle, at in self._claims.items() if at <= now)
+        for bundle in due:
+            del self._claims[bundle]
+            self._given_up.pop(bundle, None)
+        return [action for bundle in due if bundle not in self._owners for action in self.take(bundle)]
+
+    def next_deadline(self) -> float | None:
+        """When `on_time` has something to do; None: after some other event."""
+        return min(self._claims.values(), default=None) if self.lease and not self.draining else None
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def take(self, bundle: Bundle) -> list[Action]:
+        """Begins to acquire a bundle, where that is possible."""
+        if not self.lease or self.draining or bundle in self.held:
+            return []
+        self.held[bundle] = _Held(Holding.ACQUIRING)
+        return [Acquire(bundle, self.lease)]
+
+    def release(self, bundle: Bundle) -> list[Action]:
+        """Gives an owned bundle up, for others to take."""
+        return self._close(bundle, release=True)
+
+    def drain(self) -> list[Action]:
+        """Gives everything up and takes nothing any more."""
+        self.draining = True
+        self._claims.clear()
+        return [action for bundle in sorted(self.held) for action in self._close(bundle, release=True)]
+
+    def owns(self, bundle: Bundle) -> bool:
+        held = self.held.get(bundle)
+        return held is not None and held.state is Holding.OWNED
+
+    def owner(self, bundle: Bundle) -> BrokerRecord | None:
+        """Another live broker that owns it, as far as is known."""
+        owner = self._owners.get(bundle)
+        return None if owner is None or owner.broker == self.broker else self.brokers.get(owner.broker)
+
+    def find(self, bundle: Bundle, authoritative: bool) -> tuple[Found, list[Action]]:
+        """Who answers for a bundle. `authoritative`: another broker has chosen this one, which shall not choose again."""
+        held = self.held.get(bundle)
+        if held is not None:
+            return (Here() if held.state is Holding.OWNED else Moving("is being unloaded" if held.state is Holding.CLOSING else "is being acquired")), []
+        owner = self._owners.get(bundle)
+        if owner is not None:
+            if owner == OwnerRecord(self.broker, self.lease) and not self.draining:  # given up, but the key could not be deleted
+                self.held[bundle] = _Held(Holding.OWNED, self._seen[bundle])
+                return Here(), [Load(bundle)]
+            record = self.brokers.get(owner.broker)
+            if owner.broker == self.broker or record is None:
+                return Moving("has just lost its owner"), []
+            return There(record, redirect=False), []
+        candidates = sorted(b for b in self.brokers if b != self.broker)
+        if self.lease and not self.draining and bundle not in self._given_up:
+            candidates = [] if bundle in self._claims else sorted([*candidates, self.broker])
+        if authoritative and self.lease and not self.draining:
+            candidates = []
+        if candidates and (chosen := self._rng.choice(candidates)) != self.broker:
+            return There(self.brokers[chosen], redirect=True), []
+        return Moving("is being acquired"), self.take(bundle)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _claim_vacant(self, namespace: str, bundles: int, now: float) -> None:
+        for index in range(bundles):
+            bundle = (namespace, index)
+            if bundle not in self._owners and bundle not in self.held and bundle not in self._claims:
+                self._claim(bundle, now, 0.0)
+
+    def _claim(self, bundle: Bundle, now: float, head_start_s: float) -> None:
+        """Plans to take a vacant bundle; a later plan wins, so that a broker that gave it up stays behind."""
+        bundles, _ = self._served.get(bundle[0], (0, False))
+        if bundle[1] < bundles and not self.draining:
+            at = now + head_start_s + self._rng.uniform(0, self.settings.takeover_delay_s)
+            self._claims[bundle] = max(at, self._claims.get(bundle, at))
+
+    def _close(self, bundle: Bundle, *, release: bool) -> list[Action]:
+        held = self.held.get(bundle)
+        if held is None or held.state is Holding.CLOSING:
+            return []
+        if held.state is Holding.ACQUIRING:  # its answer is still to come, and finds no lease or a draining broker
+            if not release:
+                del self.held[bundle]
+            return []
+        held.state = Holding.CLOSING
+        return [Close(bundle, held.version if release else -1)]

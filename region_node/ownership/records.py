@@ -1,0 +1,71 @@
+"""What brokers write about themselves and their bundles in the region's local metadata.
+
+Is: the two values and their encoding (msgpack maps with a format number). Isn't: who writes them, and when.
+Keys: /brokers/{broker} -> BrokerRecord, /owners/{namespace}/{bundle} -> OwnerRecord; both hang on the broker's lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from heliograph.model.errors import CorruptData
+
+FORMAT = 1
+LINK_LISTENER = "link"
+"""Listener name of links in general; `link-<source region>` falls back to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A live broker. `listeners`: name -> URL, "" is the plain one; `pulsar+ssl://` marks TLS."""
+
+    broker: str
+    listeners: dict[str, str] = field(default_factory=dict)
+    admin_url: str = ""
+    pid: int = 0
+
+    def url(self, listener: str) -> str | None:
+        """The address under that listener name, or None where this broker has no such listener."""
+        if listener in self.listeners:
+            return self.listeners[listener]
+        return self.listeners.get(LINK_LISTENER) if listener.startswith(f"{LINK_LISTENER}-") else None
+
+    def encode(self) -> bytes:
+        fields = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid}
+        packed: bytes = msgpack.packb(fields)
+        return packed
+
+    @classmethod
+    def decode(cls, broker: str, blob: bytes) -> BrokerRecord:
+        fields = _unpack("broker record", blob)
+        return cls(broker, dict(fields.get("listeners", {})), fields.get("admin_url", ""), fields.get("pid", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """The owner of a bundle. `lease` tells this life of the broker from its earlier ones."""
+
+    broker: str
+    lease: int
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb({"format": FORMAT, "broker": self.broker, "lease": self.lease})
+        return packed
+
+    @classmethod
+    def decode(cls, blob: bytes) -> OwnerRecord:
+        fields = _unpack("owner record", blob)
+        return cls(fields["broker"], fields["lease"])
+
+
+def _unpack(kind: str, blob: bytes) -> dict[str, Any]:
+    try:
+        fields = msgpack.unpackb(blob)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise CorruptData(f"{kind}: {error}") from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise CorruptData(f"{kind}: of a format that this version does not know")
+    return fields

@@ -1,0 +1,88 @@
+"""Runtime: what the composition of every role is given, and the small things that all roles do alike.
+
+Is: the machine as a value (clock, chance, disks), the shape of a role, and how a role reaches its metadata. Isn't: any role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.disk import Disk
+from region_node.settings import ProcessSettings, TlsSettings
+
+if TYPE_CHECKING:
+    from global_config.transport import ConfigTransport
+    from heliograph.raft.client import MetaClient
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The machine: all that a simulator replaces, with the event loop. `disk`: path -> that directory, with a thread of its own."""
+
+    clock: Clock
+    rng: Rng
+    disk: Callable[[str], Disk]
+    pid: int = 0
+    """Of this process; 0 in a simulator."""
+    config_transport: Callable[[ProcessSettings], ConfigTransport] | None = None
+    """Between the regions' configuration nodes; None: gRPC."""
+    tuned: Mapping[type, object] = field(default_factory=dict)
+    """Settings of parts that are not in the file, by their class; absent: the part's defaults."""
+
+    def of(self, kind: type[T]) -> T:
+        found = self.tuned.get(kind)
+        return found if isinstance(found, kind) else kind()
+
+
+class Role(Protocol):
+    """What one role of a process can be told. Each method is called once, `stop` also after a start that failed half way."""
+
+    async def start(self) -> dict[str, int]:
+        """Returns the ports that it listens on, by name, once it is ready. Raises ConfigError, OSError."""
+        ...
+
+    async def stop(self) -> None:
+        """Drains, within a bounded time."""
+        ...
+
+    async def failed(self) -> None:
+        """Raises when the role cannot go on; else never ends."""
+        ...
+
+
+async def for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def data_path(settings: ProcessSettings, *parts: str) -> str:
+    return str(PurePosixPath(settings.data_dir, *parts))
+
+
+def meta_client(addresses: Sequence[str], runtime: Runtime) -> MetaClient:
+    from heliograph.raft.client import MetaClient
+
+    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng)
+
+
+def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.SSLContext]) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    if not tls.replicator_cert or not tls.replicator_key:
+        raise ConfigError("tls: replicator_cert and replicator_key are not set; links between regions need both")
+    return make(tls.ca, tls.replicator_cert, tls.replicator_key)
+
+
+def closing(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def stop() -> None:
+        close()
+
+    return stop

@@ -1,0 +1,1 @@
+"""Tests of ownership, settings, composition, and the admin interface."""

@@ -1,0 +1,302 @@
+"""Ownership on virtual time: several brokers over one metadata table; takeover, unload, drain, lost leases, lookups."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Machine, Simulation
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.model.errors import NotAllowed, NotFound, NotOwner
+from heliograph.model.names import bundle_of
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.machine import KvMachine
+from local_meta import keys
+from region_node.ownership.core import OwnershipSettings
+from region_node.ownership.records import BrokerRecord, OwnerRecord
+from region_node.ownership.service import Ownership
+
+NAMESPACE = "public/default"
+TOPICS = [f"persistent://{NAMESPACE}/t{index}" for index in range(20)]
+
+
+class Host:
+    """Stands for the topics of a broker: what was loaded and closed, in order."""
+
+    def __init__(self, world: World, broker: str) -> None:
+        self.world, self.broker = world, broker
+        self.unload_s = 0.0
+
+    async def unload_bundle(self, namespace: str, bundle: int) -> None:
+        await asyncio.sleep(self.unload_s)
+        present = self.world.local.get(keys.owner(namespace, bundle))
+        mine = present is not None and OwnerRecord.decode(present[0]).broker == self.broker
+        self.world.events.append((self.broker, "closed, still owned" if mine else "closed", (namespace, bundle)))
+
+    async def load_replicated(self, namespace: str, bundle: int) -> None:
+        self.world.events.append((self.broker, "loaded", (namespace, bundle)))
+
+
+class World:
+    """One region's metadata, the global configuration, and brokers on machines of their own."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.local, self.config = KvMachine(), KvMachine()
+        self.events: list[tuple[str, str, tuple[str, int]]] = []
+        self.brokers: dict[str, Ownership] = {}
+        self.hosts: dict[str, Host] = {}
+        self.stores: dict[str, EmbeddedStore] = {}
+        self.settings = OwnershipSettings()
+
+    async def start(self, *names: str, regions: tuple[str, ...] = ("us",)) -> None:
+        admin = ConfigAdmin(EmbeddedStore(self.config))
+        for number, region in enumerate(("us", "eu"), 1):
+            await admin.ensure_region(RegionInfo(name=region, number=number))
+        await admin.create_tenant("public", TenantInfo(allowed_regions=("us", "eu")))
+        await admin.create_namespace(NAMESPACE, NamespacePolicies(regions=regions, bundles=4))
+        for name in names:
+            await self.boot(name)
+
+    async def boot(self, name: str) -> None:
+        started = asyncio.get_running_loop().create_future()
+
+        async def main(machine: Machine) -> None:
+            view = ConfigView(EmbeddedStore(self.config))
+            await view.ready()
+            store, host = EmbeddedStore(self.local), Host(self, name)
+            made = Ownership(region="us", broker=name, meta=store, view=view, host=host, clock=machine.clock, rng=machine.rng, settings=self.settings)
+            self.brokers[name], self.hosts[name], self.stores[name] = made, host, store
+            listeners = {"": f"pulsar://{name}:6650", "link": f"pulsar+ssl://{name}:6700", "link-eu": f"pulsar+ssl://proxy-{name}:1"}
+            await made.start(BrokerRecord(name, listeners, f"http://{name}:8080", 1))
+            started.set_result(None)
+
+        self.sim.machine(name).start(main)
+        await started
+
+    async def ask(self, name: str, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
+        return await self.sim.machine(name).ask(call, *args)
+
+    async def lookup(self, name: str, topic: str, listener: str = "", authoritative: bool = False) -> Any:
+        return await self.ask(name, self.brokers[name].lookup, topic, listener, authoritative)
+
+    async def served_by(self, name: str, topic: str) -> str:
+        """The URL where a client that asks `name` ends up."""
+        for _ in range(5):
+            answer = await self.lookup(name, topic)
+            if not answer.redirect:
+                return str(answer.url)
+            name = answer.url.removeprefix("pulsar://").partition(":")[0]
+            answer = await self.lookup(name, topic, authoritative=True)
+            if not answer.redirect:
+                return str(answer.url)
+        raise AssertionError("redirected for ever")
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Looks each 10 ms of virtual time; the run's limit ends it."""
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def owners(self) -> dict[int, str]:
+        return {keys.owner_of(k)[1]: OwnerRecord.decode(v).broker for k, v, _ in self.local.under(keys.OWNERS)}
+
+
+def run(seed: int, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    with Simulation(seed) as sim:
+        sim.run(scenario(World(sim)), limit_s=300)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_broker_names_the_same_owner(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", "b", "c")
+        for topic in TOPICS:
+            urls = [await world.served_by(name, topic) for name in ("a", "b", "c", "a")]
+            assert len(set(urls)) == 1
+            owner = urls[0].removeprefix("pulsar://").partition(":")[0]
+            assert world.brokers[owner].owns(topic)
+        assert set(world.owners()) == {bundle_of(topic, 4) for topic in TOPICS}
+
+    run(seed, scenario)
+
+
+def test_listener_names_are_mapped_and_an_unknown_one_is_refused_by_its_text() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a")
+        assert (await world.lookup("a", TOPICS[0], "link-eu")).url_tls == "pulsar+ssl://proxy-a:1"
+        assert (await world.lookup("a", TOPICS[0], "link-ap")).url_tls == "pulsar+ssl://a:6700"
+        with pytest.raises(NotOwner, match=r"^the broker do not have test listener$"):
+            await world.lookup("a", TOPICS[0], "test")
+
+    run(1, scenario)
+
+
+def test_a_namespace_that_is_not_there_or_not_here_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", regions=("eu",))
+        with pytest.raises(NotFound, match="public/none"):
+            await world.lookup("a", "persistent://public/none/t")
+        with pytest.raises(NotAllowed, match="not served in region us, but in eu"):
+            await world.lookup("a", TOPICS[0])
+        with pytest.raises(NotFound):
+            await world.ask("a", world.brokers["a"].partitions, "persistent://public/none/t", True)
+
+    run(1, scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_killed_broker_is_followed_within_the_lease_and_one_second(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", regions=("us", "eu"))
+        await asyncio.sleep(1)
+        assert set(world.owners().values()) == {"a"}
+        await world.boot("b")
+        await world.boot("c")
+        await asyncio.sleep(5.0 + seed / 10)
+        world.sim.machine("a").kill()
+        killed = world.sim.now()
+        await world.until(lambda: "a" not in world.owners().values() and len(world.owners()) == 4)
+        assert world.sim.now() - killed <= 4.0
+        loaded = {bundle for broker, event, (_, bundle) in world.events if event == "loaded" and broker != "a"}
+        await asyncio.sleep(0.1)
+        assert loaded == {0, 1, 2, 3}
+        for topic in TOPICS:
+            assert await world.served_by("b", topic) == await world.served_by("c", topic)
+
+    run(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_unloaded_bundle_moves_within_a_second_and_is_closed_before_it_is_released(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a")
+        topic = TOPICS[0]
+        assert await world.served_by("a", topic) == "pulsar://a:6650"
+        await world.boot("b")
+        world.hosts["a"].unload_s = 0.3
+        began = world.sim.now()
+        await world.ask("a", world.brokers["a"].unload_bundle, NAMESPACE, bundle_of(topic, 4))
+        assert await world.served_by("a", topic) == "pulsar://b:6650"
+        assert world.sim.now() - began < 0.3 + 1.0
+        assert ("a", "closed, still owned", (NAMESPACE, bundle_of(topic, 4))) in world.events
+        assert not world.brokers["a"].owns(topic)
+
+    run(seed, scenario)
+
+
+def test_a_lone_broker_takes_its_unloaded_bundle_back() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a")
+        await world.served_by("a", TOPICS[0])
+        await world.ask("a", world.brokers["a"].unload_bundle, NAMESPACE, bundle_of(TOPICS[0], 4))
+        assert await world.served_by("a", TOPICS[0]) == "pulsar://a:6650"
+
+    run(1, scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_drain_hands_everything_over(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", regions=("us", "eu"))
+        await asyncio.sleep(1)
+        await world.boot("b")
+        await asyncio.sleep(1)
+        began = world.sim.now()
+        await world.ask("a", world.brokers["a"].drain, 10.0)
+        assert world.sim.now() - began < 1.0
+        await world.until(lambda: sorted(world.owners().items()) == [(index, "b") for index in range(4)])
+        assert world.sim.now() - began < 1.0
+        assert all(event != "closed" for _, event, _ in world.events), "each bundle was closed while it was still owned"
+        assert [record.broker for record in world.brokers["b"].brokers()] == ["b"]
+        assert await world.served_by("b", TOPICS[0]) == "pulsar://b:6650"
+
+    run(seed, scenario)
+
+
+def test_a_draining_broker_is_not_chosen_any_more() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", "b")
+        world.hosts["a"].unload_s = world.hosts["b"].unload_s = 2.0
+        for topic in TOPICS:
+            await world.served_by("b", topic)
+        drain = asyncio.ensure_future(world.ask("a", world.brokers["a"].drain, 10.0))
+        await asyncio.sleep(0.5)
+        assert world.brokers["a"].owned() == [] and [record.broker for record in world.brokers["b"].brokers()] == ["b"]
+        await drain
+
+    run(1, scenario)
+
+
+def test_a_bundle_is_released_in_time_though_a_topic_does_not_close() -> None:
+    async def scenario(world: World) -> None:
+        world.settings = OwnershipSettings(unload_timeout_s=2.0)
+        await world.start("a")
+        await world.served_by("a", TOPICS[0])
+        world.hosts["a"].unload_s = 1000.0
+        began = world.sim.now()
+        await world.ask("a", world.brokers["a"].unload_bundle, NAMESPACE, bundle_of(TOPICS[0], 4))
+        assert world.sim.now() - began <= 2.1 and not world.brokers["a"].owns(TOPICS[0])
+
+    run(1, scenario)
+
+
+def test_a_drain_ends_in_time_though_a_topic_does_not_close() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a")
+        await world.served_by("a", TOPICS[0])
+        world.hosts["a"].unload_s = 1000.0
+        began = world.sim.now()
+        await world.ask("a", world.brokers["a"].drain, 3.0)
+        assert world.sim.now() - began <= 3.1
+
+    run(1, scenario)
+
+
+def test_a_lost_lease_closes_every_bundle_and_the_broker_comes_back_with_a_new_one() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", regions=("us", "eu"))
+        await asyncio.sleep(1)
+        (lease,) = {OwnerRecord.decode(v).lease for _, v, _ in world.local.under(keys.OWNERS)}
+        world.stores["a"].expire(lease)
+        await asyncio.sleep(5)
+        closed = {bundle for broker, event, (_, bundle) in world.events if event.startswith("closed")}
+        assert closed == {0, 1, 2, 3}
+        assert set(world.owners().values()) == {"a"} and len(world.owners()) == 4
+        assert {OwnerRecord.decode(v).lease for _, v, _ in world.local.under(keys.OWNERS)} != {lease}
+
+    run(1, scenario)
+
+
+def test_topics_are_served_on_while_the_metadata_is_away_and_ended_after_the_grace() -> None:
+    async def scenario(world: World) -> None:
+        world.settings = OwnershipSettings(lease_ttl_ms=30_000, lease_grace_s=15.0)
+        await world.start("a")
+        await world.served_by("a", TOPICS[0])
+        world.stores["a"].unavailable = "no leader"
+        await asyncio.sleep(8)
+        assert world.brokers["a"].owns(TOPICS[0])
+        await asyncio.sleep(16)
+        assert not world.brokers["a"].owns(TOPICS[0])
+        world.stores["a"].unavailable = None
+        await asyncio.sleep(5)
+        assert await world.served_by("a", TOPICS[0]) == "pulsar://a:6650"
+
+    run(1, scenario)
+
+
+def test_a_restarted_broker_clears_what_its_killed_life_left() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", regions=("us", "eu"))
+        await asyncio.sleep(1)
+        world.sim.machine("a").kill()
+        killed = world.sim.now()
+        await world.boot("a")
+        await world.until(lambda: all(world.brokers["a"].owns(topic) for topic in TOPICS))
+        assert world.sim.now() - killed < 1.0
+
+    run(1, scenario)

@@ -1,0 +1,104 @@
+"""Settings: what is read, what overrides it, and the sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from region_node.settings import ProcessSettings, load
+
+BROKER: dict[str, Any] = {
+    "format": 1,
+    "region": "us",
+    "node_id": "us-broker-0",
+    "data_dir": "/nowhere",
+    "roles": ["broker"],
+    "bind": "127.0.0.1",
+    "meta": ["127.0.0.1:7001"],
+    "config": ["127.0.0.1:7002"],
+    "tls": None,
+    "broker": {
+        "port": 6650,
+        "admin_port": 0,
+        "link_port": 6700,
+        "shared_port": 6649,
+        "shared_admin_port": 8079,
+        "listeners": {"link-eu": "pulsar+ssl://127.0.0.1:30001"},
+        "advertised_host": "127.0.0.1",
+        "drain_timeout_s": 5,
+    },
+}
+
+
+def loaded(tmp_path: Path, fields: dict[str, Any], environment: dict[str, str] | None = None, roles: tuple[str, ...] = ()) -> ProcessSettings:
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(fields))
+    return load(str(path), environment or {}, roles=roles)
+
+
+def test_a_file_as_the_supervisor_writes_it(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, BROKER)
+    assert settings.roles == ("broker",) and settings.meta == ("127.0.0.1:7001",)
+    assert settings.broker.listeners == {"link-eu": "pulsar+ssl://127.0.0.1:30001"} and settings.broker.drain_timeout_s == 5.0
+    assert settings.tls is None and settings.bookie.port == 3181 and settings.broker.ownership.lease_ttl_ms == 3000
+
+
+def test_the_environment_overrides_single_fields_and_leaves_foreign_variables_alone(tmp_path: Path) -> None:
+    environment = {
+        "HELIOGRAPH_REGION": "eu",
+        "HELIOGRAPH_BROKER__PORT": "7777",
+        "HELIOGRAPH_BROKER__OWNERSHIP__LEASE_TTL_MS": "1000",
+        "HELIOGRAPH_META": '["127.0.0.1:9"]',
+        "HELIOGRAPH_COLOUR": "blue",
+        "PATH": "/bin",
+    }
+    settings = loaded(tmp_path, BROKER, environment)
+    assert (settings.region, settings.broker.port, settings.broker.ownership.lease_ttl_ms, settings.meta) == ("eu", 7777, 1000, ("127.0.0.1:9",))
+
+
+def test_roles_of_the_command_line_replace_those_of_the_file(tmp_path: Path) -> None:
+    assert loaded(tmp_path, BROKER, roles=("meta", "config")).roles == ("meta", "config")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"format": 2}, "the settings are of format 2; this version reads format 1"),
+        ({"region": "a/b"}, "letters, digits"),
+        ({"roles": ["brooker"]}, "'brooker' is none of meta, config, bookie, broker"),
+        ({"roles": []}, "no role is set"),
+        ({"roles": ["bookie"], "data_dir": ""}, "data_dir is not set"),
+        ({"meta": []}, "meta is not set"),
+        ({"config": []}, "config is not set"),
+        ({"meta": ["localhost"]}, "meta: expected host:port, not 'localhost'"),
+        ({"meta": "127.0.0.1:1"}, 'meta: expected a list, not "127.0.0.1:1"'),
+        ({"colour": 1}, "there is no setting 'colour'"),
+        ({"broker": {"port": 70000}}, "broker.port must be 0 (any free port) to 65535, not 70000"),
+        ({"broker": {"port": "6650"}}, 'broker.port: expected a whole number, not "6650"'),
+        ({"broker": {"port": True}}, "broker.port: expected a whole number, not true"),
+        ({"broker": {"ports": 1}}, "broker: there is no setting 'ports'"),
+        ({"broker": {"listeners": {"link-eu": "127.0.0.1:1"}}}, "broker.listeners.link-eu: expected pulsar://"),
+        ({"broker": {"ownership": {"lease_ttl_ms": 1}}}, "lease_ttl_ms must be 100 to 60000, not 1"),
+        ({"tls": {"ca": "/no/such/ca.pem"}}, "tls.ca: the file /no/such/ca.pem does not exist"),
+        ({"roles": ["bookie"], "bind": "0.0.0.0"}, "bind is 0.0.0.0: bookies and metadata nodes"),
+        ({"bind": "0.0.0.0"}, "bind is 0.0.0.0: links from other machines need certificates"),
+    ],
+)
+def test_each_mistake_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, {**BROKER, **change})
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_field_and_a_missing_or_broken_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="region is not set"):
+        loaded(tmp_path, {"node_id": "x"})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(str(tmp_path / "none.json"), {})
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ConfigError, match="is no JSON"):
+        load(str(tmp_path / "broken.json"), {})
