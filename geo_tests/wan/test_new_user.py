@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +77,10 @@ def test_a_folder_of_another_version(tmp_path: Path) -> None:
     assert done.returncode == 2 and "format 99" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("up", "--bookies", "1"), ("up", "--regions", "a,a"), ("up", "--brokers", "x"), ("standalone", "--service-port", "0"), ("nonsense",)])
+WRONG = (("up", "--bookies", "1"), ("up", "--regions", "a,a"), ("up", "--brokers", "x"), ("standalone", "--service-port", "0"), ("nonsense",))
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
 def test_wrong_options(arguments: tuple[str, ...], tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "d")) if arguments != ("nonsense",) else ()
     done = heliograph(*arguments, *data, check=False)
@@ -91,13 +93,17 @@ def test_nothing_runs(tmp_path: Path) -> None:
         assert done.returncode == 2 and "heliograph up" in done.stderr
 
 
+MOMENTS = ("instance.json", "lock", "logs", "settings", "logs/standalone-bookie-1.log", "logs/standalone-broker-0.log", "control.json")
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("after_s", [0.05, 0.4, 1.2, 2.5])
-def test_ctrl_c_at_any_moment_leaves_nothing(after_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    """Each moment is the appearance of a file."""
     ports = Ports()
     service, admin = ports.free(), ports.free()
     process = standalone(tmp_path / "data", service, admin)
-    threading.Event().wait(after_s)
+    eventually((tmp_path / "data" / moment).exists, moment, 30)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert "Traceback" not in err, err

@@ -14,6 +14,7 @@ from geo_tests.wan.instance import Instance, eventually
 
 pyspark = pytest.importorskip("pyspark")
 TOPIC = "persistent://public/geo/rows"
+COMPRESSIONS = (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD, pulsar.CompressionType.LZ4)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
     kinds = [
         {"batching_enabled": False},
         {"batching_enabled": True},
-        *({"batching_enabled": True, "compression_type": c} for c in (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD, pulsar.CompressionType.LZ4)),
+        *({"batching_enabled": True, "compression_type": c} for c in COMPRESSIONS),
         {"batching_enabled": False, "compression_type": pulsar.CompressionType.SNAPPY},
     ]
     for region in ("us", "eu"):
@@ -42,7 +43,7 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
             producer = client.create_producer(TOPIC, f"{region}-{i}", **options)
             for n in range(50):
                 body, key = f"{region}-{i}-{n}".encode() * 20, f"k{n % 3}" if n % 2 else None
-                producer.send_async(body, None, partition_key=key, properties={"n": str(n)}) if key else producer.send_async(body, None, properties={"n": str(n)})
+                producer.send_async(body, None, properties={"n": str(n)}, **({"partition_key": key} if key else {}))
                 expected[(region, key, body)] += 1
             producer.flush()
     eventually(lambda: len(pair.links(TOPIC)) == 2 and all(r["backlog_messages"] == 0 for r in pair.links(TOPIC).values()), "drained")
@@ -52,7 +53,7 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
         found = rows.collect()
         assert Counter((r.origin_region, r.key, bytes(r.value)) for r in found) == expected
         assert all(r.properties["n"].isdigit() and r.publish_time is not None for r in found)
-        coordinates = {(r.coordinate.region, r.coordinate.epoch, r.coordinate.incarnation, r.coordinate.ledger, r.coordinate.entry, r.coordinate.batch_index) for r in found}
+        coordinates = {tuple(r.coordinate) for r in found}
         assert len(coordinates) == len(found)
         if region == "us":
             there = coordinates

@@ -5,7 +5,8 @@ Isn't: I/O, clocks, chance (`now` and `rng` are given), bytes (`messages`), the 
 Invariants: one leader a term; the term, the vote, and entries are durable before any message that depends on them leaves (the shell carries out `Actions`
 in order: store, then send, then apply, and one batch after the other); only an entry of the leader's own term is committed by counting, and
 only durable copies count; the commit index never falls; a read is answered only from a term whose first entry is committed, after a majority
-confirmed the leader in a round begun after the read came.
+confirmed the leader in a round begun after the read came; what is written down as committed was committed, so that a member that comes back alone
+may apply it.
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4; progress tracking after etcd's raft.
 """
 
@@ -40,6 +41,8 @@ from heliograph.raft.messages import (
 )
 from heliograph.runtime.clock import Rng
 
+FOREVER = float("inf")
+
 
 class Role(IntEnum):
     FOLLOWER = 0
@@ -59,6 +62,8 @@ class CoreSettings:
     inflight_bytes_max: int = 4 << 20
     chunk_bytes: int = 512 << 10
     read_rounds_max: int = 8
+    note_commit_s: float = 1.0
+    """A commit that no batch has carried to the disk for so long is written down by itself."""
     snapshot_bytes_max: int = 1 << 30
 
     def __post_init__(self) -> None:
@@ -73,7 +78,8 @@ class Actions:
     """What the shell does, in this order, before it begins with the next batch.
 
     1. Store durably: `hard_state` (term, vote), then `snapshot` (the log is empty behind it), then `entries`, which replace everything
-       from `first_index` on. Then tell the core: `on_durable(durable_mark)`.
+       from `first_index` on; with the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
+       `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
     3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`.
     4. Answer `reads` (tokens, index): they may be served once that index is applied. `lost_reads`: no longer leader.
@@ -84,6 +90,8 @@ class Actions:
     snapshot: tuple[SnapshotMeta, bytes] | None = None
     first_index: int = 0
     entries: list[Entry] = field(default_factory=list)
+    commit: int = 0
+    note_commit: bool = False
     durable_mark: tuple[int, int] = (0, 0)
     sends: list[tuple[str, Message]] = field(default_factory=list)
     chunks: list[tuple[str, SnapshotMeta, int]] = field(default_factory=list)
@@ -97,7 +105,7 @@ class Actions:
         return self.hard_state is not None or self.snapshot is not None or bool(self.entries)
 
     def __bool__(self) -> bool:
-        return self.stores or bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)
+        return self.stores or self.note_commit or bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)
 
 
 class Mode(IntEnum):
@@ -163,12 +171,13 @@ class RaftCore:
         settings: CoreSettings,
         rng: Rng,
         now: float,
+        commit: int = 0,
     ) -> None:
-        """config: as of the log's base. vote: "" = none. log and snapshot: as they lie durably on disk."""
+        """config: as of the log's base. vote: "" = none. log, snapshot, and commit (of the last batch or note): as they lie durably on disk."""
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
         self.role, self.leader = Role.FOLLOWER, ""
-        self.commit = log.base_index
+        self.commit = max(log.base_index, min(commit, log.last_index))
         self.term_start = 0  # index of the first entry of this leader's term
         self.durable = log.last_index
         self._applying = log.base_index
@@ -178,7 +187,8 @@ class RaftCore:
         self._out = Actions()
         self._unsaved = log.last_index + 1
         self._votes: dict[str, bool] = {}
-        self._leader_heard = now
+        self._now = self._leader_heard = now
+        self._note_at = FOREVER
         self.progress: dict[str, Progress] = {}
         self._heartbeat_at = now
         self._round = 0
@@ -207,7 +217,7 @@ class RaftCore:
         return self.log.last_index - self.commit
 
     def next_deadline(self) -> float:
-        return self._heartbeat_at if self.role is Role.LEADER else self._election_at
+        return min(self._heartbeat_at if self.role is Role.LEADER else self._election_at, self._note_at)
 
     def take_actions(self) -> Actions:
         out, self._out = self._out, Actions()
@@ -217,6 +227,9 @@ class RaftCore:
             out.entries = self.log.slice(self._unsaved, self.log.last_index + 1)
             self._unsaved = self.log.last_index + 1
         out.durable_mark = (self.log.last_index, self.log.last_term)
+        out.commit = self._commit_to_note()
+        if out.stores:
+            out.note_commit, self._note_at = False, FOREVER
         if self._applying < self.commit:
             out.committed_first = self._applying + 1
             out.committed = self.log.slice(out.committed_first, self.commit + 1)
@@ -232,6 +245,9 @@ class RaftCore:
 
     def tick(self, now: float) -> None:
         """Time has come to `now`. Early calls do nothing."""
+        self._now = now
+        if now >= self._note_at:
+            self._out.note_commit, self._note_at = True, FOREVER
         if self.role is Role.LEADER:
             if now >= self._heartbeat_at:
                 self._heartbeat_at = now + self.settings.heartbeat_s
@@ -287,6 +303,7 @@ class RaftCore:
 
     def receive(self, sender: str, message: Message, now: float) -> None:
         """A message came. Any loss, repetition, delay, or order is tolerated."""
+        self._now = now
         if message.term > self.term and not _asks_first(message):
             if isinstance(message, VoteRequest) and not message.ordered and self._hears_leader(now):
                 return
@@ -466,6 +483,16 @@ class RaftCore:
     def _commit_to(self, index: int) -> None:
         if index > self.commit:
             self.commit = index
+            self._note_soon()
+
+    def _note_soon(self) -> None:
+        """The commit index has grown; a group of one finds out by itself what is committed."""
+        if self._note_at == FOREVER and self.config.voters != (self.node_id,):
+            self._note_at = self._now + self.settings.note_commit_s
+
+    def _commit_to_note(self) -> int:
+        """All entries through it are committed, and are among what was handed out to be stored: `take_actions` hands out the whole log."""
+        return self.commit
 
     @staticmethod
     def _majority(marks: list[float] | list[int]) -> float:
@@ -479,7 +506,7 @@ class RaftCore:
     def _advance_commit(self) -> None:
         reached = int(self._majority([self.durable if m == self.node_id else self.progress[m].match for m in self.config.voters]))
         if reached > self.commit and self._may_commit(reached):
-            self.commit = reached
+            self._commit_to(reached)
             for member in self.progress:
                 self._replicate(member, empty=True)
             self._open_round()

@@ -3,7 +3,8 @@
 Is: the shell of `core`: gathers the proposals and reads of one loop turn, carries the core's actions out in order (store, send, apply), keeps the
 waiters, the timer, and snapshots. Isn't: any rule of Raft.
 Invariants: batches of actions are released one after the other, each after everything before it is durable. A failed write or sync stops the member for
-good; a full disk refuses proposals and goes on reading.
+good; a full disk refuses proposals and goes on reading. A member that starts applies what it durably knows to be committed, whether or not it can
+reach another one.
 Source: ARCHITECTURE "Folders" (heliograph/raft).
 """
 
@@ -170,6 +171,7 @@ class RaftNode:
             settings=self.settings.core,
             rng=self._rng,
             now=self._clock.monotonic(),
+            commit=state.commit,
         )
         self._transport.on_receive(self._on_message)
         self._pump()
@@ -181,7 +183,9 @@ class RaftNode:
         self._end(MetadataUnavailable("the metadata node is stopping"))
         if self._core is not None and self._loop is not None:
             closing: asyncio.Future[None] = self._loop.create_future()
-            self._storage.close(lambda error: None if closing.done() else closing.set_result(None))
+            rest = self._core.take_actions()
+            commit = 0 if rest.stores else rest.commit  # it may speak of what was never handed to the disk
+            self._storage.close(commit, lambda error: None if closing.done() else closing.set_result(None))
             await closing
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -310,10 +314,9 @@ class RaftNode:
                 actions = core.take_actions()
                 if actions:
                     self._batches.append((actions, actions.stores))
-                    if actions.stores:
-                        self._storage.write(
-                            actions.hard_state, actions.snapshot, actions.first_index, actions.entries, partial(self._on_stored, actions)
-                        )
+                    if actions.stores or actions.note_commit:
+                        stored = partial(self._on_stored, actions)
+                        self._storage.write(actions.hard_state, actions.snapshot, actions.first_index, actions.entries, actions.commit, stored)
                 elif not self._release_next():
                     break
         finally:

@@ -5,6 +5,9 @@ Invariants: `done` of a write is called once everything of it is durable, in the
 A torn tail that was never reported durable is cut off; damage below what was reported durable raises CorruptData at `recover`, as far as a later
 record (or a clean close) bears witness to it. Segments are filled with zeros before they are used, so that a full disk shows where a segment is made
 (`full`), not in the middle of a record. A failed write or sync is final.
+Each record also says how far entries are known to be committed. Only the last record of a batch raises that, behind the entries that it speaks of, and
+committed entries are never replaced: so whatever prefix of the log survives holds those very entries. A member that restarts may therefore apply
+them before it hears of anybody; what it doesn't know of is only what was committed after its last record.
 Source: formats below; ARCHITECTURE "Ledgers and journal".
 
 Files: log-{number}, snapshot-{index}; snapshot.tmp until it is whole. All numbers big endian. A segment holds records, then zeros. A record:
@@ -12,13 +15,14 @@ Files: log-{number}, snapshot-{index}; snapshot.tmp until it is whole. All numbe
     0  u32 magic "HRL1"           12 u32 crc32c of segment number, offset, the head without this field, and the body
     4  u8  version (1)            16 u64 sequence: one more than that of the record before
     5  u8  kind                   24 u64 every record through this sequence was durable when this one was written
-    6  u16 reserved (0)           32 body
-    8  u32 size of the body
+    6  u16 reserved (0)           32 u64 entries through this index are committed, as this member knew behind this record; never falls
+    8  u32 size of the body       40 body
 
     1 hard state   u64 term, u8 size, vote                     also the first record of each segment
     2 entries      u64 first index, entries as in messages     replaces everything from the first index on
     3 reset        u64 index, u64 term                         the log is empty behind a snapshot of that index
     4 closed       -                                           clean end: everything before is durable
+    5 commit       -                                           the commit index of its head, where nothing else was to be written for a while
 
 A snapshot file: u32 magic "HRS1", u8 version (1), u24 reserved, u32 size of the description, u32 crc32c of the description,
 the description (`messages.encode_meta`, which holds the crc32c of the blob), the blob.
@@ -49,13 +53,13 @@ from heliograph.runtime.disk import Disk, File
 
 VERSION = 1
 _MAGIC, _SNAPSHOT_MAGIC = b"HRL1", b"HRS1"
-_HEAD = struct.Struct(">4sBBHIIQQ")
+_HEAD = struct.Struct(">4sBBHIIQQQ")
 _SEED = struct.Struct(">QQ")
 _HARD_STATE = struct.Struct(">QB")
 _FIRST = struct.Struct(">Q")
 _RESET = struct.Struct(">QQ")
 _SNAPSHOT_HEAD = struct.Struct(">4sB3xII")
-_KIND_HARD_STATE, _KIND_ENTRIES, _KIND_RESET, _KIND_CLOSED = 1, 2, 3, 4
+_KIND_HARD_STATE, _KIND_ENTRIES, _KIND_RESET, _KIND_CLOSED, _KIND_COMMIT = 1, 2, 3, 4, 5
 _RESERVE_BYTES = 16 << 10
 _SMALL_BYTES = 2 * _RESERVE_BYTES  # the segment of a member that starts on a full disk
 _RECORD_BYTES = 256 << 10
@@ -66,13 +70,23 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(slots=True)
 class Recovered:
-    """What the directory held. `entries` follow the snapshot, or index 0 where there is none."""
+    """What the directory held. `entries` follow the snapshot, or index 0 where there is none; those through `commit` are known to be committed."""
 
     term: int = 0
     vote: str = ""
     snapshot: SnapshotMeta | None = None
     blob: bytes = b""
     entries: list[Entry] = field(default_factory=list)
+    commit: int = 0
+
+
+@dataclass(slots=True)
+class _Record:
+    kind: int
+    sequence: int
+    synced: int
+    commit: int
+    body: bytes
 
 
 @dataclass(slots=True)
@@ -89,6 +103,7 @@ class _Segment:
 class _Write:
     bodies: deque[tuple[int, bytes, int]]  # (kind, body, largest index)
     done: Done | None
+    commit: int = 0  # what its last record may say
     snapshot: tuple[SnapshotMeta, bytes] | None = None  # to be stored behind these records and before anything else
 
 
@@ -101,24 +116,24 @@ def _hard_state_body(term: int, vote: str) -> bytes:
     return _HARD_STATE.pack(term, len(name)) + name
 
 
-def encode_record(number: int, offset: int, kind: int, sequence: int, synced: int, body: bytes) -> bytes:
-    bare = _HEAD.pack(_MAGIC, VERSION, kind, 0, len(body), 0, sequence, synced)
-    crc = _checksum(number, offset, bare, body)
-    return _HEAD.pack(_MAGIC, VERSION, kind, 0, len(body), crc, sequence, synced) + body
+def _encode_record(number: int, offset: int, record: _Record) -> bytes:
+    kind, size, rest = record.kind, len(record.body), (record.sequence, record.synced, record.commit)
+    crc = _checksum(number, offset, _HEAD.pack(_MAGIC, VERSION, kind, 0, size, 0, *rest), record.body)
+    return _HEAD.pack(_MAGIC, VERSION, kind, 0, size, crc, *rest) + record.body
 
 
-def read_record(number: int, raw: bytes, offset: int) -> tuple[int, int, int, bytes] | None:
-    """(kind, sequence, synced through, body) of the whole record at `offset`, or None."""
+def _read_record(number: int, raw: bytes, offset: int) -> _Record | None:
+    """The whole record at `offset`, or None."""
     if offset + _HEAD.size > len(raw):
         return None
-    magic, version, kind, reserved, size, crc, sequence, synced = _HEAD.unpack_from(raw, offset)
+    magic, version, kind, reserved, size, crc, *rest = _HEAD.unpack_from(raw, offset)
     start = offset + _HEAD.size
     if magic != _MAGIC or version != VERSION or reserved or size > len(raw) - start:
         return None
     body = raw[start : start + size]
-    if _checksum(number, offset, _HEAD.pack(magic, version, kind, 0, size, 0, sequence, synced), body) != crc:
+    if _checksum(number, offset, _HEAD.pack(magic, version, kind, 0, size, 0, *rest), body) != crc:
         return None
-    return kind, sequence, synced, body
+    return _Record(kind, *rest, body)
 
 
 def segment_name(number: int) -> str:
@@ -139,6 +154,7 @@ class LogStorage:
         self._preparing = False
         self._sequence = 0  # of the last record made
         self._synced = 0  # every record through it is durable
+        self._commit = 0  # what the last record says
         self._hard_state = _hard_state_body(0, "")  # the newest one in the log, as a body
         self._writes: deque[_Write] = deque()
         self._installing: tuple[SnapshotMeta, bytes] | None = None  # must be durable before the next write
@@ -169,7 +185,9 @@ class LogStorage:
             base = index
         elif base:
             raise CorruptData(f"the log begins behind index {base}, and there is no snapshot")
-        state.entries = entries
+        if self._commit > base + len(entries):
+            raise CorruptData(f"entries through index {self._commit} are committed, and the log ends at {base + len(entries)}")
+        state.entries, state.commit = entries, max(self._commit, base)
         self._snapshot = state.snapshot
         self._begin(needs_reset, state)
         for name in names:
@@ -196,8 +214,9 @@ class LogStorage:
                 self._disk.remove(name)
                 continue
             segment = _Segment(number, segment_file, len(raw))
-            while (record := read_record(number, raw, segment.end)) is not None and (not self._sequence or record[1] == self._sequence + 1):
-                kind, self._sequence, self._synced, body = record
+            while (record := _read_record(number, raw, segment.end)) is not None and (not self._sequence or record.sequence == self._sequence + 1):
+                kind, body = record.kind, record.body
+                self._sequence, self._synced, self._commit = record.sequence, record.synced, record.commit
                 if not segment.end:
                     segment.head_sequence = self._sequence
                 segment.end += _HEAD.size + len(body)
@@ -247,8 +266,8 @@ class LogStorage:
         """The log ends before `start`. A whole record behind it that says more was durable means damage."""
         at = raw.find(_MAGIC, start)
         while at >= 0:
-            record = read_record(number, raw, at)
-            if record is not None and record[2] > self._sequence:
+            record = _read_record(number, raw, at)
+            if record is not None and record.synced > self._sequence:
                 raise CorruptData(f"{segment_name(number)}: record {self._sequence + 1} was durable and cannot be read")
             at = raw.find(_MAGIC, at + 1)
 
@@ -301,14 +320,18 @@ class LogStorage:
         snapshot: tuple[SnapshotMeta, bytes] | None,
         first_index: int,
         entries: Sequence[Entry],
+        commit: int,
         done: Done,
     ) -> None:
-        """Stores a batch: term and vote, a snapshot that came from the leader (the log is empty behind it), entries from `first_index` on."""
+        """Stores a batch: term and vote, a snapshot that came from the leader (the log is empty behind it), entries from `first_index` on.
+
+        commit: everything through this index is committed, and stands in this batch or in those before it. Nothing at all: only that is stored.
+        """
         bodies: deque[tuple[int, bytes, int]] = deque()
         if hard_state is not None:
             bodies.append((_KIND_HARD_STATE, _hard_state_body(*hard_state), 0))
         if snapshot is not None:
-            self._writes.append(_Write(bodies, None, snapshot))
+            self._writes.append(_Write(bodies, None, snapshot=snapshot))
             bodies = deque([(_KIND_RESET, _RESET.pack(snapshot[0].index, snapshot[0].term), snapshot[0].index)])
         at = 0
         while at < len(entries):
@@ -319,7 +342,9 @@ class LogStorage:
             first = first_index + at
             bodies.append((_KIND_ENTRIES, _FIRST.pack(first) + encode_entries(entries[at:end]), first_index + end - 1))
             at = end
-        self._writes.append(_Write(bodies, done))
+        if not bodies:
+            bodies.append((_KIND_COMMIT, b"", 0))
+        self._writes.append(_Write(bodies, done, commit))
         self._drain()
 
     @property
@@ -335,7 +360,7 @@ class LogStorage:
 
     def _record(self, segment: _Segment, kind: int, body: bytes) -> bytes:
         self._sequence += 1
-        record = encode_record(segment.number, segment.end, kind, self._sequence, self._synced, body)
+        record = _encode_record(segment.number, segment.end, _Record(kind, self._sequence, self._synced, self._commit, body))
         segment.end += len(record)
         return record
 
@@ -351,6 +376,8 @@ class LogStorage:
                 write.bodies.popleft()
                 if kind == _KIND_HARD_STATE:
                     self._hard_state = body
+                if not write.bodies:
+                    self._commit = max(self._commit, write.commit)
                 records.append(self._record(segment, kind, body))
                 segment.index_max = max(segment.index_max, index)
             whole = not write.bodies
@@ -452,8 +479,8 @@ class LogStorage:
 
         self._disk.submit(job, done)
 
-    def close(self, done: Done) -> None:
-        """Marks a clean end: everything before was durable. Nothing may be written behind it."""
+    def close(self, commit: int, done: Done) -> None:
+        """Marks a clean end: everything before was durable. Nothing may be written behind it. commit: as in `write`."""
 
         def closed(error: BaseException | None) -> None:
             for each in [*self._segments, *([self._spare] if self._spare else [])]:
@@ -465,6 +492,7 @@ class LogStorage:
             self._disk.submit(lambda: None, lambda _, error: closed(error))
         else:
             offset = segment.end
+            self._commit = max(self._commit, commit)
             record = self._record(segment, _KIND_CLOSED, b"")
             self._disk.submit_sync(segment.file, offset, [record], closed)
 

@@ -57,7 +57,7 @@ _JOIN_BELOW = 8192
 class Run:
     """Columns for `count` entries. Immutable once built.
 
-    parts: the entries' bytes, one buffer each (from the checksum magic on, without the client's command).
+    parts: the entries' bytes, one buffer each (from the checksum magic on, without the client's command); None where `body` holds them joined.
     lengths: bytes of each entry.       counts: messages in each entry, or None where each holds one.
     flags: FLAG_* of each entry, or None where all are 0.
     time_ms: broker time.               first_index: index of the first message in the topic.
@@ -68,6 +68,7 @@ class Run:
     """
 
     __slots__ = (
+        "_parts",
         "body",
         "checksums",
         "count",
@@ -77,7 +78,6 @@ class Run:
         "lengths",
         "origin",
         "origin_time_ms",
-        "parts",
         "producers",
         "size_bytes",
         "spans",
@@ -86,7 +86,7 @@ class Run:
 
     def __init__(
         self,
-        parts: Sequence[Buffer],
+        parts: Sequence[Buffer] | None,
         lengths: Sequence[int],
         *,
         counts: Sequence[int] | None = None,
@@ -100,12 +100,22 @@ class Run:
         producers: tuple[ProducerSegment, ...] = (),
         body: Buffer | None = None,
     ) -> None:
-        self.parts, self.lengths, self.count, self.size_bytes = parts, lengths, len(lengths), sum(lengths)
+        assert parts is not None or body is not None
+        self._parts, self.lengths, self.count, self.size_bytes = parts, lengths, len(lengths), sum(lengths)
         self.counts, self.flags = counts, flags
         self.time_ms, self.first_index = time_ms, first_index
         self.origin, self.spans, self.origin_time_ms, self.checksums = origin, spans, origin_time_ms, checksums
         self.producers = producers
         self.body = body
+
+    @property
+    def parts(self) -> Sequence[Buffer]:
+        """The entries' bytes, one buffer each; views of `body` are cut when they are first asked for."""
+        if self._parts is None:
+            assert self.body is not None
+            view, ends = memoryview(self.body), accumulate(self.lengths)
+            self._parts = [view[end - size : end] for end, size in zip(ends, self.lengths, strict=True)]
+        return self._parts
 
     @property
     def messages(self) -> int:
@@ -118,10 +128,12 @@ class Run:
     def buffers(self) -> Sequence[Buffer]:
         """The entries' bytes for a gathered write: one joined buffer where entries are small, else the parts."""
         if self.body is None and self.count > 1 and self.size_bytes < _JOIN_BELOW * self.count:
-            self.body = body = b"".join(self.parts)
-            view, ends = memoryview(body), list(accumulate(self.lengths))
-            self.parts = [view[end - size : end] for end, size in zip(ends, self.lengths, strict=True)]
+            self.own_bytes()
         return self.parts if self.body is None else (self.body,)
+
+    def own_bytes(self) -> None:
+        """Copies the entries into one buffer of this run's own, so that it keeps no received block alive."""
+        self.body, self._parts = b"".join(self.parts), None
 
     def coordinate(self, index: int) -> tuple[int, int]:
         """Where entry `index` of a replicated run was first published: (ledger, entry)."""
@@ -163,7 +175,7 @@ class Run:
     def as_replicated(self, origin: Origin, ledger: int, first: int, checksums: Sequence[int]) -> Run:
         """A run that was first published here at (ledger, first), as it goes to another region."""
         return Run(
-            self.parts,
+            self._parts,
             self.lengths,
             counts=self.counts,
             flags=self.flags,
@@ -348,14 +360,8 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         raise CorruptData(f"block: {error}") from error
     if at != header_bytes or header_bytes + sum(lengths) != size or not 1 <= count <= COUNT_MAX:
         raise CorruptData("block: columns and sizes disagree")
-    body = view[header_bytes:]
-    parts = []
-    at = 0
-    for length in lengths:
-        parts.append(body[at : at + length])
-        at += length
     run = Run(
-        parts,
+        None,
         lengths,
         counts=counts,
         flags=flags,
@@ -366,7 +372,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         origin_time_ms=origin_time_ms,
         checksums=checksums,
         producers=tuple(producers),
-        body=body,
+        body=view[header_bytes:],
     )
     return ledger, first, run
 

@@ -136,9 +136,7 @@ def _compact(run: Run) -> int:
     pinned = pinned_bytes(run)
     if pinned <= 2 * run.size_bytes:
         return pinned
-    run.body = body = b"".join(run.parts)
-    view = memoryview(body)
-    run.parts = [view[end - size : end] for end, size in zip(accumulate(run.lengths), run.lengths, strict=True)]
+    run.own_bytes()
     return run.size_bytes
 
 

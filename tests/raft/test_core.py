@@ -253,6 +253,49 @@ def test_an_acknowledgement_of_replaced_entries_counts_for_nothing() -> None:
     assert core.durable == 0
 
 
+def test_a_commit_is_noted_with_the_next_batch_or_by_itself_after_a_while() -> None:
+    core = make(name="b", term=1)
+    core.receive("a", Append(1, 0, 0, 0, [(1, COMMAND, b"1"), (1, COMMAND, b"2")]), 5.0)
+    assert core.take_actions().commit == 0
+    core.receive("a", Heartbeat(1, 1, 0), 5.1)
+    actions = core.take_actions()
+    assert not actions.stores and not actions.note_commit and core.next_deadline() <= 5.1 + SETTINGS.note_commit_s
+    core.receive("a", Append(1, 2, 1, 1, [(1, COMMAND, b"3")]), 5.2)
+    actions = core.take_actions()
+    assert actions.stores and actions.commit == 1 and not actions.note_commit
+    core.receive("a", Heartbeat(1, 2, 0), 5.9)
+    core.receive("a", Heartbeat(1, 3, 0), 6.8)
+    core.take_actions()
+    core.tick(6.85)
+    assert not core.take_actions()
+    core.receive("a", Heartbeat(1, 3, 0), 6.88)
+    core.tick(6.9)
+    actions = core.take_actions()
+    assert actions.note_commit and not actions.stores and actions.commit == 3
+    core.receive("a", Heartbeat(1, 3, 0), 7.0)
+    core.tick(7.95)
+    assert not any(actions.note_commit for actions in (core.take_actions(), core.take_actions()))
+
+
+def test_a_member_comes_back_with_what_was_noted_as_committed() -> None:
+    entries = [(1, COMMAND, b"1"), (1, COMMAND, b"2"), (2, COMMAND, b"3")]
+    for commit, expected in ((0, 0), (2, 2), (3, 3)):
+        core = RaftCore(
+            "b", config=THREE, term=2, vote="", log=Log(0, 0, entries), snapshot=None, settings=SETTINGS, rng=random.Random(1), now=0.0, commit=commit
+        )
+        actions = core.take_actions()
+        assert core.commit == expected and not actions.stores and not actions.sends
+        assert actions.committed == entries[:expected] and actions.committed_first == (1 if expected else 0)
+
+
+def test_a_group_of_one_notes_nothing_by_itself() -> None:
+    core = make(Config(("a",)))
+    core.on_durable((1, core.term))
+    core.take_actions()
+    core.tick(50.0)
+    assert core.commit == 1 and not core.take_actions().note_commit
+
+
 def test_a_snapshot_travels_in_chunks_and_replaces_the_log() -> None:
     blob = bytes(range(100))
     leader = make(entries=[(1, COMMAND, b"%d" % i) for i in range(20)], term=1)

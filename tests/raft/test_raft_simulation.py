@@ -14,7 +14,10 @@ SEEDS, CHUNK = 1_200, 60
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_invariants_linearizability_and_liveness(first: int) -> None:
-    """One leader a term, log matching, state machine safety, commits only grow, leader completeness: after every step. A failure names its seed."""
+    """One leader a term, log matching, state machine safety, commits only grow, leader completeness, notes of what is committed: after every step.
+
+    A failure names its seed.
+    """
     assert list(violations(RaftCore, range(first, first + CHUNK))) == []
 
 
@@ -32,6 +35,7 @@ def test_the_runs_are_worth_something() -> None:
     assert sum(len(world.committed) for world in worlds) > 40 * 20
     assert sum(world.answered for world in worlds) > 40 * 30
     assert sum(len(world.leaders) for world in worlds) > 40 * 2
+    assert sum(world.notes for world in worlds) > 40 and sum(world.resumed for world in worlds) > 40
     assert any(member.durable.snapshot for world in worlds for member in world.members.values())
 
 

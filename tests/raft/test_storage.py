@@ -1,9 +1,11 @@
-"""LogStorage on simulated disks: what was reported durable is there after any power cut; damage to it is noticed; torn tails are cut off."""
+"""LogStorage on simulated disks: what was reported durable is there after any power cut; damage to it is noticed; torn tails are cut off; what is
+noted as committed was committed, whatever part of the log is left."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -14,7 +16,7 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.loop import ProcessDied, SimLoop
 from heliograph.model.errors import CorruptData
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
-from heliograph.raft.storage import LogStorage, Recovered, segment_name, snapshot_name
+from heliograph.raft.storage import Done, LogStorage, Recovered, segment_name, snapshot_name
 
 SEGMENT = 4096 + (16 << 10)
 
@@ -37,9 +39,11 @@ def run(on: Platter) -> None:
     on.loop.run(nothing(), limit_s=120)
 
 
-def write(storage: LogStorage, first: int, *data: bytes, term: int = 1, hard_state: tuple[int, str] | None = None) -> list[object]:
+def write(
+    storage: LogStorage, first: int, *data: bytes, term: int = 1, hard_state: tuple[int, str] | None = None, commit: int = 0
+) -> list[object]:
     done: list[object] = []
-    storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], done.append)
+    storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], commit, done.append)
     return done
 
 
@@ -72,7 +76,7 @@ def test_writes_that_wait_together_share_one_sync() -> None:
     before = disk.syncs
     done: list[object] = []
     for index in range(1, 51):
-        storage.write(None, None, index, entries(b"x"), done.append)
+        storage.write(None, None, index, entries(b"x"), index - 1, done.append)
     run(disk)
     assert done == [None] * 50 and disk.syncs == before + 1
 
@@ -100,7 +104,7 @@ def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
     write(storage, 1, b"a", b"b")
     meta = SnapshotMeta(50, 7, Config(("a", "b")), 4, crc32c.crc32c(b"blob"))
     done: list[object] = []
-    storage.write((7, ""), (meta, b"blob"), 51, entries(b"next", term=7), done.append)
+    storage.write((7, ""), (meta, b"blob"), 51, entries(b"next", term=7), 50, done.append)
     more = write(storage, 52, b"more", term=7)
     run(disk)
     assert done == [None] and more == [None]
@@ -110,7 +114,8 @@ def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
     write(storage, 53, b"third", term=7)
     run(disk)
     disk.power_cut()
-    assert len(opened(disk)[1].entries) == 3
+    _, state = opened(disk)
+    assert len(state.entries) == 3 and state.commit == 50
 
 
 def test_a_snapshot_that_finds_the_disk_full_waits_and_promises_nothing() -> None:
@@ -122,7 +127,7 @@ def test_a_snapshot_that_finds_the_disk_full_waits_and_promises_nothing() -> Non
         meta = SnapshotMeta(50, 7, Config(("a",)), 5000, crc32c.crc32c(bytes(5000)))
         disk.capacity_bytes = disk.used_bytes() + 1000
         done: list[object] = []
-        storage.write((7, ""), (meta, bytes(5000)), 51, entries(b"next", term=7), done.append)
+        storage.write((7, ""), (meta, bytes(5000)), 51, entries(b"next", term=7), 51, done.append)
         run(disk)
         assert done == [] and storage.full and storage.failed is None
         if space_comes_back:
@@ -133,6 +138,7 @@ def test_a_snapshot_that_finds_the_disk_full_waits_and_promises_nothing() -> Non
         disk.power_cut()
         _, state = opened(disk)
         assert state.entries == (entries(b"next", term=7) if space_comes_back else entries(b"a", b"b")) and state.term == 7
+        assert state.commit == (51 if space_comes_back else 0)
 
 
 @pytest.mark.parametrize("at", range(0, 4000, 37))
@@ -154,7 +160,7 @@ def test_damage_of_the_last_record_is_noticed_after_a_clean_close() -> None:
     storage, _ = opened(disk)
     write(storage, 1, b"a" * 100)
     run(disk)
-    storage.close(lambda error: None)
+    storage.close(1, lambda error: None)
     run(disk)
     disk.flip_bit(segment_name(1), 150)
     with pytest.raises(CorruptData, match="durable"):
@@ -193,26 +199,132 @@ def test_a_missing_segment_is_noticed() -> None:
         opened(disk)
 
 
+def test_the_commit_index_comes_back_as_of_the_last_record() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", b"b", b"c", commit=2)
+    run(disk)
+    assert disk_says(disk) == 2
+    write(storage, 4, b"d")
+    run(disk)
+    assert disk_says(disk) == 2, "it never falls"
+    assert write(storage, 0, commit=3) == []
+    run(disk)
+    assert disk_says(disk) == 3, "nothing but the commit index"
+    storage.close(4, lambda error: None)
+    run(disk)
+    assert disk_says(disk) == 4
+    disk.power_cut()
+    storage, state = opened(disk)
+    assert state.commit == 4 and state.entries == entries(b"a", b"b", b"c", b"d")
+    disk.power_cut()
+    assert opened(disk)[1].commit == 4, "a new segment takes it over"
+
+
+def test_a_snapshot_says_at_least_that_it_is_committed() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", b"b", b"c", commit=1)
+    storage.save_snapshot(SnapshotMeta(2, 1, Config(("a",)), 4, crc32c.crc32c(b"blob")), b"blob", lambda error: None)
+    run(disk)
+    disk.power_cut()
+    _, state = opened(disk)
+    assert (state.commit, state.entries) == (2, entries(b"c"))
+
+
+@pytest.mark.parametrize("kept", range(0, 1700, 13))
+def test_a_torn_tail_behind_the_commit_index(kept: int) -> None:
+    """Followers replace what was never committed; of the batch that does so, and says that its entries are committed, any prefix may be left."""
+    disk = platter()
+    storage, _ = opened(disk)
+    old = [b"%d" % i * 100 for i in range(1, 7)]
+    write(storage, 1, *old, commit=2)
+    run(disk)
+    before = len(disk.content(segment_name(1)).rstrip(b"\0"))
+    new = [b"new %d" % i * 100 for i in range(4, 7)]
+    write(storage, 4, *new, term=2, hard_state=(2, "n1"), commit=5)
+    run(disk)
+    content = disk.content(segment_name(1))
+    whole = len(content.rstrip(b"\0"))
+    disk.disk().open(segment_name(1)).pwritev([bytes(max(whole - before - kept, 0))], min(before + kept, whole))
+    _, state = opened(disk)
+    if kept >= whole - before:
+        assert (state.commit, state.entries) == (5, entries(*old[:3]) + entries(*new, term=2))
+    else:
+        assert (state.commit, state.entries) == (2, entries(*old)) and state.term in (0, 2)
+
+
+def test_committed_entries_that_are_gone_are_noticed() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", commit=2)
+    run(disk)
+    with pytest.raises(CorruptData, match="through index 2 are committed, and the log ends at 1"):
+        opened(disk)
+
+
+class NotesTooEarly(LogStorage):
+    """Lets the first record of a batch speak of entries that come with a later one."""
+
+    def write(
+        self,
+        hard_state: tuple[int, str] | None,
+        snapshot: tuple[SnapshotMeta, bytes] | None,
+        first_index: int,
+        entries: Sequence[Entry],
+        commit: int,
+        done: Done,
+    ) -> None:
+        self._commit = max(self._commit, commit)
+        super().write(hard_state, snapshot, first_index, entries, commit, done)
+
+
+def disk_says(disk: Platter) -> int:
+    """The commit index that a process would find if this one were killed now."""
+    copy = platter()
+    for name in disk.names():
+        file = copy.disk().open(name, create=True)
+        file.pwritev([disk.content(name)], 0)
+    return opened(copy)[1].commit
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
     """Random writes, replacements, snapshots, and cuts at any operation, also during recovery; a model says what must and what may be there."""
+    live_through_power_cuts(seed, LogStorage)
+
+
+def test_a_commit_index_before_its_entries_is_found() -> None:
+    with pytest.raises((AssertionError, CorruptData)):
+        for seed in range(100):
+            live_through_power_cuts(seed, NotesTooEarly)
+
+
+def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
     rng = random.Random(f"storage {seed}")
     disk = platter(f"disk {seed}")
     sure: tuple[tuple[int, str], int, list[Entry]] = ((0, ""), 0, [])  # hard state, snapshot index, entries behind it: reported durable
     possible = [sure]
+    truth: dict[int, Entry] = {}  # what the group has committed
+    known = [0]  # the commit index that was given with each write of this life, as `history`
+    noted = 0  # reported durable
     for _ in range(8):
         if rng.random() < 0.3:
             disk.cut_after(rng.randrange(1, 20))
         try:
-            storage, state = opened(disk)
+            storage = storage_class(disk.disk(), segment_bytes=SEGMENT)
+            state = storage.recover()
         except ProcessDied:
             continue
         base = state.snapshot.index if state.snapshot is not None else 0
         hard, found = (state.term, state.vote), state.entries
         assert any(_explains(each, hard, base, found) for each in possible), (hard, base, len(found), [(h, b, len(e)) for h, b, e in possible])
+        assert max(noted, base) <= state.commit <= max(known[-1], base), (noted, state.commit, known, base)
+        assert all(truth.get(index) == found[index - base - 1] for index in range(base + 1, state.commit + 1)), "not committed, or another entry"
         model = (hard, base, list(found))
         possible, reported = [model], [0]
-        history, floor = [model], base  # what a snapshot of the own machine covers is never replaced
+        history, floor = [model], state.commit  # what is committed is never replaced
+        known = [state.commit]
         if rng.random() < 0.8:
             disk.cut_after(rng.randrange(1, 60))
         try:
@@ -226,16 +338,22 @@ def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
                 if kind == 1 and rng.random() < 0.5:
                     base, log = base + len(log) + 10, []
                     snapshot = (SnapshotMeta(base, 9, Config(("a",)), 100, crc32c.crc32c(bytes(100))), bytes(100))
+                    floor = base
                 first = base + 1 + len(log)
                 if kind == 2 and first > max(floor, base):
                     first = rng.randrange(max(floor, base) + 1, first + 1)
                 new = [(rng.randrange(9), COMMAND, rng.randbytes(rng.choice((10, 700, 5000)))) for _ in range(rng.randrange(3) if kind < 2 else 1)]
                 log[first - base - 1 :] = new if new else log[first - base - 1 :]
+                if rng.random() < 0.4:
+                    floor = rng.randrange(floor, base + len(log) + 1)
+                    truth |= {index: log[index - base - 1] for index in range(base + 1, floor + 1)}
                 history.append((hard, base, log))
+                known.append(floor)
                 reached = len(history) - 1
-                storage.write(hard if kind == 0 else None, snapshot, first, new, partial(_report, reported, reached))
+                storage.write(hard if kind == 0 else None, snapshot, first, new, floor, partial(_report, reported, reached))
                 if rng.random() < 0.3:
                     run(disk)
+                    assert known[reported[-1]] <= disk_says(disk) <= floor
                 if kind == 3 and disk._disks and len(log) > 4 and reported[-1] == reached:
                     floor = max(floor, base + 2)
                     meta = SnapshotMeta(base + 2, log[1][0], Config(("a",)), 3, crc32c.crc32c(b"own"))
@@ -248,7 +366,7 @@ def test_after_power_cuts_what_was_reported_durable_is_there(seed: int) -> None:
         else:
             disk.unplug()
         disk._cut_at = 0
-        possible = _between(history[reported[-1] :])
+        possible, noted = _between(history[reported[-1] :]), known[reported[-1]]
 
 
 def _report(reported: list[int], reached: int, error: BaseException | None) -> None:

@@ -166,7 +166,8 @@ def partitions(side: Side) -> Any:
     consumer = side.client.subscribe("same-parts", "s", initial_position=pulsar.InitialPosition.Earliest)
     for n in range(9):
         producer.send(str(n).encode())
-    return created[0], sorted(drain(consumer, 9)), side.client.get_topic_partitions("same-parts"), side.rest("GET", "/persistent/public/default/same-parts/partitions")[1]["partitions"]
+    count = side.rest("GET", "/persistent/public/default/same-parts/partitions")[1]["partitions"]
+    return created[0], sorted(drain(consumer, 9)), side.client.get_topic_partitions("same-parts"), count
 
 
 def admin_codes(side: Side) -> Any:

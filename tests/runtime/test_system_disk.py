@@ -1,0 +1,153 @@
+"""SystemDisk: order, group commit, failures that stay, and gathered writes beyond IOV_MAX."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from heliograph.runtime.disk import Buffer
+from heliograph.runtime.system_disk import SystemDisk, SystemFile
+
+
+async def _settled(disk: SystemDisk) -> None:
+    """Everything submitted so far has called back."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    disk.submit(lambda: None, lambda _result, _error: waiter.set_result(None))
+    await waiter
+
+
+def test_syncs_and_jobs_call_back_in_the_order_given(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        files = [disk.open(name, create=True) for name in ("a", "b")]
+        order: list[int] = []
+        offsets = [0, 0]
+        for number in range(300):
+            if number % 7 == 0:
+                disk.submit(lambda number=number: number, lambda result, _error: order.append(result))  # type: ignore[misc, arg-type]
+                continue
+            which = number % 2
+            disk.submit_sync(files[which], offsets[which], [bytes([number % 256]) * 3], lambda error, number=number: order.append(number))  # type: ignore[misc]
+            offsets[which] += 3
+        await _settled(disk)
+        assert order == list(range(300))
+        for which, file in enumerate(files):
+            expected = b"".join(bytes([n % 256]) * 3 for n in range(300) if n % 7 and n % 2 == which)
+            assert file.pread(10_000, 0) == expected
+        disk.close()
+
+    asyncio.run(run())
+
+
+def test_what_waits_together_shares_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[int] = []
+    real = os.fdatasync
+
+    def counted(descriptor: int) -> None:
+        syncs.append(descriptor)
+        real(descriptor)
+
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        file = disk.open("a", create=True)
+        done: list[BaseException | None] = []
+        disk.submit(lambda: None, lambda _result, _error: None)
+        for number in range(200):
+            disk.submit_sync(file, number, [b"x"], done.append)
+        await _settled(disk)
+        assert done == [None] * 200
+        assert file.size_bytes() == 200
+        disk.close()
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    asyncio.run(run())
+    assert len(syncs) < 100
+
+
+def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
+    file = SystemDisk(tmp_path).open("a", create=True)
+    parts = [index.to_bytes(4, "big") for index in range(5000)]
+    assert file.pwritev(parts, 8) == 20_000
+    assert file.pread(30_000, 8) == b"".join(parts)
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_byte(descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        first = next(b for b in buffers if len(b))
+        return os.pwrite(descriptor, memoryview(first)[:1], offset)
+
+    file = SystemDisk(tmp_path).open("a", create=True)
+    monkeypatch.setattr(os, "pwritev", one_byte)
+    file.pwritev([b"abc", b"", memoryview(b"defgh")], 2)
+    assert file.pread(10, 2) == b"abcdefgh"
+
+
+def _fail(code: int) -> Callable[..., int]:
+    def failing(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    return failing
+
+
+@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
+def test_a_failed_write_or_sync_is_final_for_that_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        bad, good = disk.open("bad", create=True), disk.open("good", create=True)
+        outcomes: list[BaseException | None] = []
+        with monkeypatch.context() as broken:
+            broken.setattr(os, call, _fail(errno.EIO))
+            disk.submit_sync(bad, 0, [b"1"], outcomes.append)
+            await _settled(disk)
+        disk.submit_sync(bad, 1, [b"2"], outcomes.append)
+        disk.submit_sync(good, 0, [b"3"], outcomes.append)
+        await _settled(disk)
+        assert [type(o) for o in outcomes] == [OSError, OSError, type(None)]
+        assert isinstance(bad, SystemFile) and bad.failure is not None
+        disk.close()
+
+    asyncio.run(run())
+
+
+def test_a_job_that_raises_reports_it_and_the_next_one_runs(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        outcomes: list[object] = []
+        disk.submit(lambda: disk.open("absent"), lambda _result, error: outcomes.append(type(error)))
+        disk.submit(lambda: 5, lambda result, _error: outcomes.append(result))
+        await _settled(disk)
+        assert outcomes == [FileNotFoundError, 5]
+        disk.close()
+        disk.close()
+
+    asyncio.run(run())
+
+
+def test_close_waits_for_what_was_submitted(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        file = disk.open("a", create=True)
+        for number in range(50):
+            disk.submit_sync(file, number, [b"y"], lambda _error: None)
+        disk.close()
+        assert file.pread(100, 0) == b"y" * 50
+
+    asyncio.run(run())
+
+
+def test_directory_operations(tmp_path: Path) -> None:
+    disk = SystemDisk(tmp_path / "new")
+    disk.open("b", create=True).close()
+    disk.open("a", create=True).close()
+    assert disk.names() == ["a", "b"]
+    disk.rename("a", "b")
+    disk.sync_directory()
+    assert disk.names() == ["b"]
+    disk.remove("b")
+    assert disk.names() == []
+    assert disk.free_bytes() > 0

@@ -1,0 +1,224 @@
+"""Storage without brokers: seeds that hold, and wrong rules that are found within a few seeds."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.checkers import Violation
+from geo_tests.sim.ledgers import LedgerWorld
+from geo_tests.sim.loop import SimFailure
+from heliograph.model.errors import HeliographError, VersionConflict
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.wire.bookie import Kind
+from storage.bookie.bookie import Bookie
+from storage.ledger import append, recover, recovery
+from storage.ledger.port import END
+from storage.managed_ledger import cursor, managed_ledger, tail, trim
+
+SEEDS = 60
+MUTANT_SEEDS = 150
+
+
+def run(seed: int) -> LedgerWorld:
+    world = LedgerWorld(seed)
+    try:
+        world.run()
+    finally:
+        gc.collect()
+    return world
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(6))
+def test_storage_holds(block: int) -> None:
+    confirmed = 0
+    for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
+        confirmed += len(run(seed).history.confirmed)
+    assert confirmed > 500
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[str]:
+        lines: list[str] = []
+        LedgerWorld(seed, trace=lines.append).run()
+        return lines
+
+    assert trace(3) == trace(3) != trace(4)
+
+
+# -- wrong rules ----------------------------------------------------------------------------------------------------------
+
+
+def lac_does_not_wait_for_the_recorded_ensemble(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: append.LedgerAppend) -> bool:
+        reached = sorted(self._durable.values())[-self._ack_quorum]
+        if reached <= self.lac:
+            return False
+        self.lac = reached
+        return True
+
+    patch.setattr(append.LedgerAppend, "_advance", advance)
+
+
+def acks_of_a_replaced_bookie_count(patch: pytest.MonkeyPatch) -> None:
+    def replaced(self: append.LedgerAppend, lost: str, spare: str) -> int:
+        self._durable[spare] = self._durable.pop(lost)
+        self.ensemble[self.ensemble.index(lost)] = spare
+        self.changes += 1
+        return self.lac + 1
+
+    patch.setattr(append.LedgerAppend, "on_bookie_replaced", replaced)
+
+
+def one_ack_is_enough(patch: pytest.MonkeyPatch) -> None:
+    made = append.LedgerAppend.__init__
+    patch.setattr(append.LedgerAppend, "__init__", lambda self, ensemble, quorum: made(self, ensemble, 1))
+
+
+def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
+    async def fence(context: Any, core: recover.LedgerRecovery, ledger: int) -> None:
+        for bookie in core.ensemble:
+            core.on_fenced(bookie, -1)
+
+    patch.setattr(recovery, "_fence", fence)
+
+
+def one_fence_is_enough(patch: pytest.MonkeyPatch) -> None:
+    """With three bookies and an ack quorum of two, the writer can still confirm on the other two."""
+    patch.setattr(recover.LedgerRecovery, "fenced", property(lambda self: len(self._fenced) >= 1))
+    patch.setattr(recovery, "FENCE_GRACE_S", 0.0)
+
+
+def a_time_out_is_absence(patch: pytest.MonkeyPatch) -> None:
+    async def read_tail(context: Any, core: recover.LedgerRecovery, ledger: int) -> list[Any]:
+        tail: list[Any] = []
+        while not core.ended:
+            for bookie in core.to_ask():
+                try:
+                    blocks = await context.pool.client(bookie).read(ledger, core.next, END, recovery.READ_BYTES)
+                    pieces = recovery._pieces(ledger, core.next, blocks)
+                except HeliographError:
+                    core.on_absent(bookie)
+                    if core.ended:
+                        break
+                else:
+                    tail += pieces
+                    core.on_found(pieces[-1][0] + pieces[-1][1] - 1)
+                    break
+        return tail
+
+    patch.setattr(recovery, "_read_tail", read_tail)
+
+
+def the_recovered_tail_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
+    async def write_tail(context: Any, metadata: LedgerMetadata, tail: list[Any]) -> tuple[str, ...]:
+        return metadata.fragments[-1][1]
+
+    patch.setattr(recovery, "_write_tail", write_tail)
+
+
+def a_bookie_acknowledges_before_its_sync(patch: pytest.MonkeyPatch) -> None:
+    commit = Bookie._commit_frames
+
+    def commit_frames(self: Bookie) -> None:
+        for (peer, ledger), through in self._pending_acks.items():
+            peer.acked(ledger, through)
+        self._pending_acks = {}
+        commit(self)
+
+    patch.setattr(Bookie, "_commit_frames", commit_frames)
+
+
+def a_fence_is_not_journalled(patch: pytest.MonkeyPatch) -> None:
+    control = Bookie._on_control
+
+    def on_control(self: Bookie, kind: int, ledger: int, entry: int, value: int, request: int, body: memoryview, peer: Any) -> bool:
+        if kind == Kind.FENCE and self._refusal() is None:
+            self._stored_answer(peer, request, *self._change(kind, ledger), None)
+            return False
+        return control(self, kind, ledger, entry, value, request, body, peer)
+
+    patch.setattr(Bookie, "_on_control", on_control)
+
+
+def entries_are_confirmed_before_the_topic_names_the_ledger(patch: pytest.MonkeyPatch) -> None:
+    drain = tail.Tail.drain
+
+    def drained(self: tail.Tail) -> None:
+        self._recorded = 1 << 60
+        drain(self)
+
+    patch.setattr(tail.Tail, "drain", drained)
+
+
+def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: cursor.Cursor) -> None:
+        for ledger in sorted(self._acked):
+            pairs = list(self._acked[ledger].pairs())
+            if pairs and (ledger, pairs[-1][1] - 1) > self.mark_delete:
+                self._move((ledger, pairs[-1][1] - 1))
+                return
+
+    patch.setattr(cursor.Cursor, "_advance", advance)
+
+
+def an_acknowledgement_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    async def flushed(self: cursor.Cursor) -> None:
+        pass
+
+    patch.setattr(cursor.Cursor, "flushed", flushed)
+
+
+def trimming_passes_the_slowest_cursor(patch: pytest.MonkeyPatch) -> None:
+    count = trim.trim_count
+    patch.setattr(managed_ledger, "trim_count", lambda infos, slowest, through, retention, now: count(infos, through, through, retention, now))
+
+
+def the_claim_ignores_a_conflict(patch: pytest.MonkeyPatch) -> None:
+    """The topic's metadata is written without looking at the version."""
+    from heliograph.raft.client import MetaClient
+    from heliograph.raft.store import Put
+
+    txn = MetaClient.txn
+
+    async def blind(self: MetaClient, ops: Sequence[Any]) -> int:
+        try:
+            return await txn(self, ops)
+        except VersionConflict:
+            return await txn(self, [Put(op.key, op.value) if isinstance(op, Put) and op.key.startswith("/ml/") else op for op in ops])
+
+    patch.setattr(MetaClient, "txn", blind)
+
+
+MUTANTS: Iterable[Callable[[pytest.MonkeyPatch], None]] = (
+    lac_does_not_wait_for_the_recorded_ensemble,
+    acks_of_a_replaced_bookie_count,
+    one_ack_is_enough,
+    recovery_does_not_fence,
+    one_fence_is_enough,
+    a_time_out_is_absence,
+    the_recovered_tail_is_not_written_again,
+    a_bookie_acknowledges_before_its_sync,
+    a_fence_is_not_journalled,
+    entries_are_confirmed_before_the_topic_names_the_ledger,
+    the_mark_delete_position_jumps_over_gaps,
+    an_acknowledgement_is_not_stored,
+    trimming_passes_the_slowest_cursor,
+    the_claim_ignores_a_conflict,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_a_wrong_rule_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in range(MUTANT_SEEDS):
+        try:
+            run(seed)
+        except (Violation, SimFailure, AssertionError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS} seeds hold although {mutant.__name__.replace('_', ' ')}")

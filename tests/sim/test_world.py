@@ -1,0 +1,230 @@
+"""Whole instances: 200 seeds that hold, and wrong rules that the worlds find."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.checkers import Violation
+from geo_tests.sim.loop import SimFailure
+from geo_tests.sim.world import WorldSettings, run_seed
+from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from replicator import dedup, intake, link, receiver, sender
+from storage.managed_ledger import cursor, managed_ledger
+
+SEEDS = 200
+BLOCKS = 50
+MUTANT_SEEDS = 40
+
+WILD = WorldSettings(chaos_s=10.0, faults=10, messages=40)
+"""More faults for the mutants than the seeds have that must hold."""
+FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_worlds_hold(block: int) -> None:
+    for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
+        assert run_seed(seed).messages > 0
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[str]:
+        lines: list[str] = []
+        run_seed(seed, trace=lines.append)
+        return lines
+
+    assert trace(3) == trace(3)
+
+
+# -- wrong rules ----------------------------------------------------------------------------------------------------------
+
+
+def what_is_above_the_prefix_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    """The watermark rule: no look at the previous coordinate, and no rewind after a failed append."""
+
+    def judge(self: intake.Intake, origin: Any, previous: Position, last: Position) -> intake.Verdict:
+        return intake.Verdict.DUPLICATE if last <= self.submitted(origin) else intake.Verdict.ACCEPT
+
+    patch.setattr(intake.Intake, "judge", judge)
+    patch.setattr(receiver.ReceiverStream, "_on_rollback", lambda self: None)     # the other half of the same rule
+
+
+def submitted_does_not_fall_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(intake.Intake, "rollback", lambda self: None)
+
+
+def duplicates_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    """What comes again is stored again."""
+
+    def judge(self: intake.Intake, origin: Any, previous: Position, last: Position) -> intake.Verdict:
+        return intake.Verdict.GAP if previous > self.submitted(origin) else intake.Verdict.ACCEPT
+
+    patch.setattr(intake.Intake, "judge", judge)
+    patch.setattr(intake.Intake, "accept", lambda self, run: run)
+
+
+def receipts_say_submitted(patch: pytest.MonkeyPatch) -> None:
+    """The target acknowledges what it has not stored yet."""
+    patch.setattr(receiver.ReceiverStream, "_durable", lambda self, origin: self.log.state.intake.submitted(origin))
+    on_run = receiver.ReceiverStream.on_run
+
+    def eager(self: receiver.ReceiverStream, attempt: int, previous: Position, run: Run) -> None:
+        on_run(self, attempt, previous, run)
+        assert run.origin is not None
+        self._on_vector(run.origin)
+
+    patch.setattr(receiver.ReceiverStream, "on_run", eager)
+
+
+def the_cursor_moves_when_a_run_is_sent(patch: pytest.MonkeyPatch) -> None:
+    take = sender.LinkSender.take
+
+    def taken(self: sender.LinkSender, ledger: int, first: int, run: Run, now: float) -> Any:
+        sent = take(self, ledger, first, run, now)
+        if sent is not None:
+            self.mark = max(self.mark, (ledger, first + run.count - 1))
+        return sent
+
+    patch.setattr(sender.LinkSender, "take", taken)
+
+
+def the_link_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A link that comes back goes on behind what it has read, whatever the target holds."""
+    rewind = sender.LinkSender._rewind
+
+    def forward(self: sender.LinkSender, vector: Any, now: float) -> bool:
+        before = self.read_at
+        went_back = rewind(self, vector, now)
+        self.read_at = max(self.read_at, before)
+        return went_back
+
+    patch.setattr(sender.LinkSender, "_rewind", forward)
+
+
+def producers_are_not_deduplicated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dedup.Producers, "submit", lambda self, run: None)
+
+
+def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A duplicate is acknowledged although what it repeats is not durable."""
+    from replicator import log
+
+    def settle(self: Any) -> None:
+        for waiting in list(self._order):
+            if waiting.duplicate and waiting.state == waiting.WAITS:
+                waiting.state = waiting.DONE
+                self._order.remove(waiting)
+                waiting.done([(waiting.run.count, -1, -1)])
+        settled(self)
+
+    settled = log.ReplicatedLog._settle
+    patch.setattr(log.ReplicatedLog, "_settle", settle)
+
+
+def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: cursor.Cursor) -> None:
+        for ledger in sorted(self._acked):
+            pairs = list(self._acked[ledger].pairs())
+            if pairs and (ledger, pairs[-1][1] - 1) > self.mark_delete:
+                self._move((ledger, pairs[-1][1] - 1))
+                return
+
+    patch.setattr(cursor.Cursor, "_advance", advance)
+
+
+def the_state_is_stored_ahead_of_its_position(patch: pytest.MonkeyPatch) -> None:
+    """A new owner believes that the snapshot lacks nothing."""
+    from storage.managed_ledger.factory import ManagedLedgerFactory
+
+    async def replay(self: Any, state: Any, catalog: Any, stored: Any) -> int:
+        return int(stored.next_index)
+
+    patch.setattr(ManagedLedgerFactory, "_replay", replay)
+
+
+def receipts_are_sent_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
+    def append_run(self: managed_ledger.ManagedLedger, run: Run, done: Any, failed: Any) -> None:
+        def ignored(*_: Any) -> None:
+            pass
+
+        made(self, run, ignored, ignored)
+        done(self._catalog.last[0] if self._catalog.ids else 0, self._catalog.last[1] + 1, run)
+
+    made = managed_ledger.ManagedLedger.append_run
+    patch.setattr(managed_ledger.ManagedLedger, "append_run", append_run)
+
+
+def links_need_the_whole_instance(patch: pytest.MonkeyPatch) -> None:
+    """A region publishes only while every link is open."""
+    from region_node.topics.topic import Topic
+
+    publish = Topic.publish
+
+    def guarded(self: Any, run: Run, done: Any, failed: Any) -> None:
+        if all(stats.connected for stats in LINKS.get(id(self.log), ())):
+            publish(self, run, done, failed)
+        else:
+            failed(TopicClosed("a link is down"))
+
+    LINKS: dict[int, list[Any]] = {}
+    begin = link.Link.begin
+
+    def begun(self: link.Link, opened: Any) -> None:
+        LINKS.setdefault(id(self.log), []).append(_Connected(self))
+        begin(self, opened)
+
+    patch.setattr(Topic, "publish", guarded)
+    patch.setattr(link.Link, "begin", begun)
+
+
+class _Connected:
+    def __init__(self, one: link.Link) -> None:
+        self._link = one
+
+    @property
+    def connected(self) -> bool:
+        return self._link.stats().connected
+
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: dict[Mutant, WorldSettings] = {
+    what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
+    submitted_does_not_fall_back: FAILING_APPENDS,
+    duplicates_are_accepted: WILD,
+    receipts_say_submitted: WILD,
+    the_cursor_moves_when_a_run_is_sent: WILD,
+    the_link_begins_at_the_end: WILD,
+    producers_are_not_deduplicated: WILD,
+    a_retry_is_answered_at_once: replace(WILD, faults=16, kinds=("kill_two_bookies", "reset_clients")),
+    the_mark_delete_position_jumps_over_gaps: WILD,
+    the_state_is_stored_ahead_of_its_position: WILD,
+    receipts_are_sent_before_the_quorum: WILD,
+    links_need_the_whole_instance: replace(WILD, kinds=("cut_region_off", "cut_wan")),
+}
+
+
+def run(seed: int, settings: WorldSettings = WILD) -> None:
+    try:
+        run_seed(seed, settings)
+    finally:
+        gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_a_wrong_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    for seed in range(MUTANT_SEEDS):
+        try:
+            run(seed, MUTANTS[mutant])
+        except (Violation, SimFailure, AssertionError, HeliographError, TimeoutError):
+            return
+    pytest.fail(f"{MUTANT_SEEDS} seeds hold although {mutant.__name__.replace('_', ' ')}")
