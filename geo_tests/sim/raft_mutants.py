@@ -97,6 +97,20 @@ class SnapshotWithoutTerm(RaftCore):
         return 0
 
 
+class NotesWhatItHolds(RaftCore):
+    """Writes down everything that it holds as committed."""
+
+    def _commit_to_note(self) -> int:
+        return self.log.last_index
+
+
+class NotesWithBatchesOnly(RaftCore):
+    """Never writes down a commit behind which nothing else comes."""
+
+    def _note_soon(self) -> None:
+        pass
+
+
 class KeepsConflicts(RaftCore):
     """Appends behind what it has, without comparing terms."""
 
@@ -147,6 +161,8 @@ MUTANTS: list[type[RaftCore]] = [
     ReadsBeforeNoop,
     ReadsWithoutAsking,
     SnapshotWithoutTerm,
+    NotesWhatItHolds,
+    NotesWithBatchesOnly,
     KeepsConflicts,
     HeartbeatCommits,
     NeverStepsDown,

@@ -23,6 +23,7 @@ from heliograph.raft.log import Log
 from heliograph.raft.messages import COMMAND, Config, Entry, Message, SnapshotChunk, SnapshotMeta, decode, encode
 
 FAULTS_S, HEAL_S = 9.0, 6.0
+NOTED_S = 2.0  # after the last commit, wherever it comes from
 KEEP_ENTRIES = 3
 CLIENT_TIMEOUT_S = 0.4
 KEYS = ("a", "b")
@@ -79,6 +80,7 @@ class DurableState:
     base: int = 0
     base_term: int = 0
     entries: list[Entry] = field(default_factory=list)
+    commit: int = 0
 
     def store(self, batch: Actions, rng: random.Random | None = None) -> None:
         """rng: power goes during this batch; a prefix of it is kept."""
@@ -95,6 +97,8 @@ class DurableState:
             count = len(batch.entries) if rng is None else rng.randrange(len(batch.entries) + 1)
             if count:
                 self.entries[batch.first_index - self.base - 1 :] = batch.entries[:count]
+        if rng is None:
+            self.commit = max(self.commit, batch.commit)
 
     def compact(self, meta: SnapshotMeta, blob: bytes) -> None:
         """A snapshot of the own machine has been stored."""
@@ -121,7 +125,8 @@ class Member:
         self.rate, self.offset = 1.0, 0.0
         self.core: RaftCore | None = None
         self.kv = SessionKv()
-        self.batches: deque[tuple[Actions, bool]] = deque()  # (actions, not stored yet)
+        self.batches: deque[tuple[Actions, bool]] = deque()  # (actions, they wait for the disk)
+        self.unstored: deque[Actions] = deque()  # what the disk has still to do
         self.disk_busy = False
         self.seen_commit = 0
         self.led = 0  # the last term in which it was seen to lead
@@ -190,6 +195,9 @@ class RaftWorld:
         self.tokens = 0
         self.steps = 0
         self.answered = 0
+        self.committed_at = 0.0
+        self.notes = 0  # commits that were written down by themselves
+        self.resumed = 0  # starts with more than a snapshot that is known to be committed
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -248,22 +256,26 @@ class RaftWorld:
             settings=self.settings,
             rng=self.rng,
             now=member.now(self.time),
+            commit=disk.commit,
         )
-        member.seen_commit, member.tick_at = member.core.commit, FOREVER
+        member.seen_commit, member.tick_at = max(disk.base, disk.commit), FOREVER
+        self.resumed += disk.commit > disk.base
+        self._check_note(member)
         self._pump(member)
 
     def _crash(self, name: str) -> None:
         member = self.members[name]
         if member.core is None:
             return
-        kept = [batch for batch, unstored in member.batches if unstored]
+        kept = list(member.unstored)
         through = self.rng.randrange(len(kept) + 1)
         for batch in kept[:through]:
-            member.durable.store(batch)
+            self._store(member, batch)
         if through < len(kept):
-            member.durable.store(kept[through], self.rng)
+            self._store(member, kept[through], self.rng)
         member.core = None
         member.batches.clear()
+        member.unstored.clear()
         member.disk_busy = False
         member.waiting.clear()
         member.reads.clear()
@@ -278,12 +290,14 @@ class RaftWorld:
                 if not self.alone:
                     self._check_new(member, core, actions)
                 member.batches.append((actions, actions.stores))
+                if actions.stores or actions.note_commit:
+                    member.unstored.append(actions)
             elif member.batches and not member.batches[0][1]:
                 self._release(member, core, member.batches.popleft()[0])
             else:
                 break
         self._check(member, core)
-        if not member.disk_busy and member.batches:
+        if not member.disk_busy and member.unstored:
             member.disk_busy = True
             self.after(self.rng.uniform(*self.sync_s), self._synced, member, member.lives)
         if member.batches and self.time < FAULTS_S and self.rng.random() < self._cruelty(member, core):
@@ -296,7 +310,7 @@ class RaftWorld:
 
     def _cruelty(self, member: Member, core: RaftCore) -> float:
         """Worse for who has just voted: its vote must not be forgotten."""
-        voted = any(unstored and batch.hard_state is not None for batch, unstored in member.batches)
+        voted = any(batch.hard_state is not None for batch in member.unstored)
         return self.cruelty * 8 if voted and core.vote not in ("", member.name) else self.cruelty
 
     def _tick(self, member: Member, life: int, at: float) -> None:
@@ -310,13 +324,17 @@ class RaftWorld:
         if member.core is None or member.lives != life:
             return
         member.disk_busy = False
-        batches = list(member.batches)
-        member.batches = deque((batch, False) for batch, _ in batches)
-        for batch, unstored in batches:
-            if unstored:
-                member.durable.store(batch)
-                member.core.on_durable(batch.durable_mark)
+        member.batches = deque((batch, False) for batch, _ in member.batches)
+        while member.unstored:
+            batch = member.unstored.popleft()
+            self._store(member, batch)
+            member.core.on_durable(batch.durable_mark)
         self._pump(member)
+
+    def _store(self, member: Member, batch: Actions, rng: random.Random | None = None) -> None:
+        member.durable.store(batch, rng)
+        self.notes += batch.note_commit
+        self._check_note(member)
 
     def _release(self, member: Member, core: RaftCore, actions: Actions) -> None:
         if self.alone:
@@ -464,8 +482,18 @@ class RaftWorld:
                 if holders * 2 <= len(self.config.voters):
                     raise Violation(f"durability: {member.name} commits {index}, which {holders} of {len(self.config.voters)} voters hold")
                 self.committed[index] = entry
+                self.committed_at = self.time
             elif known != entry:
                 raise Violation(f"state machine safety: {member.name} commits another entry at {index}")
+
+    def _check_note(self, member: Member) -> None:
+        """What a disk says is committed was committed, and lies there; so whoever comes back alone may apply it."""
+        disk = member.durable
+        if disk.commit > disk.base + len(disk.entries):
+            raise Violation(f"commit note: {member.name} notes {disk.commit} and holds entries to {disk.base + len(disk.entries)}")
+        for index in range(disk.base + 1, disk.commit + 1):
+            if self.committed.get(index) != disk.entries[index - disk.base - 1]:
+                raise Violation(f"commit note: {member.name} notes {disk.commit}, and its entry {index} was not committed")
 
     def _check_digest(self, member: Member) -> None:
         if self.digests.setdefault(member.kv.index, member.kv.digest) != member.kv.digest:
@@ -480,6 +508,8 @@ class RaftWorld:
         for member in self.members.values():
             if member.kv.index < core.commit - 8:
                 raise Violation(f"liveness: {member.name} is at {member.kv.index}, the leader at {core.commit}")
+            if not self.alone and self.time - self.committed_at > NOTED_S and member.durable.commit < core.commit:
+                raise Violation(f"liveness: {member.name} notes {member.durable.commit}, the leader has committed {core.commit}")
 
 
 class Client:

@@ -73,7 +73,7 @@ def test_a_killed_process_does_nothing_more() -> None:
             assert len(said) == 6
 
         sim.run(main())
-    assert "finally" not in said
+        assert "finally" not in said
 
 
 def test_an_error_in_a_callback_fails_the_run() -> None:

@@ -1,0 +1,268 @@
+"""SimLoop: an asyncio event loop on virtual time, whose callbacks belong to processes that can die.
+
+Is: the clock (it jumps to the next timer when nothing is ready), the ready queue, and the lives of simulated processes. Isn't: sockets
+(`network`), files (`disk`), or the machine that puts them together (`simulation`, which is what most tests want).
+
+    sim = Simulation(seed=7)                     # geo_tests.sim.simulation
+    a = sim.machine("us-a", zone="us")
+    async def main() -> None:
+        a.start(lambda: serve())                 # a task, and everything it schedules, belongs to this life of "us-a"
+        await asyncio.sleep(3600)                # costs nothing
+        a.kill()                                 # none of its callbacks, timers, or tasks runs again
+    sim.run(main(), limit_s=7200)
+
+How a crash works. Every handle of asyncio carries a `contextvars.Context`; a process's main coroutine is started in a context where `LIFE` is set,
+and whatever it schedules, awaits, or creates inherits that. Before a handle runs, the loop looks at its life and drops it where that has ended.
+Nothing of a dead process runs: no `finally`, no `except CancelledError`. Its pending tasks are kept (a collected coroutine would run its `finally`
+blocks) until the loop is closed: only then do those blocks run, where every call into the loop, the network, and the disk is without effect.
+
+Invariants: the same seed gives the same order of callbacks (tasks hash by number, so that asyncio's own sets iterate in creation order; the collector
+is off while the loop runs); an exception that nobody handles ends the run, unless its process is dead; time never goes backwards; a million callbacks
+at one instant, or a wait that nothing can end, is a failure.
+Source: the idea is FoundationDB's simulator; asyncio/base_events.py for the parts that are replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import heapq
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from geo_tests.sim.network import Network, SimServer
+
+T = TypeVar("T")
+
+START_S = 1000.0
+CALLBACKS_AT_ONE_INSTANT_MAX = 1_000_000
+
+
+class SimFailure(AssertionError):
+    """The run failed: an exception that nobody handled, or a wait that never ends."""
+
+
+class ProcessDied(BaseException):
+    """Raised inside a process by the operation at which it dies, so that no further line of it runs. Never an `Exception`."""
+
+
+class Life:
+    """One life of one process: from its start to its end or crash. A restart is another life."""
+
+    __slots__ = ("__weakref__", "alive", "host", "number", "tasks")
+
+    def __init__(self, host: str, number: int) -> None:
+        self.host, self.number, self.alive = host, number, True
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        return f"{self.host}#{self.number}{'' if self.alive else ' (dead)'}"
+
+    def context(self) -> contextvars.Context:
+        """A fresh context in which everything belongs to this life."""
+        context = contextvars.copy_context()
+        context.run(LIFE.set, self)
+        return context
+
+
+LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("LIFE", default=None)
+"""The life to which the running code belongs; None is the test itself, which never dies."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose hash is its number."""
+
+    number = 0
+    life: Life | None = None
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module. `network` is set by `geo_tests.sim.network.Network`."""
+
+    network: Network
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[tuple[str, BaseException | None]] = []
+        self.callbacks_run = 0
+        self._now = START_S
+        self._limit = float("inf")
+        self._dead_tasks: list[asyncio.Task[Any]] = []
+        self._task_count = 0
+        self._closing = False
+        self._current: asyncio.Handle | None = None
+        self.set_task_factory(self._make_task)
+
+    # -- for tests ------------------------------------------------------------------------------------------------
+
+    def run(self, main: Coroutine[Any, Any, T], *, limit_s: float = 600.0) -> T:
+        """Runs `main` to its end, at most `limit_s` virtual seconds. Raises SimFailure, or what `main` raised."""
+        self._limit = self._now + limit_s
+        task = self.create_task(main)
+        task.add_done_callback(lambda _: self.stop())
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.run_forever()
+        finally:
+            if collecting:
+                gc.enable()
+        if self.failures:
+            text, cause = self.failures[0]
+            task.cancel()
+            raise SimFailure(text) from cause
+        return task.result()
+
+    def end(self, life: Life) -> None:
+        """`life` is over: nothing of it runs any more."""
+        if life.alive:
+            life.alive = False
+            self._dead_tasks += life.tasks
+
+    def fail(self, text: str, cause: BaseException | None = None) -> None:
+        """Ends the run with SimFailure."""
+        self.failures.append((text, cause))
+        self.stop()
+
+    def close(self) -> None:
+        """Drops everything that still waits; nothing of it runs."""
+        if self._closing:
+            return
+        self._closing = True
+        pending = [*self._dead_tasks, *asyncio.all_tasks(self)]
+        for task in pending:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self._dead_tasks.clear()
+        for task in sorted(pending, key=hash):
+            _discard(task.get_coro())
+        super().close()
+
+    # -- what asyncio calls ---------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def _make_task(self, _loop: asyncio.AbstractEventLoop, coro: Any, context: contextvars.Context | None = None) -> _Task:
+        life = LIFE.get() if context is None else context.get(LIFE)
+        task = _Task(coro, loop=self, context=context)
+        self._task_count += 1
+        task.number, task.life = self._task_count, life
+        if life is not None:
+            life.tasks.add(task)
+        return task
+
+    def _run_once(self) -> None:
+        ready = self._ready  # type: ignore[attr-defined]
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            while scheduled and (scheduled[0]._cancelled or _is_dead(scheduled[0])):
+                heapq.heappop(scheduled)._scheduled = False
+            if not scheduled:
+                self.fail(f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}")
+                return
+            when = scheduled[0]._when
+            if when > self._limit:
+                self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
+                return
+            self._now = max(self._now, when)
+            while scheduled and scheduled[0]._when <= self._now:
+                handle = heapq.heappop(scheduled)
+                handle._scheduled = False
+                ready.append(handle)
+        budget = CALLBACKS_AT_ONE_INSTANT_MAX
+        while ready and not self._stopping:  # type: ignore[attr-defined]
+            handle = ready.popleft()
+            if handle._cancelled or _is_dead(handle):
+                continue
+            self._current = handle
+            handle._run()
+            budget -= 1
+            if not budget:
+                self.fail(f"at {self._now - START_S:.3f} s: {CALLBACKS_AT_ONE_INSTANT_MAX} callbacks and time stands still; last {handle!r}{self._stacks(60)}")
+        self.callbacks_run += CALLBACKS_AT_ONE_INSTANT_MAX - budget
+        self._current = handle = None
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass  # popped when its time comes
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What nobody handled fails the run, unless it happened to a dead process or after the end."""
+        error = context.get("exception")
+        task = context.get("task") or context.get("future")
+        life = task.life if isinstance(task, _Task) else LIFE.get() if self._current is None else self._current._context.get(LIFE)  # type: ignore[attr-defined]
+        if self._closing or isinstance(error, ProcessDied) or (life is not None and not life.alive):
+            return
+        what = context.get("task") or context.get("future") or context.get("handle")
+        self.fail(f"at {self._now - START_S:.3f} s in {life}: {context.get('message')}: {error!r} ({what!r})", error)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        if self._closing:
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        if self._closing:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        return self.call_soon(callback, *args, context=context)
+
+    def _process_events(self, event_list: object) -> None:
+        raise AssertionError("there is no selector")
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Runs `func` here and now."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    async def create_server(self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any) -> SimServer:  # type: ignore[override]
+        return self.network.listen(protocol_factory, host, port or 0)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **_: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        return await self.network.connect(protocol_factory, host, port)
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        return [(2, 1, 6, "", (host, port))]
+
+    def _stacks(self, limit: int = 12) -> str:
+        """Where the living tasks wait."""
+        lines: Sequence[asyncio.Task[Any]] = sorted((t for t in asyncio.all_tasks(self) if isinstance(t, _Task)), key=hash)
+        text = ""
+        for task in lines[:limit]:
+            frames = [f"{f.f_code.co_qualname}:{f.f_lineno}" for f in task.get_stack()]
+            text += f"\n  {task.get_name()}: {' < '.join(reversed(frames)) or 'no frame'}"
+        return text
+
+
+def _discard(coro: Any) -> None:
+    """Ends a coroutine, whatever its `finally` blocks still wait for: left to the collector, it would complain on stderr."""
+    for _ in range(100):
+        if getattr(coro, "cr_frame", None) is None:
+            return
+        try:
+            coro.close()
+        except BaseException:
+            continue
+
+
+def _is_dead(handle: asyncio.Handle) -> bool:
+    life = handle._context.get(LIFE)  # type: ignore[attr-defined]
+    return life is not None and not life.alive

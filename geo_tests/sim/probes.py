@@ -1,0 +1,123 @@
+"""Probes: what the checkers look at inside living brokers, again and again while a world runs.
+
+Is: the invariants that no client can see from outside: cursors that pass what they must not, vectors that go back, queues beyond their bound.
+Isn't: a wait for anything.
+
+A probe knows of each topic and region what was ever seen durable there (the vector of a living owner), and what the subscription acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from geo_tests.sim.checkers import Violation
+from heliograph.model.positions import Position
+
+if TYPE_CHECKING:
+    from geo_tests.sim.world import World
+
+EVERY_S = 0.2
+REPLICATION_CURSOR = "pulsar.repl."
+SUSPICIONS_MAX = 3
+CACHE_BYTES_MAX = 64 << 20
+BACKLOG_BYTES_MAX = 4 << 20
+WRITE_BUFFER_BYTES_MAX = 4 << 20
+
+
+class Probes:
+    """The probes of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.looked = 0
+        self._durable: dict[tuple[str, str, tuple[int, int, int]], Position] = {}
+        """(topic, region, origin) -> the furthest durable prefix that an owner there has shown."""
+        self._suspicions: dict[tuple[str, str, str], int] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                self.look()
+            except Violation as violation:
+                self.world.sim.loop.fail(str(violation), violation)
+
+    def look(self) -> None:
+        """Raises Violation."""
+        self.looked += 1
+        topics = list(self._topics())
+        for region, topic, log in topics:
+            for origin in log.vector:
+                key, prefix = (topic, region, origin), log.vector.prefix(origin)
+                self._durable[key] = max(self._durable.get(key, prefix), prefix)
+        for region, topic, log in topics:
+            self._look_at_subscription(region, topic, log)
+            self._look_at_links(region, topic, log)
+        self._look_at_bounds()
+
+    def _topics(self) -> Iterator[tuple[str, str, Any]]:
+        """(region, topic, its log) of every living broker that has it loaded, also where it is fenced and has not noticed."""
+        for region in self.world.regions.values():
+            for node in region.brokers:
+                if node.is_ready():
+                    for name, topic in node.roles[0].topics.loaded.items():  # type: ignore[attr-defined]
+                        yield region.name, name, topic.log
+
+    def _look_at_subscription(self, region: str, topic: str, log: Any) -> None:
+        """The mark-delete position never passes an entry that no consumer acknowledged."""
+        cursor, history = log.ledger.cursors.get("sub"), self.world.histories.get(topic)
+        if cursor is None or history is None:
+            return
+        acked: set[Position] = set()
+        for name, consumer in self.world.consumers:
+            if name == region and consumer.topic == topic:
+                acked |= consumer.acked
+        for message, position in history.acknowledged.items():
+            if history.submitted[message][0] == region and (-1, -1) < position <= cursor.mark_delete and position not in acked:
+                raise Violation(f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {position}, which nobody acknowledged")
+
+    def _look_at_links(self, region: str, topic: str, log: Any) -> None:
+        """A replication cursor never passes what is not durable in the other region. (No SKIP is expected in these worlds.)
+
+        An owner there may have died between two looks, right after its receipt: so a suspicion must last, with a living owner there.
+        """
+        history = self.world.histories.get(topic)
+        if history is None:
+            return
+        for name, cursor in log.ledger.cursors.items():
+            if not name.startswith(REPLICATION_CURSOR):
+                continue
+            target = name.removeprefix(REPLICATION_CURSOR)
+            there = self._durable.get((topic, target, log.origin), (-1, -1))
+            passed = [
+                p for message, p in history.acknowledged.items() if there < p <= cursor.mark_delete and history.submitted[message][0] == region
+            ]
+            owned = any(r == target and t == topic and other.ledger.failed is None for r, t, other in self._topics())
+            if not passed:
+                self._suspicions.pop((topic, region, target), None)
+            elif owned:
+                count = self._suspicions[topic, region, target] = self._suspicions.get((topic, region, target), 0) + 1
+                if count > SUSPICIONS_MAX:
+                    raise Violation(
+                        f"{topic}: the link {region}->{target} stands at {cursor.mark_delete}, and {target} has {region} only through {there}: {passed[:3]}"
+                    )
+
+    def _look_at_bounds(self) -> None:
+        """Every queue and cache keeps its bound."""
+        for region in self.world.regions.values():
+            for node in region.brokers:
+                if node.is_ready():
+                    factory = node.roles[0].topics._factory  # type: ignore[attr-defined]
+                    if factory.cache.size_bytes > CACHE_BYTES_MAX:
+                        raise Violation(f"{node.name}: the cache holds {factory.cache.size_bytes} bytes")
+                    for bookie, client in factory.context.pool._clients.items():
+                        if client.backlog_bytes > BACKLOG_BYTES_MAX:
+                            raise Violation(f"{node.name}: {client.backlog_bytes} bytes wait for {bookie}")
+        buffered = self.world.sim.network.largest_write_buffer()
+        if buffered > WRITE_BUFFER_BYTES_MAX:
+            raise Violation(f"a connection buffers {buffered} bytes")
+
+    async def final(self) -> None:
+        self.look()

@@ -1,0 +1,180 @@
+"""Region and Node: one simulated region's machines, each running the roles that production's composition builds.
+
+Is: settings, starts, crashes, and the restarts that a supervisor would do. Isn't: faults or checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from geo_tests.sim.config_transport import SimConfigTransport
+from geo_tests.sim.ledgers import QUICK_LEDGER, SMALL_BOOKIE, SMALL_LEDGERS
+from geo_tests.sim.pulsar_client import Address
+from geo_tests.sim.simulation import Machine
+from global_config.admin import ConfigAdmin
+from heliograph.model.errors import HeliographError
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.client import MetaClient
+from region_node.composition import Role, Runtime, build
+from region_node.settings import BookieSettings, BrokerSettings, ConfigNodeSettings, MetaNodeSettings, ProcessSettings
+
+if TYPE_CHECKING:
+    from geo_tests.sim.world import World
+
+NAMESPACE = "sim/ns"
+META_PORT, CONFIG_PORT, RAFT_PORT, BOOKIE_PORT, BROKER_PORT, ADMIN_PORT, LINK_PORT = 7001, 7002, 7003, 3181, 6650, 8080, 6700
+RESTART_S = 0.5
+TUNED: dict[type, object] = {
+    type(value): value
+    for value in (
+        replace(SMALL_BOOKIE, segment_bytes=160 << 10, frame_bytes_max=128 << 10),
+        replace(QUICK_LEDGER, lost_after_s=1.5),
+        replace(SMALL_LEDGERS, pending_timeout_s=1.5),
+    )
+}
+"""Small segments and ledgers, so that few messages meet all the seams. A frame must hold the largest run that a link makes of the world's messages."""
+
+
+class Node:
+    """One process of a region, on a machine of its own."""
+
+    def __init__(self, region: Region, name: str, roles: tuple[str, ...]) -> None:
+        self.region, self.name, self.role_names = region, name, roles
+        self.machine = region.world.sim.machine(name, zone=region.name)
+        self.roles: list[Role] = []
+        self.ready = False
+
+    def start(self) -> None:
+        self.region.world.trace(f"start {self.name}")
+        self.ready = False
+        self.machine.start(self._main)
+
+    def revive(self) -> None:
+        """Starts it where it does not run."""
+        if not self.machine.running:
+            self.start()
+
+    def kill(self) -> None:
+        self.ready = False
+        self.machine.kill()
+
+    def power_cut(self) -> None:
+        self.ready = False
+        self.machine.power_cut()
+
+    def is_ready(self) -> bool:
+        return self.ready and self.machine.running
+
+    async def _main(self, machine: Machine) -> None:
+        """What `region_node.process` does, and, where it ends, what its supervisor does."""
+        self.roles = []
+        runtime = Runtime(clock=machine.clock, rng=machine.rng, disk=machine.disk, config_transport=self._config_transport, tuned=TUNED)
+        try:
+            for name in self.role_names:
+                role = build(name, self.region.settings(self), runtime)
+                self.roles.append(role)
+                await role.start()
+            self.ready = True
+            self.region.world.trace(f"{self.name} is ready")
+            failed = [asyncio.ensure_future(role.failed()) for role in self.roles]
+            done, _ = await asyncio.wait(failed, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            self._ended("a role ended")
+        except (HeliographError, OSError, TimeoutError) as error:
+            self._ended(repr(error))
+
+    def _config_transport(self, settings: ProcessSettings) -> SimConfigTransport:
+        names = self.region.names
+        return SimConfigTransport(self.region.name, {other: f"{other}-meta" for other in names}, RAFT_PORT, self.machine.rng)
+
+    def _ended(self, why: str) -> None:
+        self.region.world.trace(f"{self.name} ends: {why}")
+        self.kill()
+        sim = self.region.world.sim
+        sim.loop.call_later(RESTART_S, self.revive, context=sim.network.neutral)
+
+
+class Region:
+    """The machines of one region: metadata (with the region's voter of the global configuration), bookies, brokers."""
+
+    def __init__(self, world: World, name: str, number: int, names: tuple[str, ...], *, bookies: int, brokers: int) -> None:
+        self.world, self.name, self.number, self.names = world, name, number, names
+        self.metadata = Node(self, f"{name}-meta", ("meta", "config"))
+        self.bookies = [Node(self, f"{name}-bookie-{i}", ("bookie",)) for i in range(bookies)]
+        self.brokers = [Node(self, f"{name}-broker-{i}", ("broker",)) for i in range(brokers)]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [self.metadata, *self.bookies, *self.brokers]
+
+    def addresses(self) -> list[Address]:
+        return [(node.name, BROKER_PORT) for node in self.brokers]
+
+    def start_metadata(self) -> None:
+        self.metadata.start()
+
+    def start_data(self) -> None:
+        for node in [*self.bookies, *self.brokers]:
+            node.start()
+
+    def info(self) -> RegionInfo:
+        links = [f"pulsar://{node.name}:{LINK_PORT}" for node in self.brokers]
+        return RegionInfo(
+            name=self.name,
+            number=self.number,
+            service_url=f"pulsar://{self.brokers[0].name}:{BROKER_PORT}",
+            admin_url=f"http://{self.brokers[0].name}:{ADMIN_PORT}",
+            link_urls={source: links for source in self.names if source != self.name},
+        )
+
+    async def provision(self, regions: dict[str, Region]) -> None:
+        """Writes regions, tenant, and namespace into the global configuration, through this region's node."""
+        await self.world.sim.call(f"{self.name}-admin", self._provision, [r.info() for r in regions.values()])
+
+    async def _provision(self, infos: list[RegionInfo]) -> None:
+        machine = self.world.sim.machine(f"{self.name}-admin")
+        store = MetaClient([f"{self.metadata.name}:{CONFIG_PORT}"], clock=machine.clock, rng=machine.rng)
+        admin = ConfigAdmin(store)
+        deadline = asyncio.get_running_loop().time() + 30
+        names = tuple(info.name for info in infos)
+        steps: list[Any] = [lambda info=info: admin.ensure_region(info) for info in infos]
+        steps.append(lambda: admin.create_tenant(NAMESPACE.split("/")[0], TenantInfo(allowed_regions=names)))
+        policies = NamespacePolicies(regions=names, bundles=2, deduplication=True, retention_minutes=-1, retention_mb=-1)
+        steps.append(lambda: admin.create_namespace(NAMESPACE, policies))
+        while steps:
+            try:
+                await steps[0]()
+            except HeliographError as error:
+                if not error.retryable or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+                continue
+            steps.pop(0)
+        store.close()
+
+    def settings(self, node: Node) -> ProcessSettings:
+        name = node.name
+        return ProcessSettings(
+            region=self.name,
+            node_id=name,
+            data_dir="data",
+            roles=node.role_names,
+            bind=name,
+            meta=(f"{self.metadata.name}:{META_PORT}",),
+            config=(f"{self.metadata.name}:{CONFIG_PORT}",),
+            broker=BrokerSettings(
+                port=BROKER_PORT,
+                admin_port=-1,
+                link_port=LINK_PORT,
+                advertised_host=name,
+                listeners={f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name},
+            ),
+            bookie=BookieSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),
+            meta_node=MetaNodeSettings(node_id=name, port=META_PORT),
+            config_node=ConfigNodeSettings(
+                node_id=self.name, port=CONFIG_PORT, raft_port=RAFT_PORT, peers={other: f"{other}-meta:{RAFT_PORT}" for other in self.names}
+            ),
+        )

@@ -1,0 +1,265 @@
+"""World: a whole instance in one process on virtual time: regions from production's composition, clients, faults, checkers.
+
+Is: level 2 of the simulations. Isn't: a model; every role is the one that production builds, on the simulator's loop, network, and disks.
+
+    python -m geo_tests.sim.world --seed 17 --trace      # replays one seed and shows what happened when
+
+A run: the regions start and are provisioned through the global configuration; named producers publish in every region, durable
+subscriptions consume; meanwhile faults come (`faults`); then everything heals, and within CONVERGE_S the links must drain, every producer have its
+receipts, and readers from the earliest message find in every region what `checkers` demand. `probes` look into the living brokers all the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from geo_tests.sim.checkers import History, Violation
+from geo_tests.sim.faults import Faults
+from geo_tests.sim.probes import Probes
+from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
+from geo_tests.sim.region import NAMESPACE, Node, Region
+from geo_tests.sim.simulation import Simulation
+
+START_S = 40.0
+CONVERGE_S = 60.0
+SERVE_S = 12.0
+"""A region whose own machines are well serves a publish within this, whatever the WAN does."""
+LATENCIES_S = {("us", "eu"): 0.040, ("us", "ap"): 0.075, ("eu", "ap"): 0.100}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSettings:
+    """What one run holds. `faults`: how many, in `chaos_s` virtual seconds."""
+
+    regions: tuple[str, ...] = ("us", "eu", "ap")
+    bookies: int = 3
+    brokers: int = 2
+    topics: int = 2
+    producers: int = 1
+    """Per region and topic."""
+    messages: int = 60
+    """Per producer."""
+    chaos_s: float = 12.0
+    faults: int = 6
+    kinds: tuple[str, ...] = ()
+    """Names of the kinds of faults that there are; empty: all."""
+
+
+@dataclass
+class Verdict:
+    """What a run was: for the soak's statistics."""
+
+    seed: int
+    messages: int = 0
+    faults: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    callbacks: int = 0
+
+
+class World:
+    """One run. Everything follows from the seed."""
+
+    def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None) -> None:
+        self.seed, self.settings = seed, settings or WorldSettings()
+        self.sim = Simulation(seed)
+        self.rng = self.sim.rng("world")
+        self._trace = trace
+        self.topics = [f"persistent://{NAMESPACE}/topic-{i}" for i in range(self.settings.topics)]
+        self.histories = {topic: History(topic) for topic in self.topics}
+        self.regions: dict[str, Region] = {}
+        self.producers: list[tuple[str, Producer]] = []
+        self.consumers: list[tuple[str, Consumer]] = []
+        self.faults = Faults(self)
+        self.probes = Probes(self)
+        self.verdict = Verdict(seed)
+        self.publishing = True
+
+    def trace(self, text: str) -> None:
+        if self._trace is not None:
+            self._trace(f"{self.sim.now():10.4f}  {text}")
+
+    def run(self) -> Verdict:
+        """Raises Violation, or SimFailure; the seed is noted on it."""
+        began = time.process_time()
+        try:
+            self.sim.run(self._main(), limit_s=START_S + self.settings.chaos_s + 4 * CONVERGE_S)
+        finally:
+            self.sim.close()
+        self.verdict.virtual_s, self.verdict.callbacks = self.sim.now(), self.sim.loop.callbacks_run
+        self.verdict.cpu_s = time.process_time() - began
+        return self.verdict
+
+    def nodes(self) -> list[Node]:
+        return [node for region in self.regions.values() for node in region.nodes]
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    async def _main(self) -> None:
+        await self._start()
+        clients = self._start_clients()
+        probing = asyncio.ensure_future(self.probes.run())
+        await self.faults.run(self.settings.chaos_s, self.settings.faults)
+        self.trace("heal")
+        await self.faults.heal()
+        await self._converge()
+        found = await self._read_everything()
+        for topic, history in self.histories.items():
+            history.check(found[topic])
+            history.check_consumed(found[topic])
+        probing.cancel()
+        await self.probes.final()
+        for _, producer in self.producers:
+            producer.close()
+        for _, consumer in self.consumers:
+            consumer.close()
+        await asyncio.gather(*clients)
+        self.verdict.messages = sum(len(h.acknowledged) for h in self.histories.values())
+
+    async def _start(self) -> None:
+        names = self.settings.regions
+        for (a, b), one_way in LATENCIES_S.items():
+            self.sim.network.latency(a, b, one_way * 0.95, one_way * 1.15)
+        for number, name in enumerate(names, 1):
+            self.regions[name] = Region(self, name, number, names, bookies=self.settings.bookies, brokers=self.settings.brokers)
+        for region in self.regions.values():
+            region.start_metadata()
+        await self.regions[names[0]].provision(self.regions)
+        for region in self.regions.values():
+            region.start_data()
+        await self._until("brokers are up", lambda: all(node.ready for node in self.nodes()), START_S)
+        self.trace("started")
+
+    def _start_clients(self) -> list[asyncio.Future[Any]]:
+        tasks: list[asyncio.Future[Any]] = []
+        for region in self.regions.values():
+            machine = self.sim.machine(f"{region.name}-client", zone=region.name)
+            machine.start(_idle)
+            for number, topic in enumerate(self.topics):
+                history = self.histories[topic]
+                for index in range(self.settings.producers):
+                    name = f"{region.name}-{number}-{index}"
+                    rng = self.sim.rng(name)
+                    client = Client(region.addresses(), rng)
+                    producer = machine.run(self._producer, client, topic, name, history)
+                    self.producers.append((region.name, producer))
+                    tasks += [machine.run(_task, producer.run), machine.run(_task, self._publish, region.name, producer, history, rng)]
+                consumer = machine.run(self._consumer, Client(region.addresses(), self.sim.rng(f"{region.name}-{number}-c")), topic, region.name, history)
+                self.consumers.append((region.name, consumer))
+                tasks.append(machine.run(_task, consumer.run))
+        return tasks
+
+    def _producer(self, client: Client, topic: str, name: str, history: History) -> Producer:
+        def on_receipt(sequence: int, ledger: int, entry: int) -> None:
+            history.acknowledge(name, sequence, ledger, entry)
+            self.faults.served(name.split("-")[0])
+            self.trace(f"receipt {name} {sequence} at {ledger}:{entry}")
+
+        return Producer(client, topic, name, on_receipt)
+
+    def _consumer(self, client: Client, topic: str, region: str, history: History) -> Consumer:
+        def on_message(delivered: Delivered) -> None:
+            history.consume(region, delivered)
+
+        return Consumer(client, topic, "sub", on_message)
+
+    async def _publish(self, region: str, producer: Producer, history: History, rng: random.Random) -> None:
+        """Bursts and pauses, over the time of the faults."""
+        sequence, count = 0, self.settings.messages
+        pace = self.settings.chaos_s / count
+        while sequence < count:
+            burst = rng.choice((1, 1, 1, 2, 5, 20))
+            for _ in range(min(burst, count - sequence)):
+                payload = f"{producer.name}:{sequence}:".encode() + bytes([sequence % 256]) * rng.choice((5, 50, 200, 1000))
+                history.submit(region, producer.name, sequence, payload)
+                while not producer.send(sequence, payload):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                sequence += 1
+            await asyncio.sleep(pace * burst * rng.uniform(0.2, 1.4))
+
+    async def _converge(self) -> None:
+        """Every producer has its receipts, and every region all of every other."""
+        await self._until("every producer has its receipts", self._all_acknowledged, CONVERGE_S)
+        self.publishing = False
+        await self._until("every region has everything", self._consumed_everywhere, CONVERGE_S)
+
+    def _all_acknowledged(self) -> str:
+        lacking = []
+        for topic, history in self.histories.items():
+            expected = self.settings.messages * self.settings.producers * len(self.regions)
+            if len(history.acknowledged) < expected:
+                lacking.append(f"{topic}: {len(history.acknowledged)} of {expected}")
+        if not lacking:
+            return ""
+        stuck = [f"{p.name}: {len(p.pending)} pending, {p.last_error}" for _, p in self.producers if p.pending]
+        return "; ".join(lacking + stuck)
+
+    async def _read_everything(self) -> dict[str, dict[str, Sequence[Delivered]]]:
+        found: dict[str, dict[str, Sequence[Delivered]]] = {topic: {} for topic in self.topics}
+        for topic in self.topics:
+            for region in self.regions.values():
+                client = Client(region.addresses(), self.sim.rng(f"reader-{region.name}-{topic}"))
+                found[topic][region.name] = await self.sim.call(f"{region.name}-client", Reader(client, topic).read_all)
+        return found
+
+    def _consumed_everywhere(self) -> str:
+        """The durable subscription of each region has delivered all that was acknowledged anywhere."""
+        for topic, history in self.histories.items():
+            for region in self.regions:
+                if lacking := [m for m in history.acknowledged if m not in history.consumed.get(region, ())]:
+                    return f"{topic} in {region} lacks {len(lacking)}: {lacking[:5]}"
+        return ""
+
+    async def _until(self, what: str, condition: Callable[[], bool | str], limit_s: float = CONVERGE_S) -> None:
+        """`condition` returns True or "" when it is met; a text says what is missing."""
+        deadline = self.sim.now() + limit_s
+        while (state := condition()) not in (True, ""):
+            if self.sim.now() > deadline:
+                raise Violation(f"not within {limit_s:.0f} virtual seconds: {what}: {state}")
+            await asyncio.sleep(0.1)
+        self.trace(what)
+
+
+def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(call(*args))
+
+
+async def _idle(_: Any) -> None:
+    pass
+
+
+def run_seed(seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None) -> Verdict:
+    """One world. Raises what the run found wrong."""
+    try:
+        return World(seed, settings, trace).run()
+    finally:
+        gc.collect()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="geo_tests.sim.world", description="One simulated world, from its seed.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--trace", action="store_true", help="show what happens, with virtual times")
+    parser.add_argument("--log-level", default="ERROR", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    chosen = parser.parse_args(arguments)
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", "geo_tests.sim.world", *(arguments or sys.argv[1:])], {**os.environ, "PYTHONHASHSEED": "0"})
+    logging.basicConfig(level=chosen.log_level, format="            %(name)s %(message)s", stream=sys.stdout)
+    verdict = run_seed(chosen.seed, trace=print if chosen.trace else None)
+    print(f"seed {verdict.seed} holds: {verdict}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
