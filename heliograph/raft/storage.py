@@ -126,14 +126,14 @@ def _read_record(number: int, raw: bytes, offset: int) -> _Record | None:
     """The whole record at `offset`, or None."""
     if offset + _HEAD.size > len(raw):
         return None
-    magic, version, kind, reserved, size, crc, *rest = _HEAD.unpack_from(raw, offset)
+    magic, version, kind, reserved, size, crc, sequence, synced, commit = _HEAD.unpack_from(raw, offset)
     start = offset + _HEAD.size
     if magic != _MAGIC or version != VERSION or reserved or size > len(raw) - start:
         return None
     body = raw[start : start + size]
-    if _checksum(number, offset, _HEAD.pack(magic, version, kind, 0, size, 0, *rest), body) != crc:
+    if _checksum(number, offset, _HEAD.pack(magic, version, kind, 0, size, 0, sequence, synced, commit), body) != crc:
         return None
-    return _Record(kind, *rest, body)
+    return _Record(kind, sequence, synced, commit, body)
 
 
 def segment_name(number: int) -> str:
