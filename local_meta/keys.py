@@ -8,9 +8,13 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /brokers/{id}                                            a live broker, under its lease
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
     /ledgers/{id:020}                                        LedgerMetadata
+    /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
+    /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
+    /auditor                                                 which broker looks for lost bookies, under its lease
+    /decommissions/{id}                                      a bookie that is being emptied
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
-    counters, apart from keys: ledger-ids, incarnations
+    counters, apart from keys: ledger-ids
 """
 
 from __future__ import annotations
@@ -24,12 +28,15 @@ BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
 OWNERS = "/owners/"
 LEDGERS = "/ledgers/"
+UNDERREPLICATED = "/underreplicated/"
+REPLICATING = "/replicating/"
+AUDITOR = "/auditor"
+DECOMMISSIONS = "/decommissions/"
 MANAGED_LEDGERS = "/ml/"
 CURSORS = "/cursors/"
 
 LEDGER_IDS = "ledger-ids"
 """Counter: the next ledger id of the region."""
-INCARNATIONS = "incarnations"
 """Counter: the next incarnation that the region mints."""
 
 
@@ -55,7 +62,20 @@ def ledger(ledger_id: int) -> str:
 
 
 def ledger_of(key: str) -> int:
+    """Of a key of `/ledgers/`, `/underreplicated/`, or `/replicating/`."""
     return int(key.rpartition("/")[2])
+
+
+def underreplicated(ledger_id: int) -> str:
+    return f"{UNDERREPLICATED}{ledger_id:020d}"
+
+
+def replicating(ledger_id: int) -> str:
+    return f"{REPLICATING}{ledger_id:020d}"
+
+
+def decommission(bookie_id: str) -> str:
+    return DECOMMISSIONS + _quoted(bookie_id)
 
 
 # -- ownership --------------------------------------------------------------------------------------------------------

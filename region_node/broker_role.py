@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
-from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.errors import MetadataUnavailable, Unauthorized
+from heliograph.model.names import TopicName
 from heliograph.runtime.disk import Buffer
 from region_node.runtime import Runtime, closing, for_ever, meta_client, replicator_tls
 from region_node.settings import ProcessSettings
@@ -151,16 +152,20 @@ class BrokerRole:
         own, bind = self.settings.broker, self.settings.bind
 
         async def open_log(topic: str, source_region: str) -> ReplicatedLog:
+            policies = self.view.namespace(TopicName.parse(topic).namespace)
+            if policies is not None and source_region not in policies.regions:
+                raise Unauthorized(f"{topic}: its namespace is not replicated with region {source_region}")
             loaded = await self.topics.get(topic, create=True)
             return cast("ReplicatedLog", loaded.log)
 
-        def receive(write: Callable[[Sequence[Buffer]], None]) -> LinkReceiver:
+        def receive(write: Callable[[Sequence[Buffer]], None], peer: str) -> LinkReceiver:
             return LinkReceiver(
                 write,
                 open_log,
                 self._runtime.clock,
                 region=self.settings.region,
                 region_number=self._region_number,
+                peer=peer,
                 settings=self._runtime.of(ReceiverSettings),
             )
 

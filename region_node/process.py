@@ -3,7 +3,7 @@
 Is: `python -m region_node.process --settings FILE.json [--role broker]`. Isn't: a supervisor; it restarts nothing.
 Once ready it prints one line, {"ready": true, "ports": {...}}. SIGTERM and SIGINT drain within a bounded time; a second one ends at once.
 What is wrong before that ends as one sentence on stderr and exit code 2; a fault later as exit code 1.
-Source: docs/operating.md, "Processes"; docs/performance.md, rules 9 and 10 (collector and event loop).
+Source: docs/operating.md, "Processes"; docs/decisions/0006-collector-and-loop.md.
 """
 
 from __future__ import annotations

@@ -103,12 +103,10 @@ class MetaNodeSettings:
 
     node_id: str = ""
     port: int = 7001
-    raft_port: int = 0
     peers: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_port("meta_node.port", self.port)
-        _check_port("meta_node.raft_port", self.raft_port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

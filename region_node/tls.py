@@ -1,7 +1,7 @@
-"""TLS contexts of a region's listeners and links, and the role that a peer's certificate proves.
+"""TLS contexts of a region's listeners and links.
 
 Is: mutual TLS from the instance's own CA, 1.2 or newer. Isn't: issuing of certificates, or TLS for ordinary clients.
-Invariants: both sides always present a certificate; the role is the subject's organizational unit, nothing else.
+Invariants: both sides always present a certificate; who it belongs to is read by `heliograph.model.identity`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import ssl
 from typing import Any
 
 from heliograph.model.errors import ConfigError
-
-REPLICATOR = "replicator"
 
 
 def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
@@ -35,12 +33,3 @@ def _context(protocol: Any, ca: str, cert: str, key: str) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"tls: {ca}, {cert}, and {key} cannot be used together: {error}") from error
     return context
-
-
-def role_of(certificate: dict[str, Any] | None) -> str:
-    """The role in a verified peer certificate (as `ssl` shows it: `getpeercert()`); "" where there is none."""
-    for part in (certificate or {}).get("subject", ()):
-        for name, value in part:
-            if name == "organizationalUnitName":
-                return str(value)
-    return ""

@@ -4,7 +4,7 @@ Is: the two watermarks of each producer's sequences, and the exact ranges of tho
 Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only grows. Entries of other
 regions never raise either: their sequences are exact ranges, which answer a client's retry after a failover, and nothing else.
 Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was forgotten is counted.
-Source: ARCHITECTURE.md, "The link, exactly"; docs/protocols/links.md, "Producer sequences".
+Source: docs/protocols/links.md, "Producer sequences".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Is: the two watermarks of each origin, *submitted* and *durable* (the vector), a
 The rule, by origin, against *submitted*: own coordinate <= prefix: duplicate. Previous coordinate > prefix: gap. Otherwise accept what is above it.
 Invariants: a coordinate is accepted once while an append of it may still succeed; a receipt never goes beyond *durable*; a failed append
 takes *submitted* back to *durable*, because everything appended behind it failed too.
-Source: ARCHITECTURE.md, "The link, exactly".
+Source: docs/protocols/links.md, "The rule".
 """
 
 from __future__ import annotations

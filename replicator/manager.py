@@ -4,7 +4,7 @@ Is: which links there are, their connections (one to each broker of each region,
 Isn't: what a link sends (`replicator.sender`). A link's look-ups go to the addresses that the target region publishes for this source
 (`RegionInfo.link_urls`), under the listener name `link-<source region>`, so that each directed link can have a network of its own.
 Invariants: no task or timer of the loop per link; at most `establishing_max` look-ups and `reads_max` reads of backlog at a time.
-Source: ARCHITECTURE.md, "Processes and ownership"; docs/protocols/links.md.
+Source: docs/protocols/links.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection, Refused
 from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import Clock, Rng
@@ -258,6 +259,9 @@ class LinkManager:
 
     async def _make(self, key: Key) -> LinkConnection:
         client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self.settings.connect_timeout_s)
+        if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
+            client.close()
+            raise LinkError(Cause.UNAUTHORIZED, f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else")
         connection = self._connections[key] = LinkConnection(key, client, self.clock, self._on_connection_ended)
         return connection
 

@@ -4,7 +4,7 @@ Is: OPEN, RUN, SKIP, and HEARTBEAT of any number of streams (one stream: one top
 is the core of one stream; `LinkReceiver` the shell around them. Isn't: the rule what to accept (`replicator.intake`), or a listener.
 Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region (full mesh), its entries
 match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
-Source: ARCHITECTURE.md, "The link, exactly"; docs/protocols/links.md.
+Source: docs/protocols/links.md.
 """
 
 from __future__ import annotations
@@ -136,11 +136,15 @@ class LinkReceiver:
         *,
         region: str,
         region_number: Callable[[str], int | None],
+        peer: str = "",
         settings: ReceiverSettings | None = None,
     ) -> None:
-        """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region."""
+        """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region.
+
+        peer: the region that the sender has proven to be; "": nothing is proven (no TLS), and its word counts.
+        """
         self._write, self._open_log, self._clock = write, open_log, clock
-        self._region, self._region_number = region, region_number
+        self._region, self._region_number, self._peer = region, region_number, peer
         self.settings = settings or ReceiverSettings()
         self._streams: dict[int, ReceiverStream] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
@@ -186,6 +190,10 @@ class LinkReceiver:
             raise PeerError(f"link: stream {number} is open already")
         if len(self._streams) + len(self._opening) >= self.settings.streams_max:
             raise PeerError(f"link: more than {self.settings.streams_max} streams on one connection")
+        if self._peer and source != self._peer:
+            text = f"the certificate is of region {self._peer}, which may not send as {source}"
+            self._write(wire.close_frame(number, Cause.UNAUTHORIZED, text))
+            return
         if level < 1 or self._region_number(source) != source_number:
             self._write(wire.close_frame(number, Cause.REFUSED, f"{self._region} knows no region {source} with number {source_number}"))
             return

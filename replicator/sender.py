@@ -6,7 +6,7 @@ Invariants: only what was first published in this region goes out (full mesh: th
 coordinate before it on this route; the cursor moves over an entry only when everything before it is covered by durable receipts of the target,
 was not meant for it, or was first published elsewhere; a SKIP goes out on the attempt it was decided on, and only once it is stored here, which
 only the owner of the topic can do.
-Source: ARCHITECTURE.md, "The link, exactly"; docs/protocols/links.md.
+Source: docs/protocols/links.md.
 """
 
 from __future__ import annotations

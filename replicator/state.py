@@ -3,7 +3,7 @@
 Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered. Isn't: anything that waits.
 Invariants: `snapshot` is the state as of every confirmed entry, and replaying the entries behind it gives the same state again, in any cut;
 the incarnation is minted once, and stands in the first snapshot, before the first entry.
-Source: ARCHITECTURE.md, "The link, exactly"; formats.md, "Recovery of a topic".
+Source: docs/protocols/links.md; docs/protocols/ledger.md, "Managed ledgers".
 """
 
 from __future__ import annotations

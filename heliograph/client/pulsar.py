@@ -126,6 +126,11 @@ class PulsarConnection(asyncio.Protocol):
                 connection.close()
         return connection
 
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The other side's verified certificate; None without TLS."""
+        return self.transport.get_extra_info("peercert") if self.transport is not None else None
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def send(self, command: BaseCommand) -> None:

@@ -158,6 +158,10 @@ class ConsumerBusy(TopicError):
     """The subscription is taken by another consumer or has another type."""
 
 
+class ConsumerAssignError(TopicError):
+    """The hash ranges of a sticky Key_Shared consumer are empty, or overlap another's."""
+
+
 # -- links ------------------------------------------------------------------------------------------------------------
 
 

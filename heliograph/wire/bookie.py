@@ -20,7 +20,7 @@ A frame, big endian:
     6 WRITE_LAC      -       -       LAC      -                           none
     7 READ_LAC       -       -       -        -                           ANSWER, value: LAC known
     8 DELETE         -       -       -        -                           ANSWER
-    9 LEDGERS        -       -       -        -                           ANSWER, body: u64 ledgers above the one asked, value: 1 where there are more
+    9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry` (-1: all), value: 1 where there are more
     64 ACKS          -       -       -        (u64 ledger, i64 through)*  every ADD of this connection to `ledger` up to `through` is durable
     65 LOST          code    -       -        text                        the first ADD that was refused; those behind it are dropped
     66 ANSWER        code    entry   value    what was asked, or text

@@ -16,7 +16,7 @@ from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
 from region_node.admin.context import Admin, Elsewhere, Malformed, body, flag, number
 
-_PARTITIONS_MAX = 10_000
+_PARTITIONS_MAX = 4096
 
 
 async def list_plain(admin: Admin, request: web.Request) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_answers import frame, messages
 from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
@@ -24,7 +25,6 @@ from region_node.pulsar.producer_commands import send_producer_success
 from region_node.pulsar.publishing import NO_REQUEST, Producing
 from region_node.pulsar.requests import HANDLERS
 from region_node.subscriptions.consumer import Consumer
-from region_node.tls import REPLICATOR, role_of
 from region_node.topics.producers import Producer
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class PulsarConnection(asyncio.Protocol):
         if len(self.listener.connections) >= settings.connections_max:
             self.close(f"too many connections: at most {settings.connections_max} are allowed here", pb.TooManyRequests)
             return
-        if self.link and transport.get_extra_info("ssl_object") is not None and role_of(transport.get_extra_info("peercert")) != REPLICATOR:
+        role, self.peer_region = peer_identity(transport.get_extra_info("peercert"))
+        if self.link and transport.get_extra_info("ssl_object") is not None and (role != REPLICATOR or not self.peer_region):
             self.close("only a replicator of this instance may connect here", pb.AuthorizationError)
             return
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
@@ -139,7 +140,7 @@ class PulsarConnection(asyncio.Protocol):
         self.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
         if self.link and self.listener.link_receivers is not None:
-            self._link_frames = self.listener.link_receivers(self.write_all)
+            self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
         connected = pb.CommandConnected(
             server_version=settings.server_version,
             protocol_version=self.protocol_version,

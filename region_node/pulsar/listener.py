@@ -51,7 +51,8 @@ class LinkFrames(Protocol):
     def connection_lost(self) -> None: ...
 
 
-LinkFactory = Callable[[Callable[[Sequence[Buffer]], None]], LinkFrames]
+LinkFactory = Callable[[Callable[[Sequence[Buffer]], None], str], LinkFrames]
+"""(write, the region that the peer's certificate proves, "" without TLS)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.instance.ca import ensure_certificates
-from region_node.tls import REPLICATOR, client_context, role_of
+from region_node.tls import client_context
 from tests.broker.processes import Region
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
@@ -81,7 +82,9 @@ def test_nobody_without_a_certificate_is(folder: Path, port: int) -> None:
     assert not greeted(port, context)
 
 
-def test_the_role_is_the_organizational_unit_and_nothing_else() -> None:
-    subject = ((("organizationName", "replicator"),), (("commonName", "replicator"),))
-    assert role_of({"subject": subject}) == "" and role_of(None) == ""
-    assert role_of({"subject": (*subject, (("organizationalUnitName", REPLICATOR),))}) == REPLICATOR
+def test_the_role_is_the_organizational_unit_and_the_region_stands_behind_it() -> None:
+    subject = ((("organizationName", "replicator"),), (("commonName", "replicator.eu"),))
+    assert peer_identity({"subject": subject}) == ("", "") and peer_identity(None) == ("", "")
+    unit = (("organizationalUnitName", REPLICATOR),)
+    assert peer_identity({"subject": (*subject, unit)}) == (REPLICATOR, "eu")
+    assert peer_identity({"subject": ((("commonName", "config.eu"),), unit)}) == (REPLICATOR, "")
