@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
 
+RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
 DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _DEFAULT_DATA = Path(".heliograph")
@@ -51,6 +53,7 @@ def standalone(
     admin_port: Annotated[int, typer.Option(help="Where the admin REST listens.", min=1, max=65535)] = 8080,
     brokers: Annotated[int, typer.Option(help="Broker processes; they share the two ports.", min=1, max=16)] = 1,
     bookies: Annotated[int, typer.Option(help="Bookie processes; each entry is kept by two.", min=2, max=16)] = 2,
+    restart: RestartOption = True,
 ) -> None:
     """One region with everything on this machine, in the foreground until Ctrl-C.
 
@@ -66,7 +69,7 @@ def standalone(
             f"the data folder {data} belongs to an instance on ports {region.service_port} and {region.admin_port}, not on "
             f"{region_ports['service_port']} and {region_ports['admin_port']}: give those, or another folder with --data"
         )
-    _run_supervisor(data, plan, lambda: _say_standalone(data, plan))
+    _run_supervisor(data, plan, lambda: _say_standalone(data, plan), restart=restart)
 
 
 def _say_standalone(data: Path, plan: InstancePlan) -> None:
@@ -82,6 +85,7 @@ def up(
     wan: Annotated[str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")] = "default",
     brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
     bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
+    restart: RestartOption = True,
     json_output: JsonOption = False,
 ) -> None:
     """Start an instance of several regions on this machine, and leave it running.
@@ -91,7 +95,7 @@ def up(
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
     _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan})
-    start_background(data, Console(stderr=True, quiet=json_output))
+    start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
     answer = call(data, "status")
     if json_output:
         typer.echo(json.dumps(answer))
@@ -140,7 +144,7 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
     return plan
 
 
-def _run_supervisor(data: Path, plan: InstancePlan, announce: Any) -> None:
+def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None], *, restart: bool) -> None:
     """In the foreground; returns after Ctrl-C or `heliograph down`."""
     from region_node.instance.supervisor import InstanceLock, Supervisor
 
@@ -149,7 +153,7 @@ def _run_supervisor(data: Path, plan: InstancePlan, announce: Any) -> None:
 
     async def main() -> None:
         with console.status("starting") as spinner:
-            supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text))
+            supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: spinner.update(text), restart=restart)
 
             async def ready() -> None:
                 spinner.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,8 +24,8 @@ PROGRAM = str(Path(sys.executable).with_name("heliograph"))
 PATIENCE_S = 60.0
 
 
-def heliograph(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=150)
+def heliograph(*arguments: str, check: bool = True, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=timeout_s)
     assert not check or done.returncode == 0, f"heliograph {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done
 
@@ -32,7 +33,7 @@ def heliograph(*arguments: str, check: bool = True) -> subprocess.CompletedProce
 def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """The first true answer of `good`. Polls, because the other side is another process."""
     deadline = time.monotonic() + patience_s
-    pause = __import__("threading").Event()
+    pause = threading.Event()
     while not (answer := good()):
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
         pause.wait(0.05)

@@ -1,6 +1,6 @@
 """The supervisor as a process of its own: what `heliograph up` leaves running.
 
-Is: `python -m region_node.instance.background DATA FD`; progress, readiness, or the reason of a failure go to FD, one JSON line each.
+Is: `python -m region_node.instance.background DATA FD [no-restart]`; progress, readiness, or the reason of a failure go to FD, one JSON line each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from region_node.instance.supervisor import InstanceLock, Supervisor
 
 
 def main() -> None:
-    data, report = Path(sys.argv[1]), int(sys.argv[2])
+    data, report, restart = Path(sys.argv[1]), int(sys.argv[2]), "no-restart" not in sys.argv[3:]
     os.set_inheritable(report, False)
 
     def say(**fields: object) -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         plan = load_plan(data)
         if plan is None:
             raise ConfigError(f"no instance in {data}")
-        supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text))
+        supervisor = Supervisor(data, plan, toxiproxy=toxiproxy_path(), progress=lambda text: say(progress=text), restart=restart)
 
         async def ready() -> None:
             say(ready=True)

@@ -35,7 +35,7 @@ def toxiproxy_path() -> Path | None:
     return Path(found) if found else None
 
 
-def start_background(data: Path, console: Console) -> int:
+def start_background(data: Path, console: Console, *, restart: bool = True) -> int:
     """Starts the instance whose plan lies in `data`; returns the supervisor's process id once all is ready.
 
     Raises ConfigError with its reason where it could not start. Ctrl-C stops what was started, and is raised again.
@@ -44,7 +44,7 @@ def start_background(data: Path, console: Console) -> int:
     ready, theirs = os.pipe()
     with (data / "logs" / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "region_node.instance.background", str(data), str(theirs)],
+            [sys.executable, "-m", "region_node.instance.background", str(data), str(theirs), *([] if restart else ["no-restart"])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

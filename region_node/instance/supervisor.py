@@ -85,8 +85,8 @@ class Child:
 class Supervisor:
     """All processes of one instance. `run` returns when it was told to stop; raises ConfigError where the start failed."""
 
-    def __init__(self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress) -> None:
-        self._data, self._plan, self._toxiproxy, self._progress = data, plan, toxiproxy, progress
+    def __init__(self, data: Path, plan: InstancePlan, *, toxiproxy: Path | None, progress: Progress, restart: bool = True) -> None:
+        self._data, self._plan, self._toxiproxy, self._progress, self._restart = data, plan, toxiproxy, progress, restart
         self._children: dict[str, Child] = {}
         self._stopping = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
@@ -196,6 +196,7 @@ class Supervisor:
                 stderr=log,
                 start_new_session=True,
                 cwd=self._data,
+                env={"GRPC_VERBOSITY": "ERROR", **os.environ},
             )
         watcher = asyncio.ensure_future(self._watch(child, child.process))
         self._watchers.add(watcher)
@@ -215,6 +216,9 @@ class Supervisor:
             return
         if time.monotonic() - child.started_at > _STEADY_S:
             child.deaths = 0
+        if not self._restart:
+            _log("process.died", name=child.name, code=code)
+            return
         delay = _BACKOFF_S[min(child.deaths, len(_BACKOFF_S) - 1)]
         child.deaths += 1
         _log("process.died", name=child.name, code=code, restart_in_s=delay)
