@@ -159,6 +159,8 @@ class LedgerWorld:
         self.lives = 0
         self.trims = self.rng.random() < 0.3
         """Whether ledgers that everybody has acknowledged are deleted."""
+        self.sync_s = self.rng.choice(((0.0003, 0.0015), (0.005, 0.05)))
+        """How long a sync of a journal takes while nothing is wrong: the slower, the more is lost by a power cut."""
         self._trace = trace
 
     def trace(self, text: str) -> None:
@@ -176,6 +178,7 @@ class LedgerWorld:
     async def _main(self) -> None:
         self.sim.machine(META).start(self._metadata)
         for bookie in self.bookies:
+            bookie.platter("journal").sync_s = self.sync_s
             bookie.start(self._bookie)
         await asyncio.sleep(0.5)
         loop, settings = self.sim.loop, self.settings
@@ -195,7 +198,10 @@ class LedgerWorld:
             if self.quorums[0] < len(self.bookies):
                 self.trace(f"{bookie.host} is gone for good")
                 bookie.power_cut()
-        await self.sim.call("reader", self._check, limit_s=60)
+        try:
+            await self.sim.call("reader", self._check, limit_s=60)
+        except HeliographError as error:
+            raise Violation(f"all is healed, and the topic cannot be taken over and read: {error}") from error
 
     # -- processes ------------------------------------------------------------------------------------------------
 
@@ -241,8 +247,7 @@ class LedgerWorld:
         try:
             log = await factory.open(TOPIC, state, self.quorums, create=True)
             cursor = await log.open_cursor("sub", BEFORE_ALL)
-            if not self.trims:
-                log.set_retention(-1, -1)
+            log.set_retention(*self._retention())
         except HeliographError as error:
             self.trace(f"{machine.host} could not open: {error!r}")
             return
@@ -296,8 +301,7 @@ class LedgerWorld:
         factory = await self._factory(machine)
         state = CountingState()
         log = await factory.open(TOPIC, state, self.quorums, create=True)
-        if not self.trims:
-            log.set_retention(-1, -1)
+        log.set_retention(*self._retention())
         found: list[tuple[Position, bytes]] = []
         position = log.first_position()
         while runs := await log.read(position, 50, 4096):
@@ -308,6 +312,9 @@ class LedgerWorld:
         self.trace(f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position {cursor.mark_delete}")
         self.history.check(found, state, log.first_position() if self.trims else (0, 0))
         self.history.check_cursor(cursor.mark_delete, cursor.is_acked, found)
+
+    def _retention(self) -> tuple[int, int]:
+        return (0, 0) if self.trims else (-1, -1)
 
     def _store(self, machine: Machine) -> MetaClient:
         return MetaClient([f"{META}:{META_PORT}"], clock=machine.clock, rng=machine.rng)
@@ -369,6 +376,6 @@ class LedgerWorld:
                 self.sim.network.latency(writer.host, other, 0.0001, 0.0004)
         for platter in bookie.platters().values():
             platter.cancel_cut()
-            platter.sync_s = (0.0003, 0.0015)
+            platter.sync_s = self.sync_s
         if not bookie.running:
             bookie.start(self._bookie)
