@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.model.errors import ConfigError
+from region_node import bookie_commands
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
     process.command("kill")(process_kill)
     process.command("start")(process_start)
     app.add_typer(process, name="process")
+    bookie_commands.register(app)
 
 
 # -- starting and stopping --------------------------------------------------------------------------------------------
@@ -75,7 +77,8 @@ def standalone(
 def _say_standalone(data: Path, plan: InstancePlan) -> None:
     region = plan.regions[0]
     console = Console()
-    console.print(f"[bold]heliograph standalone is ready[/]  service pulsar://127.0.0.1:{region.service_port}  admin http://127.0.0.1:{region.admin_port}")
+    where = f"service pulsar://127.0.0.1:{region.service_port}  admin http://127.0.0.1:{region.admin_port}"
+    console.print(f"[bold]heliograph standalone is ready[/]  {where}", soft_wrap=True)
     console.print(f"data and logs in {data}; Ctrl-C stops it")
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a process, made when they are asked for: Prometheus text, and a small HTTP listener for roles without an admin port.
+"""Metrics of a process, made when they are asked for: Prometheus text.
 
 Is: names as Pulsar and BookKeeper give them, values read from the objects that count them. Isn't: a registry; nothing is kept here.
 Invariants: what a scrape costs is paid by the scrape; nothing is counted per message for its sake.
@@ -7,14 +7,11 @@ Source: Prometheus text format 0.0.4; docs/operating.md, "Metrics".
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_REQUEST_BYTES_MAX = 8192
-_IDLE_S = 30.0
 
 Sample = tuple[str, str, Mapping[str, str], float]
 """(name, kind: gauge or counter, labels, value)."""
@@ -94,56 +91,3 @@ def process_samples() -> Iterable[Sample]:
         yield "process_open_fds", "gauge", {}, len(os.listdir("/proc/self/fd"))
     except OSError:
         return
-
-
-def bookie_metrics(bookie: BookieState) -> bytes:
-    """All of a bookie process."""
-    labels: dict[str, str] = {}
-    samples: list[Sample] = [
-        ("bookie_SERVER_STATUS", "gauge", labels, int(bookie.writable)),
-        ("bookie_write_cache_size", "gauge", labels, bookie.cached_bytes),
-        ("bookie_ledger_writable_dirs", "gauge", labels, int(bookie.writable)),
-    ]
-    return render([*samples, *process_samples()])
-
-
-class BookieState(Protocol):
-    """What a bookie tells of itself."""
-
-    @property
-    def writable(self) -> bool: ...
-
-    @property
-    def cached_bytes(self) -> int: ...
-
-
-class MetricsProtocol(asyncio.Protocol):
-    """Answers `GET /metrics` and closes; any other request is 404, a long one is cut off. For roles that carry no HTTP server."""
-
-    def __init__(self, collect: Callable[[], bytes]) -> None:
-        self._collect, self._received = collect, b""
-        self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._received += data
-        if b"\r\n\r\n" in self._received:
-            self._answer(self._transport, self._received.split(b" ", 2))
-        elif len(self._received) > _REQUEST_BYTES_MAX:
-            self._transport.abort()
-
-    def _answer(self, transport: asyncio.Transport, request: list[bytes]) -> None:
-        found = request[0] == b"GET" and len(request) > 1 and request[1].split(b"?")[0].rstrip(b"/") == b"/metrics"
-        status, body = ("200 OK", self._collect()) if found else ("404 Not Found", b"only GET /metrics is answered here\n")
-        head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        transport.writelines([head.encode(), body])
-        transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

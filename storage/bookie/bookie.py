@@ -11,57 +11,30 @@ Nothing here is done an entry: a frame is a run, and stays a view of the bytes t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from heliograph.model.errors import ConfigError, CorruptData, PeerError
+from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer, Disk
-from heliograph.wire.bookie import FRAME_BYTES_MAX, HEAD, Code, Kind
+from heliograph.wire.bookie import HEAD, Code, Kind
 from heliograph.wire.run import peek_block, verify_block
-from storage.bookie import entry_log
-from storage.bookie.checkpoint import Checkpoint, claim, load_checkpoint, save_checkpoint
-from storage.bookie.dead import DeadLedgers
-from storage.bookie.entry_log import EntryLog, LedgerMark
+from storage.bookie.checkpoint import claim, load_metadata_instance, save_metadata_instance
+from storage.bookie.compaction import Compactor
+from storage.bookie.entry_log import LedgerMark
+from storage.bookie.entry_logs import EntryLogs
 from storage.bookie.journal import Journal, Replay, is_full
 from storage.bookie.journal import replay as replay_journal
+from storage.bookie.reading import choose, fetch
+from storage.bookie.scrub import Scrubber
+from storage.bookie.settings import BookieSettings
 from storage.bookie.write_cache import Generation
 
-_Piece = memoryview | tuple[EntryLog, int, int]
-"""A block in memory, or (log, offset, size)."""
+__all__ = ["Bookie", "BookieSettings", "Peer"]
+
 _LEDGERS_A_PAGE = 100_000
 _CONTROL_BYTES = 64
 """What a fence or a deletion counts in the write cache, so that they too are flushed in the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookieSettings:
-    segment_bytes: int = 32 << 20
-    spare_segments: int = 2
-    """Segments kept written for the journal; more are given back."""
-    used_segments_max: int = 6
-    """With so many segments full (of small records), the write cache is flushed though it is not full."""
-    write_cache_bytes: int = 32 << 20
-    """Of one generation; there are two. What one read of each connection brings may come on top."""
-    journal_pending_bytes: int = 16 << 20
-    """Received and not yet synced; beyond it connections are not read."""
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    read_bytes_max: int = 4 << 20
-    """Of one answer, unless a single block is larger."""
-    reads_max: int = 64
-    """Reads from disk under way; beyond it connections are not read."""
-    free_bytes_min: int = 256 << 20
-    """With less free space the bookie takes no adds."""
-
-    def __post_init__(self) -> None:
-        if self.segment_bytes % 4096 or self.segment_bytes < self.frame_bytes_max + 8192:
-            raise ConfigError("segment_bytes must be a multiple of 4096 and larger than frame_bytes_max by 8192")
-        if self.used_segments_max < 1:
-            raise ConfigError("used_segments_max must be at least 1")
-        positive = (self.write_cache_bytes, self.journal_pending_bytes, self.read_bytes_max, self.reads_max, self.spare_segments)
-        if min(positive) < 1 or self.free_bytes_min < 0:
-            raise ConfigError("sizes of a bookie must be positive")
 
 
 class Peer(Protocol):
@@ -108,17 +81,17 @@ class Bookie:
         """Why nothing is stored any more, for good; "" where it is."""
         self.read_only = ""
         """Why no adds are taken at the moment (full disk); "" where they are."""
+        self.metadata_instance = ""
+        """The id of the metadata that garbage is judged by; "" before the first contact."""
         self.on_state: Callable[[], None] | None = None
         """Called when one of these three, or `writable`, changed."""
         self._journal: Journal | None = None
-        self._point = Checkpoint()
-        self._logs: dict[int, EntryLog] = {}
-        self._live: dict[int, int] = {}  # log -> ledgers in it that are not deleted
-        self._logs_of: dict[int, list[int]] = {}  # ledger -> its logs, ascending
-        self._last: dict[int, int] = {}  # every ledger held -> last entry, -1: only a fence
-        self._lac: dict[int, int] = {}
-        self._fenced: dict[int, None] = {}
-        self._dead = DeadLedgers()  # deleted, for ever
+        self._logs = EntryLogs(ledgers, self._reads)
+        self._table = self._logs.table
+        self.compactor = Compactor(self._logs, settings, failed=self._on_ledgers_failed, changed=self._on_room)
+        self.scrubber = Scrubber(self._logs, settings)
+        self.bad_reads = 0
+        """Reads from disk that met a bad block or a failing disk."""
         self._active = Generation()
         self._flushing: Generation | None = None
         self._flush_failed = False
@@ -136,12 +109,14 @@ class Bookie:
     def start(self) -> None:
         """Blocking: checks the cookies, loads footers, replays the journal. Raises ConfigError, OSError. To be called on the event loop."""
         salt = claim([("journal", self._journal_disk), ("ledger", self._ledger_disk)], self._instance, self.bookie_id, self._rng)
+        self.limbo = self._logs.load()
         try:
-            self._point = load_checkpoint(self._ledger_disk)
+            self.metadata_instance = load_metadata_instance(self._ledger_disk)
         except CorruptData as error:
-            self.limbo = str(error)
-        self._load_logs()
-        found = replay_journal(self._journal_disk, salt=salt, flushed_through=self._point.flushed_through, forks=self._point.forks)
+            self.limbo = self.limbo or str(error)
+        self._table = self._logs.table
+        point = self._logs.point
+        found = replay_journal(self._journal_disk, salt=salt, flushed_through=point.flushed_through, forks=point.forks)
         self.limbo = self.limbo or found.corrupt
         for record in found.records:
             self._replay(record.frames)
@@ -152,15 +127,7 @@ class Bookie:
             self.flush()
 
     def _open_journal(self, found: Replay, salt: int) -> None:
-        start = self._point.start + 1
-        forks = tuple(fork for fork in self._point.forks if fork[2] > self._point.flushed_through)
-        if found.stray_through >= found.next_sequence:
-            forks += ((start, found.next_sequence, found.stray_through),)
-        self._point = replace(self._point, start=start, forks=forks)
-        save_checkpoint(self._ledger_disk, self._point)
-        for name in self._ledger_disk.names():  # of a flush that did not get to its checkpoint
-            if name.startswith("log-") and int(name.removeprefix("log-")) not in self._logs:
-                self._ledger_disk.remove(name)
+        start = self._logs.begin(found)
         self._check_space()
         self._journal = Journal(
             self._journal_disk,
@@ -172,25 +139,14 @@ class Bookie:
             replay=found,
         )
 
-    def _load_logs(self) -> None:
-        self._dead = DeadLedgers(self._point.dead)
-        present = set(self._ledger_disk.names())
-        if not self._point.start and any(name.startswith("log-") for name in present):
-            self.limbo = self.limbo or "the checkpoint is gone"
-        for number in self._point.logs:
-            try:
-                self._install(entry_log.load(self._ledger_disk, number))
-            except (CorruptData, FileNotFoundError) as error:
-                self.limbo = self.limbo or f"entry log {number} cannot be read: {error}"
-
     def close(self) -> None:
         """Blocking: ends after what was submitted. What is in the write cache is in the journal too."""
         self._commit_frames()
         self._closed = True
+        self._logs.close()
         for disk in (self._zeroing, self._journal_disk, self._reads, self._ledger_disk):
             disk.close()
-        for log in self._logs.values():
-            log.close()
+        self._logs.close_files()
         if self._journal is not None:
             self._journal.close()
 
@@ -212,7 +168,7 @@ class Bookie:
         if self._journal is None or not self.writable:
             return False
         return (
-            self._flushing is not None and self._active.size_bytes >= settings.write_cache_bytes
+            (self._flushing is not None or self._logs.busy) and self._active.size_bytes >= settings.write_cache_bytes
         ) or self._journal.pending_bytes + self._pending_bytes >= settings.journal_pending_bytes
 
     def wait_for_room(self, peer: Peer) -> None:
@@ -223,16 +179,57 @@ class Bookie:
     def cached_bytes(self) -> int:
         return self._active.size_bytes + (self._flushing.size_bytes if self._flushing else 0)
 
-    def tick(self) -> None:
-        """About once a second: looks at the free space, and tries again what a full disk stopped."""
+    def ledgers(self) -> list[int]:
+        """All that are held, ascending."""
+        return self._table.ids()
+
+    @property
+    def ledger_count(self) -> int:
+        return len(self._table.last)
+
+    @property
+    def log_count(self) -> int:
+        return len(self._table.logs)
+
+    @property
+    def log_bytes(self) -> int:
+        """Of all blocks in entry logs."""
+        return sum(log.block_bytes for log in self._table.logs.values())
+
+    @property
+    def live_bytes(self) -> int:
+        """Of those that are still wanted."""
+        return sum(map(self._table.live_bytes, self._table.logs))
+
+    @property
+    def journal_segments(self) -> int:
+        return self._journal.segments if self._journal is not None else 0
+
+    def know_metadata(self, instance: str, done: Callable[[BaseException | None], None]) -> None:
+        """Writes down by which metadata garbage is judged from now on; `done` once that is durable."""
+
+        def saved(_result: None, error: BaseException | None) -> None:
+            if error is None:
+                self.metadata_instance = instance
+            elif not is_full(error):
+                self._on_ledgers_failed(error)
+            done(error)
+
+        self._ledger_disk.submit(partial(save_metadata_instance, self._ledger_disk, instance), saved)
+
+    def tick(self, elapsed_s: float = 1.0) -> None:
+        """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in the background."""
         if self.failure or self.limbo:
             return
         self._check_space()
+        if self._journal is not None:
+            self.compactor.tick(elapsed_s)
+            self.scrubber.tick(elapsed_s)
         if self.read_only or self._journal is None:
             return
-        if self._flush_failed:
+        if self._flush_failed and not self._logs.busy:
             self._write_log()
-        elif not all(self._live.values()):
+        elif self._table.empty_logs():
             self.flush()
         self._journal.prepare()
 
@@ -300,9 +297,9 @@ class Bookie:
             return False
         refusal = self._refusal()
         if refusal is None:
-            if ledger in self._dead:
+            if ledger in self._table.dead:
                 refusal = Code.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
-            elif not recovery and ledger in self._fenced:
+            elif not recovery and ledger in self._table.fenced:
                 refusal = Code.FENCED, f"ledger {ledger} is fenced: another writer took it over"
             elif self.read_only:
                 refusal = Code.READ_ONLY, f"bookie {self.bookie_id} is read-only: {self.read_only}"
@@ -321,11 +318,7 @@ class Bookie:
 
     def _store(self, ledger: int, first: int, count: int, lac: int, block: memoryview) -> None:
         self._active.insert(ledger, first, count, block)
-        last = first + count - 1
-        if last > self._last.get(ledger, -2):
-            self._last[ledger] = last
-        if lac > self._lac.get(ledger, -1):
-            self._lac[ledger] = lac
+        self._table.stored(ledger, first + count - 1, lac)
 
     def _refuse(self, peer: Peer, ledger: int, code: Code, text: str) -> None:
         peer.refused.add(ledger)
@@ -340,16 +333,16 @@ class Bookie:
         elif kind == Kind.OPEN_WRITER:
             peer.refused.discard(ledger)
         elif kind == Kind.WRITE_LAC:
-            if ledger in self._last and value > self._lac.get(ledger, -1):
-                self._lac[ledger] = value
+            if ledger in self._table.last and value > self._table.lac.get(ledger, -1):
+                self._table.lac[ledger] = value
                 self._active.touched[ledger] = None
         elif kind == Kind.READ_LAC:
-            if ledger in self._last:
-                peer.answer(request, Code.OK, 0, self._lac.get(ledger, -1), ())
+            if ledger in self._table.last:
+                peer.answer(request, Code.OK, 0, self._table.lac.get(ledger, -1), ())
             else:
                 peer.answer(request, *self._absent(ledger))
         elif kind == Kind.LEDGERS:
-            found = sorted(known for known in self._last if known > entry)
+            found = self._table.ids(entry)
             page = [known.to_bytes(8, "big") for known in found[:_LEDGERS_A_PAGE]]
             peer.answer(request, Code.OK, 0, int(len(found) > len(page)), [b"".join(page)])
         elif kind in (Kind.FENCE, Kind.DELETE):
@@ -366,18 +359,11 @@ class Bookie:
         """Carries out a fence or a deletion in memory; returns (last entry, LAC) as they are now."""
         self._active.size_bytes += _CONTROL_BYTES
         if kind == Kind.FENCE:
-            if ledger not in self._dead:
-                self._fenced[ledger] = None
-                self._last.setdefault(ledger, -1)
+            if self._table.fence(ledger):
                 self._active.touched[ledger] = None
-            return self._last.get(ledger, -1), self._lac.get(ledger, -1)
-        self._dead.add(ledger)
-        if self._last.pop(ledger, None) is not None:
+            return self._table.last.get(ledger, -1), self._table.lac.get(ledger, -1)
+        if self._table.delete(ledger):
             self._active.drop(ledger)
-            self._lac.pop(ledger, None)
-            self._fenced.pop(ledger, None)
-            for number in self._logs_of.pop(ledger, ()):
-                self._live[number] -= 1
         return -1, -1
 
     def _absent(self, ledger: int, entry: int | None = None) -> tuple[Code, int, int, list[Buffer]]:
@@ -385,7 +371,7 @@ class Bookie:
         refusal = self._refusal()
         if refusal is not None:
             return Code.UNKNOWN, 0, 0, [refusal[1].encode()]
-        if entry is not None and ledger in self._last:
+        if entry is not None and ledger in self._table.last:
             return Code.NO_SUCH_ENTRY, 0, 0, [f"no entry {ledger}:{entry} here".encode()]
         return Code.NO_SUCH_LEDGER, 0, 0, [f"no ledger {ledger} here".encode()]
 
@@ -449,55 +435,35 @@ class Bookie:
             size, _, kind, count, ledger, entry, value, _ = HEAD.unpack_from(frames, at)
             if kind in (Kind.FENCE, Kind.DELETE):
                 self._change(kind, ledger)
-            elif ledger not in self._dead:
+            elif ledger not in self._table.dead:
                 self._store(ledger, entry, count, value, frames[at + HEAD.size : at + size])
             at += size
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _read(self, ledger: int, first: int, last: int, max_bytes: int, request: int, peer: Peer) -> None:
-        if ledger not in self._last:
+        if ledger not in self._table.last:
             peer.answer(request, *self._absent(ledger))
             return
-        limit = min(max_bytes, self.settings.read_bytes_max)
-        pieces: list[_Piece] = []
-        at, size, on_disk = first, 0, False
-        while at <= last and (found := self._find(ledger, at)) is not None:
-            piece, piece_bytes, at = found
-            if pieces and size + piece_bytes > limit:
-                break
-            pieces.append(piece)
-            size += piece_bytes
-            on_disk = on_disk or isinstance(piece, tuple)
+        generations = [self._active] if self._flushing is None else [self._active, self._flushing]
+        pieces = choose(generations, self._table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
+        held = [piece for piece in pieces if isinstance(piece, memoryview)]
         if not pieces:
             peer.answer(request, *self._absent(ledger, first))
-        elif not on_disk:
-            peer.answer(request, Code.OK, 0, 0, [piece for piece in pieces if isinstance(piece, memoryview)])
+        elif len(held) == len(pieces):
+            peer.answer(request, Code.OK, 0, 0, held)
         else:
             self._reading += 1
-            self._reads.submit(partial(_fetch, self._reads, pieces), partial(self._fetched, ledger, request, peer))
+            self._reads.submit(partial(fetch, self._reads, pieces), partial(self._fetched, ledger, request, peer))
 
     def _fetched(self, ledger: int, request: int, peer: Peer, blocks: list[Buffer] | None, error: BaseException | None) -> None:
         self._reading -= 1
         if blocks:
             peer.answer(request, Code.OK, 0, 0, blocks)
         else:
+            self.bad_reads += 1
             peer.answer(request, Code.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()])
         self._unblock()
-
-    def _find(self, ledger: int, entry: int) -> tuple[_Piece, int, int] | None:
-        """(where a block with `entry` lies, its bytes, the entry behind it)."""
-        for generation in (self._active, self._flushing):
-            tail = generation.tails.get(ledger) if generation is not None else None
-            if tail is not None and (at := tail.find(entry)) >= 0:
-                return tail.blocks[at], len(tail.blocks[at]), tail.firsts[at] + tail.counts[at]
-        for number in reversed(self._logs_of.get(ledger, ())):
-            log = self._logs[number]
-            run = log.find(ledger, entry)
-            if run is not None:
-                offset, size, behind = run
-                return (log, offset, size), size, behind
-        return None
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
 
@@ -508,106 +474,41 @@ class Bookie:
     def flush(self) -> None:
         """Starts to write what is cached to an entry log, where that is possible and not under way."""
         self._commit_frames()
-        if self._journal is None or self._flushing is not None or self.failure or self._closed:
+        if self._journal is None or self._flushing is not None or self._logs.busy or self.failure or self._closed:
             return
         generation, self._flushing = self._active, self._active
         self._active = Generation()
         through = self._journal.next_sequence - 1
-        marks = [LedgerMark(one, self._lac.get(one, -1), one in self._fenced) for one in sorted(generation.touched) if one in self._last]
-        self._write_log = partial(self._start_flush, generation, through, marks)
+        table = self._table
+        marks = [LedgerMark(one, table.lac.get(one, -1), one in table.fenced) for one in sorted(generation.touched) if one in table.last]
+        self._write_log = partial(self._start_flush, self._logs.take_number(), generation, through, marks)
         self._write_log()
 
-    def _start_flush(self, generation: Generation, through: int, marks: Sequence[LedgerMark]) -> None:
-        """Log, then checkpoint, then the end of the logs of which nothing is left."""
+    def _start_flush(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark]) -> None:
         self._flush_failed = False
-        point, disk = self._point, self._ledger_disk
-        gone = [log for number, log in self._logs.items() if not self._live[number]]
-        left = [number for number in self._logs if self._live[number]]
-        new = replace(
-            point,
-            flushed_through=through,
-            next_log=point.next_log + 1,
-            logs=(*left, point.next_log) if marks else tuple(left),
-            dead=self._dead.ranges(),
-            forks=tuple(fork for fork in point.forks if fork[2] > through),
-        )
+        self._logs.flush(number, generation, through, marks, partial(self._flushed, through))
 
-        def job() -> EntryLog | None:
-            log = entry_log.write(disk, point.next_log, generation, marks) if marks else None
-            save_checkpoint(disk, new)
-            for old in gone:
-                disk.remove(entry_log.name_of(old.number))
-            return log
-
-        disk.submit(job, partial(self._flushed, new, gone))
-
-    def _flushed(self, point: Checkpoint, gone: Sequence[EntryLog], log: EntryLog | None, error: BaseException | None) -> None:
-        if self._closed:
-            return  # the next start finds log and checkpoint
+    def _flushed(self, through: int, error: BaseException | None) -> None:
         if error is not None:
             if is_full(error):
                 self._flush_failed = True  # the generation stays in memory and in the journal; `tick` tries again
                 self._set(read_only="no space for another entry log: make room on its disk")
             else:
-                self._set(failure=f"the ledger directory failed: {error}")
+                self._on_ledgers_failed(error)
             return
-        self._point = point
-        for old in gone:
-            self._reads.submit(old.close, lambda _result, _error: None)  # behind the reads that still use it
-            del self._logs[old.number], self._live[old.number]
-        if log is not None:
-            self._install(log)
         self._flushing, self._write_log = None, _nothing
         assert self._journal is not None
-        self._journal.recycle(point.flushed_through)
-        self.commit()
-        self._unblock()
+        self._journal.recycle(through)
+        self._on_room()
 
-    def _install(self, log: EntryLog) -> None:
-        """From now on its blocks are read from it."""
-        self._logs[log.number] = log
-        live = 0
-        for group, ledger in enumerate(log.ledgers):
-            if ledger in self._dead:
-                continue
-            live += 1
-            self._logs_of.setdefault(ledger, []).append(log.number)
-            self._last[ledger] = max(self._last.get(ledger, -1), log.last_entry(group))
-            self._lac[ledger] = max(self._lac.get(ledger, -1), log.lacs[group])
-            if log.fenced[group]:
-                self._fenced[ledger] = None
-        self._live[log.number] = live
+    def _on_ledgers_failed(self, error: BaseException) -> None:
+        self._set(failure=f"the ledger directory failed: {error}")
 
-
-def _fetch(disk: Disk, pieces: Sequence[_Piece]) -> list[Buffer]:
-    """Blocks from memory and from logs, in order; neighbours in a log are read at once. Stops before the first that is bad. Blocking."""
-    blocks: list[Buffer] = []
-    index = 0
-    while index < len(pieces):
-        piece = pieces[index]
-        index += 1
-        if isinstance(piece, memoryview):
-            blocks.append(piece)
-            continue
-        log, offset, size = piece
-        sizes = [size]
-        while index < len(pieces) and isinstance(following := pieces[index], tuple) and following[:2] == (log, offset + size):
-            sizes.append(following[2])
-            size += following[2]
-            index += 1
-        try:
-            view = memoryview(log.read(disk, offset, size))
-            at = 0
-            for block_bytes in sizes:
-                block = view[at : at + block_bytes]
-                verify_block(block)
-                blocks.append(block)
-                at += block_bytes
-        except (OSError, CorruptData):
-            if not blocks:
-                raise
-            return blocks
-    return blocks
+    def _on_room(self) -> None:
+        """A change of the entry logs is done: what waited for it goes on."""
+        if not self._closed:
+            self.commit()
+            self._unblock()
 
 
 def _nothing() -> None:

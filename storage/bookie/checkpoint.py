@@ -1,9 +1,10 @@
-"""What a bookie's directories say of themselves: the cookie (whose they are) and the checkpoint (what is in entry logs).
+"""What a bookie's directories say of themselves: the cookie (whose they are), the checkpoint (what is in entry logs), and the metadata they know.
 
-Is: two small files, each replaced whole, by rename. Isn't: anything that grows with entries.
+Is: three small files, each replaced whole, by rename. Isn't: anything that grows with entries.
 Invariants: a directory with a wrong cookie is never written to; a checkpoint names only logs that were synced before it.
 
-Both are u32 crc32c, then a version byte and msgpack (`heliograph.model.ledgers.pack`). A cookie is `cookie`, a checkpoint `checkpoint`.
+Both are u32 crc32c, then a version byte and msgpack (`heliograph.model.ledgers.pack`). A cookie is `cookie`, a checkpoint `checkpoint`;
+`metadata` is the instance id of the region's metadata that garbage is judged by.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Disk
 from storage.bookie.journal import Fork
 
-_COOKIE, _CHECKPOINT, _NEW = "cookie", "checkpoint", ".new"
+_COOKIE, _CHECKPOINT, _METADATA, _NEW = "cookie", "checkpoint", "metadata", ".new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,23 @@ def load_checkpoint(disk: Disk) -> Checkpoint:
 def save_checkpoint(disk: Disk, point: Checkpoint) -> None:
     """Blocking; durable when it returns. Raises OSError."""
     _write(disk, _CHECKPOINT, [point.flushed_through, point.start, point.next_log, point.logs, point.dead, point.forks])
+
+
+def load_metadata_instance(disk: Disk) -> str:
+    """"" where none is known yet. Raises OSError, CorruptData."""
+    fields = _read(disk, _METADATA)
+    return str(fields[0]) if fields else ""
+
+
+def save_metadata_instance(disk: Disk, instance: str) -> None:
+    """Blocking; durable when it returns. Raises OSError."""
+    _write(disk, _METADATA, [instance])
+
+
+def load_cookie(disk: Disk) -> tuple[str, str, int] | None:
+    """(instance, bookie, salt), or None where there is none. Raises OSError, CorruptData."""
+    fields = _read(disk, _COOKIE)
+    return None if fields is None else (str(fields[0]), str(fields[1]), int(fields[2]))
 
 
 def claim(disks: Sequence[tuple[str, Disk]], instance: str, bookie: str, rng: Rng) -> int:

@@ -18,7 +18,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -76,10 +76,34 @@ class EntryLog:
             last = max(last, self._firsts[at] + self._counts[at] - 1)
         return last
 
+    def group_bytes(self, group: int) -> int:
+        """Of the blocks of the ledger at `group`."""
+        low, high = self._range(group)
+        return self._offsets[high] - self._offsets[low]
+
+    def bytes_of(self, ledger: int) -> int:
+        group = self.group_of(ledger)
+        return 0 if group < 0 else self.group_bytes(group)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of all blocks."""
+        return self._offsets[-1] - self._offsets[0]
+
+    def runs(self, group: int) -> Iterator[tuple[int, int, int, int]]:
+        """(offset, size, first entry, count) of each block of the ledger at `group`, in file order."""
+        for at in range(*self._range(group)):
+            yield self._offsets[at], self._offsets[at + 1] - self._offsets[at], self._firsts[at], self._counts[at]
+
+    def group_of(self, ledger: int) -> int:
+        """-1 where the log knows nothing of the ledger."""
+        group = bisect_left(self._ledgers, ledger)
+        return group if group < len(self._ledgers) and self._ledgers[group] == ledger else -1
+
     def find(self, ledger: int, entry: int) -> tuple[int, int, int] | None:
         """(offset, size, entry behind it) of a block that holds `entry`."""
-        group = bisect_left(self._ledgers, ledger)
-        if group == len(self._ledgers) or self._ledgers[group] != ledger:
+        group = self.group_of(ledger)
+        if group < 0:
             return None
         low, high = self._range(group)
         at = bisect_right(self._firsts, entry, low, high) - 1
@@ -111,45 +135,93 @@ def name_of(number: int) -> str:
 
 def write(disk: Disk, number: int, generation: Generation, marks: Sequence[LedgerMark]) -> EntryLog:
     """Writes one log and syncs it and its directory. Blocking; raises OSError. `marks`: ascending by ledger, every ledger of the generation."""
-    file = disk.open(name_of(number), create=True)
-    firsts, sizes, counts, run_counts = array("q"), array("I"), array("H"), array("I")
+    writer = LogWriter(disk, number)
     try:
-        file.truncate(0)
-        out = _PageWriter(file)
-        out.put(_HEAD.pack(_MAGIC, VERSION, number))
         for mark in marks:
+            writer.begin(mark)
             tail = generation.tails.get(mark.ledger)
-            if tail is None:
-                run_counts.append(0)
-                continue
-            run_counts.append(len(tail.firsts))
-            firsts.extend(tail.firsts)
-            counts.extend(tail.counts)
-            for block in tail.blocks:
-                sizes.append(len(block))
-                out.put(block)
+            if tail is not None:
+                writer.put_all(tail.firsts, tail.counts, tail.blocks)
+        return writer.finish()
+    finally:
+        writer.close()
+
+
+class LogWriter:
+    """A new log: `begin` a ledger, `put` its blocks, then the next, ascending; `finish` makes it durable. Blocking; everything raises OSError."""
+
+    def __init__(self, disk: Disk, number: int) -> None:
+        self._disk, self.number = disk, number
+        self.ledger = -1
+        """The last one that was begun."""
+        self._marks: list[LedgerMark] = []
+        self._run_counts = array("I")
+        self._firsts, self._sizes, self._counts = array("q"), array("I"), array("H")
+        self._file: File | None = None
+        self._out: _PageWriter | None = None
+
+    def begin(self, mark: LedgerMark) -> None:
+        self.ledger = mark.ledger
+        self._marks.append(mark)
+        self._run_counts.append(0)
+
+    def put(self, first: int, count: int, block: Buffer) -> None:
+        self.put_all((first,), (count,), (block,))
+
+    def put_all(self, firsts: Sequence[int], counts: Sequence[int], blocks: Sequence[Buffer]) -> None:
+        out = self._open()
+        self._run_counts[-1] += len(firsts)
+        self._firsts.extend(firsts)
+        self._counts.extend(counts)
+        for block in blocks:
+            self._sizes.append(len(block))
+            out.put(block)
+
+    def finish(self) -> EntryLog:
+        """Durable when it returns, directory included."""
+        out, marks = self._open(), self._marks
         footer_at = out.end
         columns = [
             array("Q", [m.ledger for m in marks]),
             array("q", [m.lac for m in marks]),
             array("I", [m.fenced for m in marks]),
-            run_counts,
-            firsts,
-            sizes,
-            counts,
+            self._run_counts,
+            self._firsts,
+            self._sizes,
+            self._counts,
         ]
         footer = b"".join(_little(column) for column in columns)
-        trailer = _TRAILER.pack(footer_at, len(marks), len(firsts), number, _END_MAGIC, VERSION, 0)[:-4]
+        trailer = _TRAILER.pack(footer_at, len(marks), len(self._firsts), self.number, _END_MAGIC, VERSION, 0)[:-4]
         crc = crc32c.crc32c(trailer, crc32c.crc32c(footer))
         out.put(footer)
         out.put(trailer)
         out.put(crc.to_bytes(4, "little"))
         out.finish()
-        file.datasync()
-    finally:
-        file.close()
-    disk.sync_directory()
-    return EntryLog(number, marks, run_counts, firsts, sizes, counts)
+        assert self._file is not None
+        self._file.datasync()
+        self.close()
+        self._disk.sync_directory()
+        return EntryLog(self.number, marks, self._run_counts, self._firsts, self._sizes, self._counts)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = self._out = None
+
+    def abandon(self) -> None:
+        """Takes the file away again."""
+        begun = self._file is not None
+        self.close()
+        if begun:
+            self._disk.remove(name_of(self.number))
+
+    def _open(self) -> _PageWriter:
+        if self._out is None:
+            self._file = self._disk.open(name_of(self.number), create=True)
+            self._file.truncate(0)
+            self._out = _PageWriter(self._file)
+            self._out.put(_HEAD.pack(_MAGIC, VERSION, self.number))
+        return self._out
 
 
 def load(disk: Disk, number: int) -> EntryLog:

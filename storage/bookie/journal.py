@@ -97,6 +97,7 @@ class Journal:
         names = [*replay.used, *replay.free]
         self._next_name = max((int(name.removeprefix(_PREFIX)) for name in names), default=-1) + 1
         self._making = False
+        self._flushed_through = 0
         self._waiting: deque[tuple[Sequence[Buffer], int, Done]] = deque()
         self._current: _Segment | None = None
         if not self._free:
@@ -132,8 +133,15 @@ class Journal:
             self._want_segment()
 
     def recycle(self, through: int) -> None:
-        """Entry logs, index, and checkpoint hold everything up to sequence `through` durably: those segments may be written again."""
-        while self._used and self._used[0].last_sequence <= through:
+        """Entry logs, index, and checkpoint hold everything up to sequence `through` durably: those segments may be written again.
+
+        A flush may be faster than the journal: a segment whose last record is still on its way to the disk waits for that.
+        """
+        self._flushed_through = max(self._flushed_through, through)
+        self._recycle()
+
+    def _recycle(self) -> None:
+        while self._used and self._used[0].last_sequence <= min(self._flushed_through, self.synced_through):
             segment = self._used.popleft()
             if len(self._free) < self._spare:
                 self._free.append(segment)
@@ -175,6 +183,7 @@ class Journal:
             elif self.failure is None:
                 self.synced_through = sequence
             done(self.failure)
+            self._recycle()
 
         self._disk.submit_sync(segment.file, offset, buffers, synced)
         return True

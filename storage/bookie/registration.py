@@ -11,16 +11,21 @@ from collections.abc import Callable
 
 import msgpack
 
-from heliograph.model.errors import LeaseLost, MetadataError
+from heliograph.model.errors import LeaseLost, MetadataError, StorageError
 from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta.keys import bookie
 
 _RENEW_S = 1.0
+_FREE_STEP = 0.1
+"""By how much the free space must have changed to be said again."""
 
 
 class Registration:
-    """One bookie's key. `writable` is asked whenever the key is put; call `changed` when its answer is another."""
+    """One bookie's key. `writable` is asked whenever the key is put; call `changed` when its answer is another.
+
+    rack: its label for placement. free_bytes: asked once a second.
+    """
 
     def __init__(
         self,
@@ -33,10 +38,13 @@ class Registration:
         writable: Callable[[], bool],
         clock: Clock,
         rng: Rng,
+        rack: str = "",
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._meta, self._key = meta, bookie(bookie_id)
         self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
-        self._rng = rng
+        self._rng, self._rack, self._free_bytes = rng, rack, free_bytes
+        self._said_free = 0
         self._lease = 0
         self._said: bool | None = None
         self._wake = asyncio.Event()
@@ -77,6 +85,12 @@ class Registration:
             self._wake.clear()
             await self._once()
 
+    def _free(self) -> int:
+        try:
+            return self._free_bytes()
+        except (OSError, StorageError):
+            return self._said_free  # a directory that can't be asked says so elsewhere
+
     async def _once(self) -> None:
         """One step: a lease where there is none, its renewal, the key where it is not there or says something else."""
         try:
@@ -84,11 +98,11 @@ class Registration:
                 await self._meta.renew(self._lease)
             else:
                 self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
-            writable = self._writable()
-            if writable is not self._said:
-                value = msgpack.packb({"host": self._host, "port": self._port, "http_port": self._http_port, "writable": writable})
-                await self._meta.put(self._key, value, lease=self._lease)
-                self._said = writable
+            writable, free = self._writable(), self._free()
+            if writable is not self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
+                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": writable, "rack": self._rack}
+                await self._meta.put(self._key, msgpack.packb({**fields, "free_bytes": free}), lease=self._lease)
+                self._said, self._said_free = writable, free
         except LeaseLost:
             self._lease = 0
             self._wake.set()

@@ -118,6 +118,27 @@ def test_the_lost_end_of_an_earlier_life_never_returns() -> None:
     scenario(body)
 
 
+def test_a_flush_that_is_faster_than_the_journal_takes_no_segment_from_under_it() -> None:
+    async def body(platter: Platter) -> None:
+        first = begin(platter, 1, read_back(platter))
+        write(first, *[b"x" * 20_000] * 10)
+        await asyncio.sleep(1)
+        found = read_back(platter, through=10)
+        assert len(found.free) == 4
+        journal = Journal(platter.disk(), platter.disk(), segment_bytes=SEGMENT, spare=1, start=2, salt=SALT, replay=found)
+        platter.sync_s = (2.0, 2.0)
+        done = write(journal, *[b"y" * 20_000] * 10)
+        assert journal.used_segments == 3
+        await asyncio.sleep(0.0001)
+        journal.recycle(journal.next_sequence - 1)  # the write cache is in an entry log already
+        assert done == []
+        await asyncio.sleep(20)
+        assert done == [None] * 10 and journal.failure is None
+        assert journal.used_segments == 0, "they go once they are synced"
+
+    scenario(body)
+
+
 def test_records_of_another_directory_are_none() -> None:
     async def body(platter: Platter) -> None:
         write(begin(platter, 1, read_back(platter)), b"one")

@@ -18,7 +18,7 @@ def test_the_life_of_a_registration() -> None:
 
         async def main() -> None:
             store = EmbeddedStore(KvMachine())
-            writable = [True]
+            writable, free = [True], [1000]
             one = Registration(
                 store,
                 bookie_id="b0",
@@ -28,6 +28,8 @@ def test_the_life_of_a_registration() -> None:
                 writable=lambda: writable[0],
                 clock=sim.clock(),
                 rng=sim.rng("registration"),
+                rack="x",
+                free_bytes=lambda: free[0],
             )
 
             async def said() -> object:
@@ -35,10 +37,16 @@ def test_the_life_of_a_registration() -> None:
                 return None if found is None else msgpack.unpackb(found[0])
 
             await one.start()
-            expected = {"host": "127.0.0.1", "port": 3181, "http_port": 0, "writable": True}
+            expected = {"host": "127.0.0.1", "port": 3181, "http_port": 0, "writable": True, "rack": "x", "free_bytes": 1000}
             assert await said() == expected
             await asyncio.sleep(20)
             assert await said() == expected, "the lease is renewed"
+            free[0] = 950
+            await asyncio.sleep(5)
+            assert await said() == expected, "too little to speak of"
+            free[0] = expected["free_bytes"] = 800
+            await asyncio.sleep(5)
+            assert await said() == expected
             writable[0] = False
             one.changed()
             await asyncio.sleep(0.1)

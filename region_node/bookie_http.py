@@ -1,0 +1,207 @@
+"""The HTTP face of a bookie: health, readiness, state, metrics, and the levers of its background work.
+
+Is: a few small pages over plain asyncio, so that a bookie carries no HTTP server. Isn't: a decision about a ledger; it listens where the bookie does.
+Invariants: one request a connection, at most 8 KiB, at most 30 s; a bad request ends its connection and nothing else; a request that a web page of
+another site sent (it has an Origin) changes nothing.
+
+    GET  /health    200 while the process stores or could store again; 503 once its disk failed or it is in limbo, and why
+    GET  /ready     200 while it takes adds; 503 and why
+    GET  /state     all of it, JSON
+    GET  /metrics   Prometheus text
+    GET  /gc        garbage collection, compaction, and scrub, JSON
+    POST /gc  /gc/confirm  /compaction[?major=true]  /compaction/suspend  /compaction/resume  /scrub  /scrub/suspend  /scrub/resume
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from heliograph.model.errors import DiskFailed
+from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render
+
+if TYPE_CHECKING:
+    from storage.bookie.bookie import Bookie
+    from storage.bookie.collector import Collector
+
+_REQUEST_BYTES_MAX = 8192
+_IDLE_S = 30.0
+_BAD_SHOWN = 100
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 503: "Service Unavailable"}
+
+Answer = tuple[int, str, bytes]
+"""(status, content type, body)."""
+
+
+class BookieHttp:
+    """Answers for one bookie. `collector`: asked at each request, None where there is no garbage collection."""
+
+    def __init__(self, bookie: Bookie, collector: Callable[[], Collector | None]) -> None:
+        self._bookie, self._collector = bookie, collector
+        compactor, scrubber = bookie.compactor, bookie.scrubber
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/health": lambda: _said(bookie.failure or bookie.limbo),
+            "/ready": lambda: _said(bookie.failure or bookie.limbo or bookie.read_only),
+            "/state": lambda: _json(200, self.state()),
+            "/gc": lambda: _json(200, self.background()),
+            "/metrics": lambda: (200, CONTENT_TYPE, render([*self.samples(), *process_samples()])),
+        }
+        self._levers: dict[str, Callable[[], None]] = {
+            "/compaction": compactor.run,
+            "/compaction?major=true": lambda: compactor.run(major=True),
+            "/compaction/suspend": compactor.suspend,
+            "/compaction/resume": compactor.resume,
+            "/scrub": scrubber.run,
+            "/scrub/suspend": scrubber.suspend,
+            "/scrub/resume": scrubber.resume,
+        }
+
+    async def answer(self, method: str, target: str) -> Answer:
+        path = target.rstrip("/")
+        if method == "GET":
+            page = self._pages.get(path.partition("?")[0])
+            return page() if page is not None else _json(404, {"reason": f"there is no page {path}; there are {', '.join(self._pages)}"})
+        if method != "POST":
+            return _json(405, {"reason": "only GET and POST are answered here"})
+        if path in ("/gc", "/gc/confirm"):
+            return await self._collect(path == "/gc/confirm")
+        lever = self._levers.get(path)
+        if lever is None:
+            return _json(404, {"reason": f"nothing to do at {path}; there are /gc, /gc/confirm, {', '.join(self._levers)}"})
+        lever()
+        return _json(200, self.background())
+
+    async def _collect(self, confirm: bool) -> Answer:
+        collector = self._collector()
+        if collector is None:
+            return _json(409, {"reason": "garbage collection is off: set bookie.gc_interval_s above 0"})
+        if confirm and not collector.rules.refusal:
+            return _json(409, {"reason": "there is nothing to confirm"})
+        try:
+            await (collector.confirm() if confirm else collector.once())
+        except DiskFailed as error:
+            return _json(503, {"reason": str(error)})
+        return _json(200, self.background())
+
+    def state(self) -> dict[str, Any]:
+        bookie = self._bookie
+        return {
+            "bookie": bookie.bookie_id,
+            "writable": bookie.writable,
+            "failure": bookie.failure,
+            "limbo": bookie.limbo,
+            "readOnly": bookie.read_only,
+            "ledgers": bookie.ledger_count,
+            "entryLogs": bookie.log_count,
+            "entryLogBytes": bookie.log_bytes,
+            "liveBytes": bookie.live_bytes,
+            "writeCacheBytes": bookie.cached_bytes,
+            "journalSegments": bookie.journal_segments,
+            "badReads": bookie.bad_reads,
+            **self.background(),
+        }
+
+    def background(self) -> dict[str, Any]:
+        compactor, scrubber, collector = self._bookie.compactor, self._bookie.scrubber, self._collector()
+        bad = sorted(scrubber.bad.items())[:_BAD_SHOWN]
+        garbage: dict[str, Any] = {"on": False}
+        if collector is not None:
+            rules = collector.rules
+            garbage = {"on": True, "metadataInstance": rules.instance, "passes": collector.passes, "deletedLedgers": collector.deleted}
+            garbage |= {"suspects": len(rules.suspects), "refusal": rules.refusal, "trouble": collector.trouble}
+        return {
+            "garbageCollection": garbage,
+            "compaction": {
+                "running": compactor.running,
+                "suspended": compactor.suspended,
+                "compactedLogs": compactor.compacted_logs,
+                "reclaimedBytes": compactor.reclaimed_bytes,
+                "badLogs": {str(number): text for number, text in sorted(compactor.bad.items())},
+            },
+            "scrub": {
+                "running": scrubber.running,
+                "suspended": scrubber.suspended,
+                "rounds": scrubber.rounds,
+                "checkedBytes": scrubber.checked_bytes,
+                "badBlocks": len(scrubber.bad),
+                "bad": [{"log": log, "ledger": ledger, "entry": entry, "reason": text} for (log, ledger, entry), text in bad],
+            },
+        }
+
+    def samples(self) -> list[Sample]:
+        bookie, collector = self._bookie, self._collector()
+        values: list[tuple[str, str, float]] = [
+            ("bookie_SERVER_STATUS", "gauge", int(bookie.writable)),
+            ("bookie_write_cache_size", "gauge", bookie.cached_bytes),
+            ("bookie_ledger_writable_dirs", "gauge", int(bookie.writable)),
+            ("bookie_ledgers_count", "gauge", bookie.ledger_count),
+            ("bookie_entry_logs_count", "gauge", bookie.log_count),
+            ("bookie_entry_log_bytes", "gauge", bookie.log_bytes),
+            ("bookie_live_bytes", "gauge", bookie.live_bytes),
+            ("bookie_journal_segments", "gauge", bookie.journal_segments),
+            ("bookie_bad_reads_total", "counter", bookie.bad_reads),
+            ("bookie_compacted_logs_total", "counter", bookie.compactor.compacted_logs),
+            ("bookie_compaction_reclaimed_bytes_total", "counter", bookie.compactor.reclaimed_bytes),
+            ("bookie_scrub_rounds_total", "counter", bookie.scrubber.rounds),
+            ("bookie_scrub_checked_bytes_total", "counter", bookie.scrubber.checked_bytes),
+            ("bookie_scrub_bad_blocks", "gauge", len(bookie.scrubber.bad)),
+        ]
+        if collector is not None:
+            values.append(("bookie_gc_passes_total", "counter", collector.passes))
+            values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
+            values.append(("bookie_gc_refused", "gauge", int(bool(collector.rules.refusal))))
+        return [(name, kind, {}, value) for name, kind, value in values]
+
+
+def _said(trouble: str) -> Answer:
+    return _json(503, {"status": "trouble", "reason": trouble}) if trouble else _json(200, {"status": "ok"})
+
+
+def _json(status: int, value: Any) -> Answer:
+    return status, "application/json", json.dumps(value).encode() + b"\n"
+
+
+class HttpConnection(asyncio.Protocol):
+    """One request, one answer, then it closes."""
+
+    def __init__(self, answer: Callable[[str, str], Awaitable[Answer]]) -> None:
+        self._answer, self._received = answer, b""
+        self._transport: asyncio.Transport
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._task is not None:
+            return  # a body, or a second request
+        self._received += data
+        if b"\r\n\r\n" in self._received:
+            self._task = asyncio.get_running_loop().create_task(self._respond(self._received.partition(b"\r\n\r\n")[0]))
+        elif len(self._received) > _REQUEST_BYTES_MAX:
+            self._transport.abort()
+
+    async def _respond(self, head: bytes) -> None:
+        lines = head.decode("latin-1").split("\r\n")
+        request = lines[0].split(" ")
+        foreign = any(line.lower().startswith("origin:") for line in lines[1:])
+        if len(request) != 3 or not request[2].startswith("HTTP/1."):
+            answer = _json(400, {"reason": "this is no HTTP/1.1 request"})
+        elif foreign and request[0] != "GET":
+            answer = _json(403, {"reason": "requests from web pages change nothing here"})
+        else:
+            answer = await self._answer(request[0], request[1])
+        status, kind, body = answer
+        lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close", "", ""]
+        self._transport.writelines(["\r\n".join(lines).encode(), body])
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and not self._task.done():
+            self._task.cancel()

@@ -1,0 +1,223 @@
+"""Collector: deletes on a bookie the ledgers that the region's metadata does not know any more.
+
+Is: the rules when a ledger may go (`GarbageRules`, a core), and the shell that asks the metadata and tells the bookie. Isn't: the removal of blocks
+(a deleted ledger's bytes go with its logs, or by compaction).
+Invariants: a ledger goes only where two passes in a row, some time apart, each linearizable and of the same instance id, did not find it; never where
+more than a fifth of what is here would go, or where the metadata is another than the one this bookie knew, until an operator confirms; what goes is
+journalled, and its id stays dead.
+A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read: what is not found was deleted.
+A restore of the metadata must put another text at the key `/instance`.
+Source: ARCHITECTURE "Ledgers and journal".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heliograph.model.errors import ConfigError, DiskFailed, MetadataError, VersionConflict
+from heliograph.raft.store import MetadataStore, prefix_end
+from heliograph.runtime.clock import Rng
+from heliograph.runtime.disk import Buffer
+from heliograph.wire.bookie import Code, Kind, encode
+from local_meta import keys
+from storage.bookie.bookie import Bookie
+
+_DELETES_A_RECORD = 500
+_FIRST_PASS_S = 60.0
+"""After the start: a new bookie should know its metadata before somebody restores it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectorSettings:
+    interval_s: float = 900.0
+    """Between two passes."""
+    apart_s: float = 60.0
+    """At least so long must a ledger be missing from the metadata."""
+    page_ledgers: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.interval_s <= 0 or self.apart_s < 0 or self.page_ledgers < 1:
+            raise ConfigError("interval_s and page_ledgers of the garbage collection must be above 0, apart_s not below")
+
+
+class GarbageRules:
+    """What one pass after another allows. `instance`: the id of the metadata that this bookie knows; "" before the first contact."""
+
+    def __init__(self, instance: str, apart_s: float = 0.0) -> None:
+        self.instance, self._apart_s = instance, apart_s
+        self.refusal = ""
+        """Why nothing is deleted until an operator confirms; "" where it is."""
+        self.suspects: dict[int, float] = {}
+        """What the last pass did not find -> when that began."""
+        self._seen = instance
+        self._confirmed: dict[int, float] = {}
+
+    def on_pass(self, instance: str, held: int, absent: Sequence[int], now: float = 0.0) -> list[int]:
+        """One pass that began at `now` found `absent` of the `held` ledgers to be gone from the metadata. Returns those that may be deleted now."""
+        self._seen = instance
+        if instance != self.instance:
+            self.suspects = {}
+            self.refusal = f"the metadata is instance {instance}, this bookie knows {self.instance}: it was restored or is another region's; confirm it"
+            return []
+        before = self.suspects
+        self.suspects = {ledger: before.get(ledger, now) for ledger in absent}
+        if len(absent) * 5 > held and any(ledger not in self._confirmed for ledger in absent):
+            self.refusal = f"{len(absent)} of {held} ledgers are gone from the metadata, more than a fifth: look there, then confirm it"
+            return []
+        self.refusal = ""
+        return [ledger for ledger in absent if ledger in before and now - before[ledger] >= self._apart_s]
+
+    def on_broken_pass(self) -> None:
+        """A pass that did not come to its end: the next one is a first one."""
+        self.suspects = {}
+
+    def confirm(self) -> str:
+        """An operator takes the last refusal back, for exactly what was refused. Returns the instance id to know from now on."""
+        self.instance, self._confirmed, self.refusal = self._seen, self.suspects, ""
+        return self.instance
+
+
+class Collector:
+    """One bookie's. Attributes are for reading."""
+
+    def __init__(self, bookie: Bookie, meta: MetadataStore, settings: CollectorSettings, *, rng: Rng) -> None:
+        self._bookie, self._meta, self._settings, self._rng = bookie, meta, settings, rng
+        self.rules = GarbageRules(bookie.metadata_instance, settings.apart_s)
+        self.passes = self.deleted = 0
+        self.trouble = ""
+        """Why the last pass did not come to its end; "" where it did."""
+        self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            try:
+                await self._task
+            except asyncio.CancelledError:
+                pass
+            self._task = None
+
+    def run_soon(self) -> None:
+        """A pass now."""
+        self._wake.set()
+
+    async def confirm(self) -> None:
+        """What was refused is meant so: it goes in the passes to come. Raises DiskFailed."""
+        await self._know(self.rules.confirm())
+        self.run_soon()
+
+    async def _run(self) -> None:
+        wait_s = min(_FIRST_PASS_S, self._settings.interval_s)
+        while True:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.once()
+            wait_s = self._settings.interval_s * self._rng.uniform(0.8, 1.0)
+
+    async def once(self) -> None:
+        """One pass, and the deletions that it allows."""
+        async with self._one_at_a_time:
+            await self._pass()
+
+    async def _pass(self) -> None:
+        now = asyncio.get_running_loop().time()
+        try:
+            instance, held, absent = await self._look()
+            if not self.rules.instance:
+                self.rules.instance = instance
+                await self._know(instance)
+            doomed = self.rules.on_pass(instance, held, absent, now)
+            self.passes += 1
+            for at in range(0, len(doomed), _DELETES_A_RECORD):
+                await self._delete(doomed[at : at + _DELETES_A_RECORD])
+            self.trouble = ""
+        except (MetadataError, DiskFailed) as error:
+            self.rules.on_broken_pass()
+            self.trouble = str(error)
+
+    async def _look(self) -> tuple[str, int, list[int]]:
+        """(instance id, ledgers held here, those of them that the metadata does not know)."""
+        here = self._bookie.ledgers()
+        instance = await self._instance()
+        absent = dict.fromkeys(here)
+        at, end = keys.LEDGERS, prefix_end(keys.LEDGERS)
+        while True:
+            page = await self._meta.range(at, end, limit=self._settings.page_ledgers)
+            for key, _, _ in page:
+                absent.pop(keys.ledger_of(key), None)
+            if len(page) < self._settings.page_ledgers:
+                break
+            at = page[-1][0] + "\0"
+        if await self._instance() != instance:
+            raise MetadataError("the instance id of the metadata changed during a pass")
+        return instance, len(here), list(absent)
+
+    async def _instance(self) -> str:
+        """The id of the metadata; who finds none gives it one."""
+        for _ in range(3):
+            found = await self._meta.get(keys.INSTANCE)
+            if found is not None:
+                return found[0].decode(errors="replace")
+            try:
+                await self._meta.put(keys.INSTANCE, f"{self._rng.getrandbits(128):032x}".encode(), expected=-1)
+            except VersionConflict:
+                pass  # another bookie was faster
+        raise MetadataError("the metadata has no instance id")
+
+    async def _know(self, instance: str) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def saved(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(DiskFailed(f"the metadata's instance id cannot be written down: {error}"))
+
+        self._bookie.know_metadata(instance, saved)
+        await done
+
+    async def _delete(self, ledgers: Sequence[int]) -> None:
+        """Durable when it returns. Raises DiskFailed."""
+        peer = _Deletions(len(ledgers))
+        frames = [encode(Kind.DELETE, ledger=ledger, request=request) for request, ledger in enumerate(ledgers)]
+        ends = [len(frames[0]) * (index + 1) for index in range(len(frames))]
+        self._bookie.on_frames(memoryview(b"".join(frames)), ends, peer)
+        self._bookie.commit()
+        await peer.finished
+        self.deleted += len(ledgers)
+
+
+class _Deletions:
+    """A `Peer` that only waits until all its requests are answered."""
+
+    def __init__(self, count: int) -> None:
+        self.refused: set[int] = set()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = count
+
+    def acked(self, ledger: int, through: int) -> None: ...
+
+    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+
+    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None:
+        self._left -= 1
+        if self.finished.done():
+            return
+        if code != Code.OK:
+            self.finished.set_exception(DiskFailed(b"".join(body).decode(errors="replace")))
+        elif not self._left:
+            self.finished.set_result(None)
+
+    def resume(self) -> None: ...

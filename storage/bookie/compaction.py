@@ -1,0 +1,233 @@
+"""Compactor: writes what is still wanted of mostly dead entry logs into a new one, and gives their space back.
+
+Is: which logs are worth it, the copying at a bounded rate, suspend and resume. Isn't: the change itself (`EntryLogs.swap`), or a thread.
+Invariants: a source stays until a synced log with all that is wanted of it is named by a durable checkpoint; blocks are verified before they are
+copied, and a log with a bad one stays as it is; a log's LAC and fence marks go along. Until the swap a crash leaves a file that no checkpoint names.
+Minor rounds take logs of which little lives, often; major ones take more, seldom. Driven by `tick`: nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import Disk
+from heliograph.wire.run import peek_block, verify_block
+from storage.bookie.entry_log import EntryLog, LedgerMark, LogWriter
+from storage.bookie.entry_logs import EntryLogs
+from storage.bookie.journal import is_full
+from storage.bookie.settings import BookieSettings
+
+_JOB_BYTES = 1 << 20
+"""Copied at once; reads of clients come between."""
+
+_Block = tuple[EntryLog, int, int, int, int]
+"""(log, offset, size, first entry, count)."""
+_Step = LedgerMark | _Block
+
+
+class _BadSource(Exception):
+    """A log that cannot be copied."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class Compactor:
+    """One directory's. Attributes are for reading.
+
+    failed: a write to the directory failed, for good. changed: there is room again, or a checkpoint is free again.
+    """
+
+    def __init__(self, logs: EntryLogs, settings: BookieSettings, *, failed: Callable[[BaseException], None], changed: Callable[[], None]) -> None:
+        self._logs, self._settings, self._failed, self._changed = logs, settings, failed, changed
+        self.suspended = False
+        self.compacted_logs = self.reclaimed_bytes = 0
+        self.bad: dict[int, str] = {}
+        """Logs that could not be copied, and why; they stay."""
+        self._now = self._minor_at = self._major_at = 0.0
+        self._live_max = 0.0  # of the round that is on; 0: none
+        self._budget = 0
+        self._sources: list[int] = []
+        self._source_bytes = 0
+        self._writer: LogWriter | None = None
+        self._steps: Iterator[_Step] = iter(())
+        self._ready: EntryLog | None = None
+        self._working = False
+
+    @property
+    def running(self) -> bool:
+        return bool(self._sources)
+
+    def suspend(self) -> None:
+        """Nothing is copied until `resume`; what is half done waits."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
+
+    def run(self, *, major: bool = False) -> None:
+        """A round now."""
+        self._live_max = self._settings.major_live_max if major else self._settings.minor_live_max
+
+    def tick(self, elapsed_s: float) -> None:
+        """To be called about once a second."""
+        self._now += elapsed_s
+        settings = self._settings
+        if self._now - self._major_at >= settings.major_interval_s:
+            self._major_at = self._minor_at = self._now
+            self._live_max = settings.major_live_max
+        elif self._now - self._minor_at >= settings.minor_interval_s:
+            self._minor_at = self._now
+            self._live_max = max(self._live_max, settings.minor_live_max)
+        self._budget = int(settings.compaction_bytes_per_s * elapsed_s)
+        self._go_on()
+
+    # -- one log after another ----------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        if self.suspended or self._working:
+            return
+        if self._ready is not None:
+            if not self._logs.busy:
+                self._working = True
+                self._logs.swap(self._sources, self._ready, self._swapped)
+            return
+        if not self._sources and not self._begin():
+            return
+        if self._budget > 0:
+            self._copy()
+
+    def _begin(self) -> bool:
+        """Chooses logs. False where no round is on, or nothing is left to do in it."""
+        if not self._live_max:
+            return False
+        table = self._logs.table
+        shares = sorted((share, number) for number in table.logs if number not in self.bad and 0 <= (share := self._share(number)) < self._live_max)
+        size = 0
+        for _, number in shares:
+            size += table.live_bytes(number)
+            if self._sources and size > self._settings.compacted_log_bytes:
+                break
+            self._sources.append(number)
+        if not self._sources:
+            self._live_max = 0.0
+            return False
+        self._logs.held = dict.fromkeys(self._sources)
+        self._source_bytes = sum(table.logs[number].block_bytes for number in self._sources)
+        self._writer = LogWriter(self._logs.reads, self._logs.take_number())
+        self._steps = self._plan([table.logs[number] for number in self._sources])
+        return True
+
+    def _share(self, number: int) -> float:
+        """How much of the blocks of a log is wanted; -1 for a log that goes by itself."""
+        log, table = self._logs.table.logs[number], self._logs.table
+        if table.is_empty(number):
+            return -1.0
+        return table.live_bytes(number) / log.block_bytes if log.block_bytes else 1.0
+
+    def _plan(self, sources: Sequence[EntryLog]) -> Iterator[_Step]:
+        """What the new log holds, in order; asked for piece by piece, so a ledger that dies meanwhile is left out."""
+        table = self._logs.table
+        for ledger in sorted({ledger for log in sources for ledger in log.ledgers}):
+            if ledger in table.dead:
+                continue
+            groups = [(log, group) for log in sources if (group := log.group_of(ledger)) >= 0]
+            yield LedgerMark(ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups))
+            runs = sorted((first, count, log.number, offset, size, log) for log, group in groups for offset, size, first, count in log.runs(group))
+            before = (-1, 0)
+            for first, count, _, offset, size, log in runs:
+                if (first, count) != before:
+                    yield log, offset, size, first, count
+                before = (first, count)
+
+    def _copy(self) -> None:
+        assert self._writer is not None
+        steps: list[_Step] = []
+        size = 0
+        for step in self._steps:
+            steps.append(step)
+            size += 0 if isinstance(step, LedgerMark) else step[2]
+            if size >= min(_JOB_BYTES, self._budget):
+                break
+        self._budget -= size
+        self._working = True
+        reads = self._logs.reads
+        if steps:
+            reads.submit(partial(_copy_steps, reads, self._writer, steps), self._copied)
+        else:
+            reads.submit(self._writer.finish, self._finished)
+
+    def _copied(self, _result: None, error: BaseException | None) -> None:
+        self._working = False
+        if error is None:
+            self._go_on()
+        else:
+            self._abandon(error)
+
+    def _finished(self, log: EntryLog | None, error: BaseException | None) -> None:
+        self._working = False
+        if error is None:
+            self._ready = log
+            self._go_on()
+        else:
+            self._abandon(error)
+
+    def _swapped(self, error: BaseException | None) -> None:
+        self._working = False
+        if error is None:
+            assert self._ready is not None
+            self.compacted_logs += len(self._sources)
+            self.reclaimed_bytes += self._source_bytes - self._ready.block_bytes
+            self._end()
+        elif not is_full(error):  # on a full disk the next tick tries again: which checkpoint is there is not sure
+            self._failed(error)
+        self._changed()
+
+    def _abandon(self, error: BaseException) -> None:
+        writer = self._writer
+        assert writer is not None
+        self._logs.reads.submit(writer.abandon, lambda _result, _error: None)
+        if isinstance(error, _BadSource):
+            self.bad[error.number] = str(error)
+        elif is_full(error):
+            self._live_max = 0.0  # a later round
+        else:
+            self._failed(error)
+        self._end()
+
+    def _end(self) -> None:
+        self._sources, self._writer, self._ready, self._steps = [], None, None, iter(())
+        self._logs.held = {}
+
+
+def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
+    """Blocking; raises OSError, _BadSource."""
+    index = 0
+    while index < len(steps):
+        step = steps[index]
+        index += 1
+        if isinstance(step, LedgerMark):
+            writer.begin(step)
+            continue
+        log, offset, size = step[:3]
+        blocks = [step]
+        while index < len(steps) and not isinstance(following := steps[index], LedgerMark) and following[:2] == (log, offset + size):
+            blocks.append(following)
+            size += following[2]
+            index += 1
+        try:
+            view = memoryview(log.read(disk, offset, size))
+        except OSError as error:
+            raise _BadSource(log.number, f"entry log {log.number} at {offset}: {error}") from error
+        for _, at, block_bytes, first, count in blocks:
+            block = view[at - offset : at - offset + block_bytes]
+            try:
+                verify_block(block)
+            except CorruptData as error:
+                raise _BadSource(log.number, f"entry log {log.number} at {at}: {error}") from error
+            if peek_block(block) != (writer.ledger, first, count):
+                raise _BadSource(log.number, f"entry log {log.number} at {at}: a block of another place")
+            writer.put(first, count, block)

@@ -1,0 +1,139 @@
+"""EntryLogs: the entry logs of one directory, and the checkpoint that names them.
+
+Is: the steps log, checkpoint, table, removal, in this order, one change at a time. Isn't: when to flush or compact, or what a failure means.
+Invariants: the checkpoint names only logs that were synced before it; a log is removed only after a checkpoint without it is durable, and behind the
+reads that still use it; a file that no checkpoint names is of a change that never came to its end, and goes at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import Disk
+from storage.bookie import entry_log
+from storage.bookie.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from storage.bookie.entry_log import EntryLog, LedgerMark
+from storage.bookie.journal import Replay
+from storage.bookie.ledgers import LedgerTable
+from storage.bookie.write_cache import Generation
+
+Done = Callable[[BaseException | None], None]
+
+
+class EntryLogs:
+    """`reads`: a Disk over the same directory, whose thread reads."""
+
+    def __init__(self, disk: Disk, reads: Disk) -> None:
+        self.disk, self.reads = disk, reads
+        self.point = Checkpoint()
+        self.table = LedgerTable()
+        self.busy = False
+        """A change is on its way to the checkpoint."""
+        self.held: dict[int, None] = {}
+        """Logs that are being read to be written anew: they stay."""
+        self._next = 0
+        self._closed = False
+
+    def load(self) -> str:
+        """Blocking; raises OSError. Returns why something is lost, or ""."""
+        trouble = ""
+        try:
+            self.point = load_checkpoint(self.disk)
+        except CorruptData as error:
+            trouble = str(error)
+        self.table = LedgerTable(self.point.dead)
+        self._next = self.point.next_log
+        if not self.point.start and any(name.startswith("log-") for name in self.disk.names()):
+            trouble = trouble or "the checkpoint is gone"
+        for number in self.point.logs:
+            try:
+                self.table.install(entry_log.load(self.disk, number))
+            except (CorruptData, FileNotFoundError) as error:
+                trouble = trouble or f"entry log {number} cannot be read: {error}"
+        return trouble
+
+    def begin(self, found: Replay) -> int:
+        """Writes down that a life begins behind what was replayed, and returns its number. Blocking."""
+        start = self.point.start + 1
+        forks = tuple(fork for fork in self.point.forks if fork[2] > self.point.flushed_through)
+        if found.stray_through >= found.next_sequence:
+            forks += ((start, found.next_sequence, found.stray_through),)
+        self.point = replace(self.point, start=start, forks=forks)
+        save_checkpoint(self.disk, self.point)
+        for name in self.disk.names():  # of a change that did not get to its checkpoint
+            if name.startswith("log-") and int(name.removeprefix("log-")) not in self.table.logs:
+                self.disk.remove(name)
+        return start
+
+    def close(self) -> None:
+        """What is under way ends without effect here; the next start finds it."""
+        self._closed = True
+
+    def close_files(self) -> None:
+        for log in self.table.logs.values():
+            log.close()
+
+    def take_number(self) -> int:
+        """For a new log."""
+        self._next += 1
+        return self._next - 1
+
+    def flush(self, number: int, generation: Generation, through: int, marks: Sequence[LedgerMark], done: Done) -> None:
+        """Writes what the journal holds up to record `through` to log `number`; logs of which nothing is wanted go. May be tried again after a failure."""
+        gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
+        make = partial(entry_log.write, self.disk, number, generation, marks) if marks else _no_log
+        self._save(through, gone, number if marks else None, make, done)
+
+    def swap(self, sources: Sequence[int], log: EntryLog, done: Done) -> None:
+        """Puts `log`, synced already, in the place of `sources`. May be tried again after a failure."""
+        self._save(self.point.flushed_through, sources, log.number, lambda: log, done)
+
+    def _save(self, through: int, gone: Sequence[int], number: int | None, make: Callable[[], EntryLog | None], done: Done) -> None:
+        assert not self.busy
+        self.busy = True
+        disk = self.disk
+        left = [one for one in self.table.logs if one not in gone]
+        new = replace(
+            self.point,
+            flushed_through=through,
+            next_log=self._next,
+            logs=tuple(left) if number is None else (*left, number),
+            dead=self.table.dead.ranges(),
+            forks=tuple(fork for fork in self.point.forks if fork[2] > through),
+        )
+
+        def job() -> EntryLog | None:
+            log = make()
+            save_checkpoint(disk, new)
+            return log
+
+        disk.submit(job, partial(self._saved, new, gone, done))
+
+    def _saved(self, point: Checkpoint, gone: Sequence[int], done: Done, log: EntryLog | None, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self.busy = False
+        if error is None:
+            self.point = point
+            if log is not None:
+                self.table.install(log)
+            for number in gone:
+                self.reads.submit(partial(_remove, self.disk, self.table.uninstall(number)), _ignore)
+        done(error)
+
+
+def _no_log() -> None:
+    return None
+
+
+def _remove(disk: Disk, log: EntryLog) -> None:
+    """Blocking; behind the reads that were asked for before."""
+    log.close()
+    disk.remove(entry_log.name_of(log.number))
+
+
+def _ignore(_result: None, _error: BaseException | None) -> None:
+    """What could not be removed is removed at the next start."""

@@ -1,0 +1,76 @@
+"""Fetching: blocks of one answer, from memory and from entry logs.
+
+Is: which blocks answer a read, and the job that brings them. Isn't: the answer, or a thread.
+Invariants: every block that comes from a disk is verified; an answer stops before the first that is bad, and is an error where that is the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import Buffer, Disk
+from heliograph.wire.run import verify_block
+from storage.bookie.entry_log import EntryLog
+from storage.bookie.ledgers import LedgerTable
+from storage.bookie.write_cache import Generation
+
+Piece = memoryview | tuple[EntryLog, int, int]
+"""A block in memory, or (log, offset, size)."""
+
+
+def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int) -> list[Piece]:
+    """Blocks that cover the ledger from `first` on, up to a hole, `last`, or the bound, but at least one where there is one."""
+    pieces: list[Piece] = []
+    at, size = first, 0
+    while at <= last and (found := _find(generations, table, ledger, at)) is not None:
+        piece, piece_bytes, at = found
+        if pieces and size + piece_bytes > bytes_max:
+            break
+        pieces.append(piece)
+        size += piece_bytes
+    return pieces
+
+
+def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:
+    """(where a block with `entry` lies, its bytes, the entry behind it)."""
+    for generation in generations:
+        tail = generation.tails.get(ledger)
+        if tail is not None and (at := tail.find(entry)) >= 0:
+            return tail.blocks[at], len(tail.blocks[at]), tail.firsts[at] + tail.counts[at]
+    found = table.find(ledger, entry)
+    if found is None:
+        return None
+    log, offset, size, behind = found
+    return (log, offset, size), size, behind
+
+
+def fetch(disk: Disk, pieces: Sequence[Piece]) -> list[Buffer]:
+    """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad."""
+    blocks: list[Buffer] = []
+    index = 0
+    while index < len(pieces):
+        piece = pieces[index]
+        index += 1
+        if isinstance(piece, memoryview):
+            blocks.append(piece)
+            continue
+        log, offset, size = piece
+        sizes = [size]
+        while index < len(pieces) and isinstance(following := pieces[index], tuple) and following[:2] == (log, offset + size):
+            sizes.append(following[2])
+            size += following[2]
+            index += 1
+        try:
+            view = memoryview(log.read(disk, offset, size))
+            at = 0
+            for block_bytes in sizes:
+                block = view[at : at + block_bytes]
+                verify_block(block)
+                blocks.append(block)
+                at += block_bytes
+        except (OSError, CorruptData):
+            if not blocks:
+                raise
+            return blocks
+    return blocks

@@ -1,0 +1,158 @@
+"""Scrubber: reads every block of the entry logs again, slowly, so that rot is found while other copies are whole.
+
+Is: one round after another at a bounded rate, and the list of what is bad. Isn't: repair (re-replication brings a bad entry from another bookie).
+Invariants: at most one read is under way; what is not wanted any more is not read; a finding stays until its ledger or its log is gone, or it reads
+well again. Driven by `tick`: nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from heliograph.model.errors import CorruptData
+from heliograph.runtime.disk import Disk
+from heliograph.wire.run import peek_block, verify_block
+from storage.bookie import entry_log
+from storage.bookie.entry_log import EntryLog
+from storage.bookie.entry_logs import EntryLogs
+from storage.bookie.settings import BookieSettings
+
+_JOB_BYTES = 1 << 20
+_FIRST_ROUND_S = 600.0
+_BAD_MAX = 10_000
+"""Findings kept; more are only counted."""
+
+Block = tuple[int, int, int, int, int]
+"""(offset, size, ledger, first entry, count)."""
+Finding = tuple[int, int, int, str]
+"""(log, ledger, first entry, what is wrong); ledger and entry are -1 for what is bad but no block: the footer."""
+
+
+class Scrubber:
+    """One directory's. Attributes are for reading."""
+
+    def __init__(self, logs: EntryLogs, settings: BookieSettings) -> None:
+        self._logs, self._settings = logs, settings
+        self.suspended = False
+        self.rounds = self.checked_bytes = self.bad_blocks = 0
+        self.bad: dict[tuple[int, int, int], str] = {}
+        """(log, ledger, first entry) -> what is wrong."""
+        self._now, self._next_at = 0.0, min(_FIRST_ROUND_S, settings.scrub_interval_s)
+        self._todo: list[int] = []
+        self._log: EntryLog | None = None
+        self._blocks: Iterator[Block] = iter(())
+        self._held: Block | None = None
+        self._budget = 0
+        self._working = self._round = False
+
+    @property
+    def running(self) -> bool:
+        return self._round
+
+    def suspend(self) -> None:
+        """Nothing is read until `resume`."""
+        self.suspended = True
+
+    def resume(self) -> None:
+        self.suspended = False
+
+    def run(self) -> None:
+        """A round now."""
+        self._next_at = self._now
+
+    def tick(self, elapsed_s: float) -> None:
+        """To be called about once a second."""
+        self._now += elapsed_s
+        if not self._round and self._now >= self._next_at:
+            self._round = True
+            self._todo = sorted(self._logs.table.logs, reverse=True)
+            self._forget()
+        self._budget = int(self._settings.scrub_bytes_per_s * elapsed_s)
+        self._go_on()
+
+    def _forget(self) -> None:
+        """Findings about what is gone."""
+        table = self._logs.table
+        self.bad = {place: text for place, text in self.bad.items() if place[0] in table.logs and (place[1] < 0 or place[1] in table.last)}
+
+    def _go_on(self) -> None:
+        if self._working or self.suspended or not self._round or self._budget <= 0:
+            return
+        table = self._logs.table
+        while self._log is None or self._log.number not in table.logs:
+            if not self._todo:
+                self._round, self._log = False, None
+                self.rounds += 1
+                self._next_at = self._now + self._settings.scrub_interval_s
+                return
+            self._log = table.logs.get(self._todo.pop())
+            if self._log is not None:
+                self._blocks, self._held = self._wanted(self._log), None
+        log, blocks = self._log, self._take()
+        if not blocks:
+            self._log = None
+        self._budget -= sum(block[1] for block in blocks)
+        self._working = True
+        self._logs.reads.submit(partial(verify, self._logs.reads, log, blocks), partial(self._verified, log.number, blocks))
+
+    def _wanted(self, log: EntryLog) -> Iterator[Block]:
+        for group, ledger in enumerate(log.ledgers):
+            if ledger not in self._logs.table.dead:
+                for offset, size, first, count in log.runs(group):
+                    yield offset, size, ledger, first, count
+
+    def _take(self) -> list[Block]:
+        """Neighbours, of about one job; [] at the end of the log."""
+        taken: list[Block] = []
+        size = 0
+        while size < min(_JOB_BYTES, self._budget):
+            block, self._held = self._held or next(self._blocks, None), None
+            if block is None:
+                break
+            if taken and block[0] != taken[-1][0] + taken[-1][1]:
+                self._held = block
+                break
+            taken.append(block)
+            size += block[1]
+        return taken
+
+    def _verified(self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, error: BaseException | None) -> None:
+        self._working = False
+        self.checked_bytes += sum(block[1] for block in blocks)
+        for _, _, ledger, first, _ in blocks:
+            self.bad.pop((number, ledger, first), None)
+        for log, ledger, first, text in findings or ():
+            self.bad_blocks += 1
+            if len(self.bad) < _BAD_MAX:
+                self.bad[log, ledger, first] = text
+        if error is None:
+            self._go_on()
+
+
+def verify(disk: Disk, log: EntryLog, blocks: Sequence[Block]) -> list[Finding]:
+    """Reads neighbours in a log and says which are bad; without blocks, its footer. Blocking."""
+    number = log.number
+    if not blocks:
+        try:
+            entry_log.load(disk, number)
+        except (OSError, CorruptData) as error:
+            return [(number, -1, -1, str(error))]
+        return []
+    start = blocks[0][0]
+    try:
+        view = memoryview(log.read(disk, start, sum(block[1] for block in blocks)))
+    except OSError as error:
+        if len(blocks) == 1:
+            return [(number, *blocks[0][2:4], f"cannot be read: {error}")]
+        return [finding for block in blocks for finding in verify(disk, log, [block])]
+    findings: list[Finding] = []
+    for offset, size, ledger, first, count in blocks:
+        block = view[offset - start : offset - start + size]
+        try:
+            verify_block(block)
+            if peek_block(block) != (ledger, first, count):
+                raise CorruptData("a block of another place")
+        except CorruptData as error:
+            findings.append((number, ledger, first, str(error)))
+    return findings

@@ -1,0 +1,109 @@
+"""The HTTP face of a bookie: what it says in each state, what its levers do, and what it does with bad requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.machine import KvMachine
+from heliograph.runtime.system_disk import SystemDisk
+from local_meta import keys
+from region_node.bookie_http import BookieHttp, HttpConnection
+from storage.bookie.bookie import Bookie
+from storage.bookie.collector import Collector, CollectorSettings
+from tests.bookie.history import SMALL, NotingPeer, add, send
+
+
+async def ask(port: int, request: str, *headers: str) -> tuple[int, Any]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([request, "Host: bookie", *headers, "", ""]).encode())
+    answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if not head:
+        return 0, None
+    kind = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Type"))
+    return int(head.split(b" ")[1]), json.loads(body) if b"json" in kind else body.decode()
+
+
+def test_pages_and_levers(tmp_path: Path) -> None:
+    async def main() -> None:
+        disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers")]
+        bookie = Bookie(*disks, SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie.start()
+        meta, peer = EmbeddedStore(KvMachine()), NotingPeer()
+        collector = Collector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
+        pages = BookieHttp(bookie, lambda: collector)
+        server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        for ledger in range(1, 5):
+            await meta.put(keys.ledger(ledger), b"metadata")
+            send(bookie, peer, add(ledger, 0, 3))
+        while len(peer.acks) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+        assert await ask(port, "GET /health HTTP/1.1") == (200, {"status": "ok"})
+        assert await ask(port, "GET /ready/ HTTP/1.1") == (200, {"status": "ok"})
+        status, state = await ask(port, "GET /state HTTP/1.1")
+        assert (status, state["writable"], state["ledgers"], state["bookie"]) == (200, True, 4, "b0")
+        status, text = await ask(port, "GET /metrics HTTP/1.1")
+        assert status == 200 and "bookie_ledgers_count 4\n" in text and "bookie_gc_refused 0\n" in text and "process_open_fds" in text
+
+        bookie.read_only = "less than 256 MiB free"
+        assert (await ask(port, "GET /ready HTTP/1.1"))[0] == 503 and (await ask(port, "GET /health HTTP/1.1"))[0] == 200
+        bookie.read_only, bookie.failure = "", "the journal failed"
+        assert await ask(port, "GET /health HTTP/1.1") == (503, {"status": "trouble", "reason": "the journal failed"})
+        bookie.failure = ""
+
+        await meta.delete(keys.ledger(2))
+        assert (await ask(port, "POST /gc/confirm HTTP/1.1"))[0] == 409
+        status, found = await ask(port, "POST /gc HTTP/1.1")
+        assert status == 200 and "more than a fifth" in found["garbageCollection"]["refusal"]
+        assert (await ask(port, "POST /gc/confirm HTTP/1.1", "Origin: http://evil.example"))[0] == 403
+        assert (await ask(port, "POST /gc/confirm HTTP/1.1"))[0] == 200
+        await ask(port, "POST /gc HTTP/1.1")
+        assert bookie.ledgers() == [1, 3, 4]
+
+        for lever in ("/compaction/suspend", "/scrub/suspend"):
+            status, found = await ask(port, f"POST {lever} HTTP/1.1")
+            assert status == 200 and found[lever.split("/")[1]]["suspended"]
+        for lever in ("/compaction/resume", "/scrub/resume", "/compaction", "/compaction?major=true", "/scrub"):
+            assert (await ask(port, f"POST {lever} HTTP/1.1"))[0] == 200
+
+        assert (await ask(port, "GET /nothing HTTP/1.1"))[0] == 404 and (await ask(port, "POST /nothing HTTP/1.1"))[0] == 404
+        assert (await ask(port, "PUT /gc HTTP/1.1"))[0] == 405 and (await ask(port, "nonsense"))[0] == 400
+        server.close()
+        bookie.close()
+
+    asyncio.run(main())
+
+
+def test_garbage_collection_that_is_off_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        bookie = Bookie(SystemDisk(tmp_path / "j"), SystemDisk(tmp_path / "l"), SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        pages = BookieHttp(bookie, lambda: None)
+        status, _, body = await pages.answer("POST", "/gc")
+        assert status == 409 and b"gc_interval_s" in body
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [9000, 100_000])
+def test_a_request_without_an_end_is_cut_off(tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        bookie = Bookie(SystemDisk(tmp_path / "j"), SystemDisk(tmp_path / "l"), SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        pages = BookieHttp(bookie, lambda: None)
+        server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+        writer.write(b"x" * size)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        server.close()
+
+    asyncio.run(main())
