@@ -6,6 +6,7 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
 
     /bookies/{id}                                            a live bookie, under its lease
     /brokers/{id}                                            a live broker, under its lease
+    /instance                                                the id of this metadata; another one after a restore
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
     /ledgers/{id:020}                                        LedgerMetadata
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
@@ -26,6 +27,7 @@ from heliograph.raft.store import prefix_end
 
 BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
+INSTANCE = "/instance"
 OWNERS = "/owners/"
 LEDGERS = "/ledgers/"
 UNDERREPLICATED = "/underreplicated/"

@@ -170,6 +170,7 @@ class Region:
                 admin_port=-1,
                 link_port=LINK_PORT,
                 advertised_host=name,
+                auto_recovery=self.world.settings.auto_recovery,
                 listeners={f"link-{source}": f"pulsar://{name}:{LINK_PORT}" for source in self.names if source != self.name},
             ),
             bookie=BookieSettings(port=BOOKIE_PORT, bookie_id=name, advertised_host=name),

@@ -29,6 +29,7 @@ from geo_tests.sim.probes import Probes
 from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
+from storage.ledger.audit import AutoRecoverySettings
 
 START_S = 40.0
 CONVERGE_S = 60.0
@@ -53,6 +54,7 @@ class WorldSettings:
     faults: int = 6
     kinds: tuple[str, ...] = ()
     """Names of the kinds of faults that there are; empty: all."""
+    auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
 @dataclass

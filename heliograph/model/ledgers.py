@@ -54,6 +54,10 @@ class LedgerMetadata:
     last_entry: int = -1
     """Of a closed ledger; -1 where it is empty or not closed."""
     size_bytes: int = 0
+    topic: str = ""
+    """Whose it is; "" where it is no topic's."""
+    owner: int = 0
+    """`ManagedLedgerMetadata.owner` of the opening that made it: once the topic has another one, nobody will name this ledger who has not done so."""
 
     def ensemble_at(self, entry: int) -> tuple[str, ...]:
         """The bookies that hold `entry`."""
@@ -69,12 +73,13 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, (first, bookies)))
 
     def encode(self) -> bytes:
-        return pack([self.ledger, self.write_quorum, self.ack_quorum, self.fragments, int(self.state), self.last_entry, self.size_bytes])
+        places = [self.write_quorum, self.ack_quorum, self.fragments]
+        return pack([self.ledger, *places, int(self.state), self.last_entry, self.size_bytes, self.topic, self.owner])
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        ledger, write_quorum, ack_quorum, fragments, state, last, size = unpack("ledger metadata", blob)
-        return cls(ledger, write_quorum, ack_quorum, tuple((f, tuple(b)) for f, b in fragments), LedgerState(state), last, size)
+        ledger, write_quorum, ack_quorum, fragments, state, last, size, topic, owner = unpack("ledger metadata", blob)
+        return cls(ledger, write_quorum, ack_quorum, tuple((f, tuple(b)) for f, b in fragments), LedgerState(state), last, size, topic, owner)
 
 
 @dataclass(frozen=True, slots=True)

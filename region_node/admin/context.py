@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
+    from storage.ledger.autorecovery import AutoRecovery
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
 _CALL_TIMEOUT_S = 15.0
@@ -66,6 +67,7 @@ class Admin:
     version: str
     config_status: Callable[[], Awaitable[Mapping[str, Any]]]
     """What the region's configuration node knows: leader, term, stale_s."""
+    recovery: AutoRecovery | None = None
     _session: ClientSession | None = field(default=None)
 
     async def close(self) -> None:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from heliograph.model.coordinates import Vector
-from heliograph.model.errors import HeliographError
-from heliograph.model.names import bundle_range
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound
+from heliograph.model.names import bundle_range, check_name
 from heliograph.model.positions import Position
 from heliograph.wire.run import encode_block
 from region_node.admin.context import Admin, Malformed, flag
 
 if TYPE_CHECKING:
+    from storage.ledger.autorecovery import AutoRecovery
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
 log = logging.getLogger(__name__)
@@ -121,10 +122,44 @@ def _position(request: web.Request, name: str) -> Position:
         raise Malformed(f"{name} must be ledger:entry, not {request.query.get(name, '')!r}") from error
 
 
+async def bookies(admin: Admin, request: web.Request) -> Any:
+    """Who is registered, and who is being emptied."""
+    return _recovery(admin).bookies()
+
+
+async def decommission(admin: Admin, request: web.Request) -> Any:
+    """Begins to empty a bookie: it gets nothing new, and its copies move to others. Answers at once; idempotent."""
+    bookie = check_name("bookie", request.match_info["id"])
+    recovery = _recovery(admin)
+    if not any(row["id"] == bookie for row in recovery.bookies()):
+        raise NotFound(f"Bookie {bookie} is not registered in this region")
+    await recovery.decommission(bookie)
+
+
+async def emptying(admin: Admin, request: web.Request) -> Any:
+    """How far that is: a look at every ledger."""
+    return asdict(await _recovery(admin).emptying(check_name("bookie", request.match_info["id"])))
+
+
+async def recommission(admin: Admin, request: web.Request) -> Any:
+    """Ends it: the bookie is used again."""
+    await _recovery(admin).recommission(check_name("bookie", request.match_info["id"]))
+
+
+def _recovery(admin: Admin) -> AutoRecovery:
+    if admin.recovery is None:
+        raise NotAllowed("this broker takes no part in auto-recovery")
+    return admin.recovery
+
+
 _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES = (
     ("GET", "/heliograph/v1/status", status),
     ("GET", "/heliograph/v1/config/status", config_status),
+    ("GET", "/heliograph/v1/bookies", bookies),
+    ("POST", "/heliograph/v1/bookies/{id}/decommission", decommission),
+    ("GET", "/heliograph/v1/bookies/{id}/decommission", emptying),
+    ("DELETE", "/heliograph/v1/bookies/{id}/decommission", recommission),
     ("GET", f"{_TOPIC}/snapshot", snapshot),
     ("GET", f"{_TOPIC}/blocks", blocks),
     ("GET", f"{_TOPIC}/vector", vector),

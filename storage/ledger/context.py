@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from heliograph.model.errors import ConfigError
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
+from storage.ledger.latency import ReadLatency
 from storage.ledger.pool import BookiePool
 from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
@@ -26,12 +27,19 @@ class LedgerSettings:
     retry_s: float = 0.1
     """First pause before a bookie, or the metadata, is tried again; doubles up to `retry_max_s`."""
     retry_max_s: float = 2.0
+    second_read_percentile: float = 0.95
+    """A bookie that takes longer to answer a read than so many of the last reads did is not waited for alone: another copy is read too."""
+    second_read_min_s: float = 0.02
+    """But not before this; also the wait while too few reads are known."""
+    second_read_max_s: float = 1.0
     recovery_timeout_s: float = 20.0
     """How long a recovery goes on trying while bookies don't answer."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s <= self.retry_max_s:
             raise ConfigError(f"ledgers: want 0 < retry_s {self.retry_s} <= retry_max_s {self.retry_max_s}")
+        if not 0 < self.second_read_percentile < 1 or not 0 < self.second_read_min_s <= self.second_read_max_s:
+            raise ConfigError("ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s")
         if min(self.add_timeout_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
             raise ConfigError("ledgers: time-outs must be above 0")
 
@@ -44,6 +52,12 @@ class LedgerContext:
     tasks: Tasks = field(default_factory=Tasks)
     ticker: Ticker = field(default_factory=Ticker)
     settings: LedgerSettings = field(default_factory=LedgerSettings)
+    latency: ReadLatency = field(default_factory=ReadLatency)
+
+    def second_read_s(self) -> float:
+        """How long one bookie is waited for before another one is asked too."""
+        usual = self.latency.percentile(self.settings.second_read_percentile)
+        return min(max(usual, self.settings.second_read_min_s), self.settings.second_read_max_s)
 
     def pause_s(self, attempt: int) -> float:
         """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by chance."""

@@ -27,14 +27,18 @@ _Pending = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
 
 
-async def create_ledger(context: LedgerContext, write_quorum: int, ack_quorum: int) -> tuple[LedgerMetadata, int]:
+async def create_ledger(
+    context: LedgerContext, write_quorum: int, ack_quorum: int, *, topic: str = "", owner: int = 0
+) -> tuple[LedgerMetadata, int]:
     """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the metadata raises.
+
+    topic, owner: by which it is known later that nobody will ever name it.
 
     Of a wider ensemble than the write quorum, `write_quorum` bookies are chosen: striping would go over the fragments' bookies here.
     """
     bookies = context.pool.pick(write_quorum)
     ledger = await context.meta.next_ids(keys.LEDGER_IDS)
-    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),))
+    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner)
     return metadata, await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=-1)
 
 
@@ -166,6 +170,13 @@ class LedgerHandle:
         self._context.ticker.drop(self)
         self._wake_drained()
 
+    def leave_draining(self) -> None:
+        """Goes on elsewhere than on bookies that are being emptied, as far as there are spares."""
+        for slot in list(self._slots):
+            if slot.writing and self._context.pool.draining(slot.bookie) and self._context.pool.spare(self._core.ensemble) is not None:
+                self._end_slot(slot)
+                self._loop.call_soon(self._replace, slot, None)
+
     def tick(self, now: float) -> bool:
         """Notices what is overdue, and tells the bookies the LAC once appends have paused."""
         settings = self._context.settings
@@ -241,7 +252,7 @@ class LedgerHandle:
             return
         if error is not None:
             self._context.pool.suspect(slot.bookie)
-        spare = self._context.pool.spare(self._core.ensemble)
+        spare = self._context.pool.spare(self._core.ensemble, [b for b in self._core.ensemble if b != slot.bookie])
         at = self._slots.index(slot)
         if spare is not None:
             first = self._core.on_bookie_replaced(slot.bookie, spare)

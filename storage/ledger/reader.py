@@ -1,12 +1,15 @@
 """LedgerReader: ranges of confirmed entries, from whichever copy can be read.
 
-Is: one read, from one bookie after the other. Isn't: a cache, or a judge of what is confirmed: the caller never asks beyond LAC.
-Invariants: what it returns is verified, starts at the first entry asked for, and has no hole.
+Is: one read, from one bookie after the other, or from a second one while the first is late. Isn't: a cache, or a judge of what is confirmed: the
+caller never asks beyond LAC.
+Invariants: what it returns is verified, starts at the first entry asked for, and has no hole. A late bookie is no failed one: the second read
+counts only as what it brings.
 Source: docs/protocols/ledger.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchEntry, NoSuchLedger
@@ -28,21 +31,50 @@ async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: 
             break
     bookies = list(metadata.ensemble_at(first))
     turn = metadata.ledger % len(bookies)
+    left = context.pool.best_first(bookies[turn:] + bookies[:turn])
+    asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}
     worst: HeliographError | None = None
-    for bookie in bookies[turn:] + bookies[:turn]:
-        try:
-            blocks = await context.pool.client(bookie).read(metadata.ledger, first, last, max_bytes)
-            return _cut(metadata.ledger, first, last, blocks)
-        except (NoSuchEntry, NoSuchLedger) as error:
-            worst = worst or error
-        except CorruptData as error:
-            worst = error
-        except HeliographError as error:
-            context.pool.suspect(bookie)
-            if worst is None or isinstance(worst, NoSuchEntry | NoSuchLedger):
-                worst = error
+    try:
+        while left or asked:
+            if not asked:
+                asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes))] = None
+            done, _ = await asyncio.wait(asked, timeout=context.second_read_s() if left else None, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                context.latency.second_reads += 1
+                asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes))] = None
+            for task in [task for task in asked if task in done]:
+                del asked[task]
+                try:
+                    return task.result()
+                except HeliographError as error:
+                    worst = _worse(worst, error)
+    finally:
+        for task in asked:
+            task.cancel()
     assert worst is not None
     raise worst
+
+
+async def _read_from(context: LedgerContext, bookie: str, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        blocks = await context.pool.client(bookie).read(ledger, first, last, max_bytes)
+        context.latency.add(loop.time() - began)
+        return _cut(ledger, first, last, blocks)
+    except (NoSuchEntry, NoSuchLedger, CorruptData):
+        raise
+    except HeliographError:
+        context.pool.suspect(bookie)
+        raise
+
+
+def _worse(worst: HeliographError | None, error: HeliographError) -> HeliographError:
+    """Which of two is told: damage before silence, silence before an explicit no."""
+    if worst is None or isinstance(error, CorruptData):
+        return error
+    explicit = (NoSuchEntry, NoSuchLedger)
+    return error if isinstance(worst, explicit) and not isinstance(error, explicit) else worst
 
 
 def _cut(ledger: int, first: int, last: int, blocks: Sequence[Buffer]) -> list[tuple[int, Run]]:

@@ -179,7 +179,7 @@ async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: li
         await asyncio.gather(*(one(bookie) for bookie in ensemble if bookie not in holders and bookie not in failed))
         replaced = False
         for at, bookie in enumerate(ensemble):
-            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed])) is not None:
+            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed], [b for b in ensemble if b != bookie])) is not None:
                 ensemble[at] = spare
                 replaced = True
         if not replaced:

@@ -4,8 +4,9 @@ Is: the mark-delete position, the acknowledged entries above it, and how both ar
 Invariants: the mark-delete position never passes an entry that was not acknowledged, and moves back only by `reset`; what lies beyond the
 last confirmed entry can't be acknowledged.
 
-Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties]; half-open
-ranges, at most 10,000 of them: beyond, entries are delivered again after a failure.
+Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties, partly]; half-open
+ranges, at most 10,000 of them: beyond, entries are delivered again after a failure. partly, only where there are any: [[ledger, entry, bits], ...],
+batches of which single messages are acknowledged; bit i of `bits` (bytes, little endian): message i is not. At most 64 KiB of bits; the same holds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.intervals import Intervals
 
 RANGES_MAX = 10_000
+PARTLY_MAX = 10_000
+PARTLY_BYTES_MAX = 64 << 10
 
 
 class Cursor:
@@ -44,6 +47,8 @@ class Cursor:
         self._request_flush, self._wait_flushed = request_flush, wait_flushed
         self._acked: dict[int, Intervals] = {}
         self._acked_count = 0
+        self.partly_acked: dict[Position, int] = {}
+        """Batches of which some messages are acknowledged -> bits of those that are not. May still hold entries acknowledged since."""
 
     # -- acknowledging ------------------------------------------------------------------------------------------------
 
@@ -74,6 +79,27 @@ class Cursor:
         self._acked_count += added
         return added
 
+    def ack_batch(self, position: Position, given: int) -> int:
+        """Acknowledges messages of a batch: bit i of `given` says that message i is not. Returns the bits left, 0: the entry is acknowledged."""
+        if self.is_acked(position) or not 0 <= position[1] < self._catalog.entries_of(position[0]):
+            return 0
+        before = self.partly_acked.get(position)
+        left = given if before is None else before & given
+        if not left:
+            self.partly_acked.pop(position, None)
+            self.ack([position])
+        elif left != before:
+            if before is None and len(self.partly_acked) >= PARTLY_MAX:
+                self.partly_acked = self._still_partly()
+                if len(self.partly_acked) >= PARTLY_MAX:  # the oldest will go out whole again
+                    del self.partly_acked[next(iter(self.partly_acked))]
+            self.partly_acked[position] = left
+            self._changed()
+        return left
+
+    def _still_partly(self) -> dict[Position, int]:
+        return {position: left for position, left in self.partly_acked.items() if not self.is_acked(position)}
+
     def ack_cumulative(self, position: Position) -> None:
         """Acknowledges every entry up to `position`, and it."""
         upto = self._catalog.at_or_before(position)
@@ -87,6 +113,7 @@ class Cursor:
         self.mark_delete = min(mark_delete, self._catalog.last)
         self._acked.clear()
         self._acked_count = 0
+        self.partly_acked.clear()
         self._changed()
 
     def set_properties(self, properties: dict[str, str]) -> None:
@@ -171,17 +198,29 @@ class Cursor:
                 left -= 1
             if len(flat) > 1:
                 ranges.append(flat)
-        return pack([*self.mark_delete, ranges, self.properties])
+        partly: list[tuple[int, int, bytes]] = []
+        room = PARTLY_BYTES_MAX
+        self.partly_acked = self._still_partly()
+        for (ledger, entry), left_bits in self.partly_acked.items():
+            bits = left_bits.to_bytes((left_bits.bit_length() + 7) // 8, "little")
+            room -= len(bits) + 16
+            if room < 0:
+                break
+            partly.append((ledger, entry, bits))
+        return pack([*self.mark_delete, ranges, self.properties, *([partly] if partly else [])])
 
     def restore(self, blob: bytes) -> None:
         """Takes over what was stored; of ranges, what still exists. Raises CorruptData."""
         fields = unpack("cursor", blob)
         try:
-            ledger, entry, ranges, properties = fields
+            ledger, entry, ranges, properties, *more = fields
             self.mark_delete = (int(ledger), int(entry))
             self.properties = dict(properties)
             self._add([(r[0], r[i], r[i + 1] - 1) for r in ranges for i in range(1, len(r), 2)])
             self._advance()
+            for ledger, entry, bits in more[0] if more else ():
+                self.partly_acked[int(ledger), int(entry)] = int.from_bytes(bits, "little")
+            self.partly_acked = self._still_partly()
         except (ValueError, TypeError, IndexError) as error:
             raise CorruptData(f"cursor {self.name}: {error}") from error
 

@@ -25,6 +25,7 @@ from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.flusher import MetadataFlusher
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.settings import ManagedLedgerSettings
 
 _REPLAY_BYTES = 1 << 20
@@ -59,10 +60,12 @@ class ManagedLedgerFactory:
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
         self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings())
+        self.ahead = ReadAhead(self.settings.read_ahead_cache_bytes)
         self._meta, self._clock, self._rng = meta, clock, rng
         self._flusher = MetadataFlusher(self.context)
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._stop_watching = pool.on_change(self._on_bookies)
 
     @property
     def opened(self) -> list[ManagedLedger]:
@@ -95,6 +98,7 @@ class ManagedLedgerFactory:
             context=self.context,
             flusher=self._flusher,
             cache=self.cache.topic(),
+            ahead=self.ahead,
             settings=self.settings,
             clock=self._clock,
             on_closed=self._closed,
@@ -217,6 +221,11 @@ class ManagedLedgerFactory:
         if self._open.get(ledger.topic) is ledger:
             del self._open[ledger.topic]
 
+    def _on_bookies(self) -> None:
+        if self.context.pool.all_draining():
+            for ledger in self.opened:
+                ledger.leave_draining()
+
     def _swept(self) -> None:
         self._sweep = None
         for ledger in self.opened:
@@ -225,6 +234,7 @@ class ManagedLedgerFactory:
             self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
 
     def _stop(self) -> None:
+        self._stop_watching()
         self._flusher.close()
         if self._sweep is not None:
             self._sweep.cancel()

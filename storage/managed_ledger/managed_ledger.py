@@ -14,7 +14,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from heliograph.model.errors import AlreadyExists, HeliographError, LedgerFenced, NoSuchLedger, NotAllowed, NotFound, TopicClosed
+from heliograph.model.errors import (
+    AlreadyExists,
+    HeliographError,
+    LedgerFenced,
+    NoSuchLedger,
+    NotAllowed,
+    NotFound,
+    TopicClosed,
+)
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
 from heliograph.model.positions import Position
 from heliograph.raft.store import Check, Delete, Op, Put
@@ -22,11 +30,13 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.context import LedgerContext
-from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entries
-from storage.managed_ledger.cache import TopicCache, cut_point
+from storage.ledger.reader import delete_on_bookies, ledger_metadata
+from storage.managed_ledger.cache import TopicCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.flusher import FLUSH_S, MetadataFlusher
+from storage.managed_ledger.read_ahead import ReadAhead
+from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.tail import Done, Failed, Tail
 from storage.managed_ledger.trim import Retention, trim_count
@@ -84,6 +94,7 @@ class ManagedLedger:
         context: LedgerContext,
         flusher: MetadataFlusher,
         cache: TopicCache,
+        ahead: ReadAhead,
         settings: ManagedLedgerSettings,
         clock: Clock,
         on_closed: Callable[[ManagedLedger], None],
@@ -100,7 +111,6 @@ class ManagedLedger:
         self._context, self._flusher, self._settings, self._clock, self._on_closed = context, flusher, settings, clock, on_closed
         self._loop = asyncio.get_running_loop()
         self._retention: Retention | None = None
-        self._ledger_metadata: dict[int, LedgerMetadata] = {}
         self._wakers: dict[object, Callable[[], None]] = {}
         self._woken = False
         self._dirty = False
@@ -117,7 +127,8 @@ class ManagedLedger:
         self._checkpoint_at = 0.0
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._tail = Tail(topic, context, settings, clock, quorums, catalog, self, next_index)
+        self._tail = Tail(topic, context, settings, clock, quorums, catalog, self, next_index, stored.owner)
+        self._reader = LogReader(context, catalog, cache, ahead, settings.read_ahead_bytes, self._known_metadata)
         if self.terminated_at is not None:
             self._tail.refuse(NotAllowed(f"{topic} is terminated"))
 
@@ -183,6 +194,10 @@ class ManagedLedger:
         """
         self._tail.append_run(run, done, failed)
 
+    def leave_draining(self) -> None:
+        """The open ledger goes on elsewhere than on bookies that are being emptied."""
+        self._tail.leave_draining()
+
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, at most once a loop turn, when `last_confirmed` has moved. Returns "stop"."""
         token = object()
@@ -227,41 +242,18 @@ class ManagedLedger:
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
-        found = self._cache.read(position, max_entries, max_bytes)
-        if not found:
-            existing = self._catalog.at_or_after(position)
-            if existing is not None and existing != position:
-                return self._cache.read(existing, max_entries, max_bytes)
-        return found
+        return self._reader.cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """The same, from the cache or the bookies; [] where nothing is confirmed there yet. Raises CorruptData, BookieUnavailable."""
-        while True:
-            existing = self._catalog.at_or_after(position)
-            if existing is None:
-                return []
-            found = self._cache.read(existing, max_entries, max_bytes)
-            if found:
-                return found
-            ledger, first = existing
-            last = min(first + max_entries, self._catalog.entries_of(ledger)) - 1
-            try:
-                runs = await read_entries(self._context, await self._metadata_of(ledger), first, last, max_bytes)
-            except NoSuchLedger:
-                if self._catalog.entries_of(ledger):
-                    raise
-                continue  # trimmed meanwhile
-            return _bounded(ledger, runs, max_entries, max_bytes)
+        return await self._reader.read(position, max_entries, max_bytes)
 
-    async def _metadata_of(self, ledger: int) -> LedgerMetadata:
+    def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
+        """Of an open ledger fragments before the last may have moved: the reader finds that out."""
         open_ledger = self._tail.open_ledger
         if open_ledger is not None and open_ledger.ledger == ledger:
             return open_ledger.metadata
-        known = self._ledger_metadata.get(ledger) or self._tail.metadata.get(ledger)
-        if known is None:
-            known = await ledger_metadata(self._context, ledger)
-        self._ledger_metadata[ledger] = known
-        return known
+        return self._tail.metadata.get(ledger)
 
     # -- cursors ------------------------------------------------------------------------------------------------------
 
@@ -344,7 +336,7 @@ class ManagedLedger:
     async def _prepare_trim(self) -> None:
         """Reads what is needed to delete them: their metadata goes with the trim."""
         try:
-            self._trim = [await self._metadata_of(ledger) for ledger in self._catalog.ids[: self._trimmable()]]
+            self._trim = [await ledger_metadata(self._context, ledger) for ledger in self._catalog.ids[: self._trimmable()]]
             if self._trim:
                 self._dirty = True
                 self._flusher.request(self)
@@ -413,7 +405,7 @@ class ManagedLedger:
                 for cursor in self.cursors.values():
                     cursor.on_trimmed()
                 for metadata in write.trimmed:
-                    self._ledger_metadata.pop(metadata.ledger, None)
+                    self._reader.on_trimmed(metadata.ledger)
                     self._tail.metadata.pop(metadata.ledger, None)
             if write.trimming:
                 self._trimming = False
@@ -562,19 +554,3 @@ class ManagedLedger:
             raise self.failed
         if self._closed:
             raise TopicClosed(f"{self.topic} is closed")
-
-
-def _bounded(ledger: int, runs: Sequence[tuple[int, Run]], max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-    """Cuts what bookies returned to what was asked for."""
-    out: list[tuple[int, int, Run]] = []
-    for first, run in runs:
-        stop = cut_point(run, 0, max_entries, max_bytes, not out)
-        if stop:
-            out.append((ledger, first, run.cut(0, stop)))
-        if stop < run.count:
-            break
-        max_entries -= run.count
-        max_bytes -= run.size_bytes
-        if max_entries <= 0 or max_bytes <= 0:
-            break
-    return out

@@ -23,11 +23,17 @@ class ManagedLedgerSettings:
     """How long runs wait for bookies before they fail."""
     close_timeout_s: float = 5.0
     """How long `close` waits for appends that are on their way."""
+    read_ahead_bytes: int = 512 << 10
+    """What is fetched from bookies at a time for a reader that lags and reads on; 0: only what it asks for."""
+    read_ahead_cache_bytes: int = 16 << 20
+    """What of it a broker keeps."""
     sweep_s: float = 30.0
     """How often retention by time is looked at."""
 
     def __post_init__(self) -> None:
         if min(self.ledger_entries_max, self.ledger_bytes_max, self.checkpoint_entries, self.checkpoint_bytes, self.pending_bytes_max) < 1:
             raise ConfigError("managed ledgers: sizes and counts must be at least 1")
+        if min(self.read_ahead_bytes, self.read_ahead_cache_bytes) < 0:
+            raise ConfigError("managed ledgers: read_ahead_bytes and read_ahead_cache_bytes must be at least 0")
         if min(self.ledger_age_max_s, self.pending_timeout_s, self.close_timeout_s, self.sweep_s) <= 0 or self.checkpoint_interval_s < 0:
             raise ConfigError("managed ledgers: times must be above 0")

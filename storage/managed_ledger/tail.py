@@ -59,14 +59,16 @@ class Tail:
         catalog: Catalog,
         host: TailHost,
         next_index: int,
+        owner: int,
     ) -> None:
-        """quorums: write and ack quorum of new ledgers. next_index: of the next message."""
+        """quorums: write and ack quorum of new ledgers. next_index: of the next message. owner: this opening of the topic."""
         self.topic, self.quorums = topic, quorums
         self.next_index = self.confirmed_index = next_index
         self.pending_bytes = 0
         self.metadata: dict[int, LedgerMetadata] = {}
         """Of the ledgers that this owner made, as they were when they were closed."""
         self._context, self._settings, self._clock, self._catalog, self._host = context, settings, clock, catalog, host
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._handle: LedgerHandle | None = None
         self._opened_at = 0.0
@@ -108,6 +110,10 @@ class Tail:
     @property
     def open_ledger(self) -> LedgerHandle | None:
         return self._handle or self._old
+
+    def leave_draining(self) -> None:
+        if self._handle is not None:
+            self._handle.leave_draining()
 
     @property
     def idle(self) -> bool:
@@ -226,7 +232,7 @@ class Tail:
         attempt = 0
         while self._giving_up is None and not self._dead:
             try:
-                return await create_ledger(self._context, *self.quorums)
+                return await create_ledger(self._context, *self.quorums, topic=self.topic, owner=self._owner)
             except HeliographError as error:
                 if self._handle is None and (not error.retryable or self._loop.time() > deadline):
                     self._giving_up = error

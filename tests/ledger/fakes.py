@@ -94,8 +94,8 @@ class FakeBookie:
             at = start + int.from_bytes(block[2:4], "big")
         return blocks
 
-    async def register(self, meta: MetadataStore, *, writable: bool = True) -> None:
-        value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, "writable": writable})
+    async def register(self, meta: MetadataStore, *, writable: bool = True, rack: str = "", free_bytes: int = 0) -> None:
+        value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, "writable": writable, "rack": rack, "free_bytes": free_bytes})
         await meta.put(keys.bookie(self.name), value)
 
     async def unregister(self, meta: MetadataStore) -> None:
@@ -245,7 +245,14 @@ class FakeClient:
 
     async def add_recovery(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
         data = b"".join(block)
-        await self._ask(lambda: self._bookie.store(ledger, first, count, data, lac))
+
+        def there() -> None:
+            if ledger in self._bookie.deleted:
+                raise NoSuchLedger(f"{self._bookie.name}: ledger {ledger} was deleted")
+            self._bookie.on_add(self._bookie, ledger)
+            self._bookie.store(ledger, first, count, data, lac)
+
+        await self._ask(there)
 
     async def read(self, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[Buffer]:
         return await self._ask(lambda: self._bookie.read(ledger, first, last, max_bytes))  # type: ignore[return-value]

@@ -80,3 +80,61 @@ def test_what_is_acknowledged_is_cut_out_of_runs() -> None:
     cursor.ack_ranges([(2, 0, 1), (2, 4, 5), (2, 9, 9)])
     assert [(first, names_of(run)) for _, first, run in cursor.unacked_runs(runs)] == [(2, ["2", "3"]), (6, ["6", "7", "8"])]
     assert cursor.acked_ranges == [(2, 4, 5), (2, 9, 9)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_batch_is_acknowledged_once_every_message_of_it_was(seed: int) -> None:
+    rng = random.Random(seed)
+    catalog = Catalog([LedgerInfo(1)])
+    catalog.grow(6, 6)
+    cursor = cursor_of(catalog)
+    left = {(1, e): set(range(rng.randrange(1, 140))) for e in range(6)}
+    for _ in range(60):
+        position = rng.choice(list(left))
+        match rng.randrange(8):
+            case 0 if rng.random() < 0.3:
+                cursor.ack([position])
+                left[position].clear()
+            case 1 if rng.random() < 0.2:
+                cursor.ack_cumulative(position)
+                for other in left:
+                    if other <= position:
+                        left[other].clear()
+            case 2 | 3:
+                again = cursor_of(catalog)
+                again.restore(cursor.encode())
+                cursor = again
+            case _:
+                keep = {i for i in range(140) if rng.random() < 0.7}
+                left[position] &= keep
+                bits = cursor.ack_batch(position, sum(1 << i for i in keep) if rng.random() < 0.9 or left[position] else 0)
+                if not cursor.is_acked(position):
+                    assert left[position] <= {i for i in range(140) if bits >> i & 1}
+        for at, messages in left.items():
+            assert cursor.is_acked(at) or messages or at in cursor.partly_acked
+            if messages:
+                assert not cursor.is_acked(at)
+                held = cursor.partly_acked.get(at)
+                assert held is None or messages <= {i for i in range(140) if held >> i & 1}
+
+
+def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = Catalog([LedgerInfo(1)])
+    catalog.grow(100, 100)
+    cursor = cursor_of(catalog)
+    assert cursor.ack_batch((1, 3), 0b1011) == 0b1011
+    assert cursor.ack_batch((1, 3), 0b0110) == 0b0010
+    assert cursor.ack_batch((1, 300), 1) == cursor.ack_batch((9, 0), 1) == 0 and cursor.backlog_entries == 100
+    again = cursor_of(catalog)
+    again.restore(cursor.encode())
+    assert again.partly_acked == {(1, 3): 2}
+    assert again.ack_batch((1, 3), 0b1101) == 0 and again.is_acked((1, 3)) and again.backlog_entries == 99
+    cursor.reset((-1, -1))
+    assert cursor.partly_acked == {}
+    monkeypatch.setattr("storage.managed_ledger.cursor.PARTLY_MAX", 5)
+    for entry in range(20):
+        cursor.ack_batch((1, entry), 1 << 200)
+    assert list(cursor.partly_acked) == [(1, e) for e in range(15, 20)]
+    monkeypatch.setattr("storage.managed_ledger.cursor.PARTLY_BYTES_MAX", 100)
+    again.restore(cursor.encode())
+    assert len(again.partly_acked) == 2

@@ -69,7 +69,7 @@ def test_rollover_keeps_the_order_and_never_blocks_an_append() -> None:
         await until(lambda: len(broker.done) == 200)
         assert [name for *_, name in broker.done] == [str(i) for i in range(200)]
         positions = [(at, entry) for at, entry, _ in broker.done]
-        assert positions == sorted(positions) and len(ledger.ledgers()) > 3
+        assert positions == sorted(positions) and len(ledger.ledgers()) >= 3
         assert await read_all(ledger) == broker.done
         for cut in (0, 1, 57, 199):
             assert ledger.entries_between((-1, -1), positions[cut]) == cut + 1

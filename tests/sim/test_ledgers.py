@@ -19,7 +19,7 @@ from storage.ledger.port import END
 from storage.managed_ledger import cursor, managed_ledger, tail, trim
 
 SEEDS = 60
-MUTANT_SEEDS = 120
+MUTANT_SEEDS = 240
 
 
 def run(seed: int) -> LedgerWorld:

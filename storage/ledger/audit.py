@@ -1,0 +1,118 @@
+"""Audit: which bookies count as lost, and which fragments of a ledger have to be copied because of that.
+
+Is: the decisions of auto-recovery, as plain values. Isn't: I/O, the copy, or who decides.
+Invariants: only a fragment that can grow no more is copied: of a ledger that is not closed the last one belongs to its live writer, or to its
+recovery; everything in an earlier one is confirmed. A copy is recorded only in the fragment that it was made of.
+Source: docs/protocols/storage.md, "Auto-recovery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from heliograph.model.errors import ConfigError
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoRecoverySettings:
+    enabled: bool = True
+    lost_after_s: float = 60.0
+    """A bookie whose registration is gone for so long counts as lost: longer than a restart takes."""
+    bytes_per_s: int = 32 << 20
+    """What one broker copies at most."""
+    marks_max: int = 1000
+    """Ledgers that wait for a copy at one time; further ones are found when these are done."""
+    scan_s: float = 3600.0
+    """How often every ledger is looked at although no bookie has gone."""
+    rescan_s: float = 10.0
+    """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried again."""
+    tick_s: float = 1.0
+    orphan_grace_s: float = 3600.0
+    """A ledger that no topic names is deleted after so long."""
+
+    def __post_init__(self) -> None:
+        if min(self.bytes_per_s, self.marks_max) < 1:
+            raise ConfigError("auto_recovery: bytes_per_s and marks_max must be at least 1")
+        if min(self.lost_after_s, self.scan_s, self.rescan_s, self.tick_s, self.orphan_grace_s) <= 0:
+            raise ConfigError("auto_recovery: times must be above 0")
+
+
+class LostBookies:
+    """Since when each known bookie is away."""
+
+    def __init__(self, lost_after_s: float) -> None:
+        self._lost_after_s = lost_after_s
+        self._registered: dict[str, None] = {}
+        self._away: dict[str, float] = {}
+
+    def on_registered(self, bookies: Iterable[str], now: float) -> None:
+        """These are registered now, and no others."""
+        present = dict.fromkeys(bookies)
+        for bookie in self._registered:
+            if bookie not in present:
+                self._away.setdefault(bookie, now)
+        for bookie in present:
+            self._away.pop(bookie, None)
+        self._registered = present
+
+    def on_named(self, bookies: Iterable[str], now: float) -> None:
+        """Ledgers name these: one that was never seen here is away from now on."""
+        for bookie in bookies:
+            if bookie not in self._registered:
+                self._away.setdefault(bookie, now)
+
+    def lost(self, now: float) -> list[str]:
+        """Nobody is lost while nobody at all is registered: then it is the metadata that was away, or the whole region."""
+        if not self._registered:
+            return []
+        return sorted(b for b, since in self._away.items() if now - since >= self._lost_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Entries `first` to `last` lack the copies of `lost`; they lie, or lay, on `ensemble`."""
+
+    first: int
+    last: int
+    ensemble: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+def repairs(metadata: LedgerMetadata, lost: Collection[str]) -> list[Repair]:
+    """What has to be copied, in the order of the entries. Fragments without an entry have nothing to copy."""
+    found: list[Repair] = []
+    fragments = metadata.fragments
+    for index, (first, ensemble) in enumerate(fragments):
+        if index + 1 < len(fragments):
+            last = fragments[index + 1][0] - 1
+            if metadata.state == LedgerState.CLOSED:
+                last = min(last, metadata.last_entry)
+        elif metadata.state == LedgerState.CLOSED:
+            last = metadata.last_entry
+        else:
+            break
+        gone = tuple(b for b in ensemble if b in lost)
+        if gone and first <= last:
+            found.append(Repair(first, last, ensemble, gone))
+    return found
+
+
+def waits_for_its_writer(metadata: LedgerMetadata, lost: Collection[str]) -> bool:
+    """Whether a lost bookie is named where nobody but the writer, or a recovery, may replace it."""
+    return metadata.state != LedgerState.CLOSED and any(b in lost for b in metadata.fragments[-1][1])
+
+
+def with_copy(metadata: LedgerMetadata, repair: Repair, lost: str, spare: str) -> LedgerMetadata | None:
+    """The metadata with `spare`, which holds every entry of `repair`, in the place of `lost`; None where that fragment is another one by now."""
+    for current in repairs(metadata, (lost,)):
+        if (current.first, current.last) == (repair.first, repair.last) and spare not in current.ensemble:
+            ensemble = tuple(spare if b == lost else b for b in current.ensemble)
+            return replace(metadata, fragments=tuple((f, ensemble if f == repair.first else e) for f, e in metadata.fragments))
+    return None
+
+
+def is_surplus(metadata: LedgerMetadata, bookie: str) -> bool:
+    """Whether what `bookie` holds of this ledger is no copy any more. Whoever deletes it sees first that no copy to it is under way."""
+    return metadata.state == LedgerState.CLOSED and all(bookie not in ensemble for _, ensemble in metadata.fragments)

@@ -1,0 +1,247 @@
+"""AutoRecovery: one broker's part in keeping every ledger at its full number of copies.
+
+Is: the shell: the election of the auditor, its scans, and this broker's worker, which repairs one marked ledger at a time. Isn't: the judgement
+of what lacks a copy (`audit`), or the copy (`repair`).
+Invariants: nothing here is needed for safety; two auditors at once, or two workers on one ledger, cost work only. A broker whose lease has ended
+gives its work up. The marks in the metadata are all that an auditor or a worker leaves behind: whoever comes next goes on from them.
+Source: docs/protocols/storage.md, "Auto-recovery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import msgpack
+
+from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
+from heliograph.model.ledgers import LedgerMetadata, pack, unpack
+from heliograph.raft.store import LEASE_TTL_MS, prefix_end
+from local_meta import keys
+from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
+from storage.ledger.context import LedgerContext
+from storage.ledger.repair import LedgerRepair
+
+log = logging.getLogger(__name__)
+
+_PAGE = 1000
+_RENEW_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Emptying:
+    """How far the decommission of a bookie is. `done`: no fragment with an entry names it, and nothing more will be put there."""
+
+    bookie: str
+    ledgers_left: int
+    open_ledgers_left: int
+    """Of those: where the last fragment waits for its writer to leave the bookie."""
+    bytes_left: int
+    """An estimate: the sizes of those ledgers."""
+    done: bool
+
+
+class AutoRecovery:
+    """Made by the composition, over the context of the broker's managed ledgers. `also`: more work of the auditor, once a scan."""
+
+    def __init__(self, context: LedgerContext, node: str, settings: AutoRecoverySettings, also: Callable[[float], Awaitable[object]] | None = None) -> None:
+        self.auditor = False
+        """Whether this broker is the one that looks."""
+        self.repair = LedgerRepair(context, settings.bytes_per_s)
+        self.scans = 0
+        self._context, self._node, self._settings, self._also = context, node.encode(), settings, also
+        self._loop = asyncio.get_running_loop()
+        self._lost = LostBookies(settings.lost_after_s)
+        self._lease = 0
+        self._someone: bytes | None = None
+        self._marks: dict[int, tuple[int, list[str]]] = {}
+        self._not_before: dict[int, float] = {}
+        self._audited: list[str] = []
+        self._scan_at = 0.0
+        self._wake = asyncio.Event()
+        self._stops: list[Callable[[], None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        meta, tasks = self._context.meta, self._context.tasks
+        self._stops = [
+            meta.watch(keys.AUDITOR, self._on_auditor),
+            meta.watch(keys.UNDERREPLICATED, self._on_mark),
+            self._context.pool.on_change(self._on_bookies),
+        ]
+        await meta.synced(keys.AUDITOR)
+        self._tasks = [tasks.spawn(self._keep_lease()), tasks.spawn(self._audit()), tasks.spawn(self._work())]
+
+    async def stop(self) -> None:
+        for stop in self._stops:
+            stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._lease:
+            try:
+                await self._context.meta.revoke(self._lease)
+            except MetadataError:
+                pass  # it ends by itself
+
+    # -- the lease, and the election ----------------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        meta = self._context.meta
+        renewed_at = self._loop.time()
+        while True:
+            began = self._loop.time()
+            try:
+                if self._lease:
+                    await meta.renew(self._lease)
+                else:
+                    self._lease = await meta.grant(LEASE_TTL_MS)
+                renewed_at = began
+                if self._someone is None:
+                    await meta.put(keys.AUDITOR, self._node, expected=-1, lease=self._lease)
+                    self.auditor, self._scan_at = True, 0.0
+                    log.info("auditor.elected", extra={"broker": self._node.decode()})
+            except VersionConflict:
+                pass  # somebody else was faster
+            except LeaseLost:
+                self._lease, self.auditor = 0, False
+                continue
+            except MetadataError:
+                if self._loop.time() - renewed_at > LEASE_TTL_MS / 1000:
+                    self.auditor = False
+            await asyncio.sleep(_RENEW_S * self._context.rng.uniform(0.8, 1.0))
+
+    def _on_auditor(self, key: str, value: bytes | None, _version: int) -> None:
+        self._someone = value
+        self.auditor = self.auditor and value == self._node
+
+    # -- the auditor --------------------------------------------------------------------------------------------------
+
+    def _on_bookies(self) -> None:
+        pool = self._context.pool
+        self._lost.on_registered(pool.all_registered(), self._loop.time())
+        self._audited = [b for b in self._audited if pool.draining(b) or not pool.registered(b)]  # one that goes again is looked for again
+
+    async def _audit(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            if not self.auditor or self._context.meta.stale_s() > 0:
+                continue
+            self._on_bookies()
+            now = self._loop.time()
+            wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
+            if now < self._scan_at and all(b in self._audited for b in wanted):
+                continue
+            try:
+                await self._scan(wanted)
+            except HeliographError as error:
+                log.warning("auditor.scan_failed", extra={"error": str(error)})
+
+    async def _scan(self, lost: list[str]) -> None:
+        """Looks at every ledger, and marks those that lack copies."""
+        settings, meta = self._settings, self._context.meta
+        marked = waiting = 0
+        full = False
+        async for metadata in self.ledgers():
+            self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
+            waiting += waits_for_its_writer(metadata, lost)
+            version, known = self._marks.get(metadata.ledger, (-1, []))
+            if not repairs(metadata, [b for b in lost if b not in known]):
+                continue
+            if version < 0 and len(self._marks) + marked >= settings.marks_max:
+                full = True
+                break
+            try:
+                await meta.put(keys.underreplicated(metadata.ledger), pack([lost]), expected=version)
+                marked += 1
+            except VersionConflict:
+                continue
+        self.scans += 1
+        if self._also is not None and not full:
+            await self._also(self._loop.time())
+        if lost:
+            log.info("auditor.scanned", extra={"lost": lost, "marked": marked, "open_left": waiting, "more": full})
+        self._audited = lost
+        self._scan_at = self._loop.time() + (settings.rescan_s if full or waiting else settings.scan_s)
+
+    async def ledgers(self) -> AsyncIterator[LedgerMetadata]:
+        """Every ledger of the region, by pages."""
+        start = keys.LEDGERS
+        while page := await self._context.meta.range(start, prefix_end(keys.LEDGERS), limit=_PAGE):
+            for _, blob, _ in page:
+                yield LedgerMetadata.decode(blob)
+            start = page[-1][0] + "\0"
+
+    # -- emptying a bookie --------------------------------------------------------------------------------------------
+
+    def bookies(self) -> list[dict[str, object]]:
+        """Those that are registered, or being emptied."""
+        pool = self._context.pool
+        writable = pool.writable()
+        return [
+            {"id": b, "registered": pool.registered(b), "writable": b in writable, "draining": pool.draining(b)}
+            for b in sorted({*pool.all_registered(), *pool.all_draining()})
+        ]
+
+    async def decommission(self, bookie: str) -> None:
+        """From now on `bookie` gets nothing new, and its copies are moved to others. Idempotent."""
+        await self._context.meta.put(keys.decommission(bookie), msgpack.packb({"by": self._node.decode()}))
+
+    async def recommission(self, bookie: str) -> None:
+        """Takes it back: what was not moved yet stays."""
+        await self._context.meta.delete(keys.decommission(bookie))
+
+    async def emptying(self, bookie: str) -> Emptying:
+        """Looks at every ledger."""
+        left = open_left = size = 0
+        async for metadata in self.ledgers():
+            waits = waits_for_its_writer(metadata, (bookie,))
+            if waits or repairs(metadata, (bookie,)):
+                left, open_left, size = left + 1, open_left + waits, size + metadata.size_bytes
+        return Emptying(bookie, left, open_left, size, not left and self._context.pool.draining(bookie))
+
+    # -- the worker ---------------------------------------------------------------------------------------------------
+
+    def _on_mark(self, key: str, value: bytes | None, version: int) -> None:
+        ledger = keys.ledger_of(key)
+        if value is None:
+            self._marks.pop(ledger, None)
+            self._not_before.pop(ledger, None)
+        else:
+            self._marks[ledger] = version, unpack("mark of a ledger", value)[0]
+        self._wake.set()
+
+    async def _work(self) -> None:
+        while True:
+            now = self._loop.time()
+            due = [ledger for ledger in self._marks if self._not_before.get(ledger, 0.0) <= now] if self._lease else []
+            if not due:
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(self._settings.tick_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                continue
+            ledger = self._context.rng.choice(due)
+            try:
+                await self._claim_and_repair(ledger)
+            except HeliographError as error:
+                log.info("ledger.repair_failed", extra={"ledger": ledger, "error": str(error)})
+            if ledger in self._marks:  # not done, or the watch has not said so yet
+                self._not_before[ledger] = self._loop.time() + self._settings.rescan_s
+
+    async def _claim_and_repair(self, ledger: int) -> None:
+        """Raises VersionConflict where another broker is at it."""
+        meta, key = self._context.meta, keys.replicating(ledger)
+        claimed = await meta.get(key)
+        if claimed is not None and claimed[0] == self._node:  # of an attempt whose outcome was not known
+            await meta.delete(key, expected=claimed[1])
+        claim = await meta.put(key, self._node, expected=-1, lease=self._lease)
+        try:
+            if ledger in self._marks:
+                await self.repair.run(ledger, *self._marks[ledger])
+        finally:
+            await meta.delete(key, expected=claim)

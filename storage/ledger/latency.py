@@ -1,0 +1,35 @@
+"""ReadLatency: how long reads from bookies take, lately.
+
+Is: a window of the last samples, and a percentile of it. Isn't: a clock, or a decision.
+Invariants: a percentile is computed once in `_WINDOW` / 8 samples, not with each.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+_WINDOW = 256
+
+
+class ReadLatency:
+    def __init__(self) -> None:
+        self._samples: array[float] = array("d")
+        self._at = 0
+        self._sorted: list[float] = []
+        self._new = 0
+        self.second_reads = 0
+        """How often a second copy was read because the first was late."""
+
+    def add(self, seconds: float) -> None:
+        if len(self._samples) < _WINDOW:
+            self._samples.append(seconds)
+        else:
+            self._samples[self._at] = seconds
+            self._at = (self._at + 1) % _WINDOW
+        self._new += 1
+
+    def percentile(self, fraction: float) -> float:
+        """0 while too few samples are known."""
+        if self._new >= _WINDOW // 8:
+            self._sorted, self._new = sorted(self._samples), 0
+        return self._sorted[int(fraction * len(self._sorted))] if self._sorted else 0.0

@@ -1,0 +1,111 @@
+"""Repair: copies what lost bookies held of one ledger to spares, and records the new place.
+
+Is: the shell around `storage.ledger.audit.repairs` for one ledger that is marked. Isn't: the choice of ledgers, or the judgement of who is lost.
+Invariants: a spare is recorded, by compare-and-set, only once it has made every entry of the fragment durable; the mark of the ledger stands,
+unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
+same ledger at once disturb each other's progress, not the ledger.
+Source: docs/protocols/storage.md, "Auto-recovery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from heliograph.model.errors import HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.raft.store import Check, Put
+from heliograph.wire.run import encode_block
+from local_meta import keys
+from storage.ledger.audit import Repair, repairs, with_copy
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import read_entries
+
+READ_BYTES = 1 << 20
+
+
+class Throttle:
+    """So many bytes a second, for all that share it."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self._bytes_per_s, self._free_at = bytes_per_s, 0.0
+
+    async def take(self, size: int) -> None:
+        """Returns when `size` more bytes fit in."""
+        now = asyncio.get_running_loop().time()
+        start = max(now, self._free_at)
+        self._free_at = start + size / self._bytes_per_s
+        if start > now:
+            await asyncio.sleep(start - now)
+
+
+class LedgerRepair:
+    """One broker's way to repair ledgers. `copied_bytes`, `copied_fragments`: since its start."""
+
+    def __init__(self, context: LedgerContext, bytes_per_s: int) -> None:
+        self.copied_bytes = self.copied_fragments = 0
+        self._context, self._throttle = context, Throttle(bytes_per_s)
+
+    async def run(self, ledger: int, mark: int, suspected: Collection[str]) -> None:
+        """Repairs it, and takes the mark (of version `mark`) away. suspected: whom the mark calls lost; one that is back is left alone.
+
+        Raises NotEnoughBookies without a spare; VersionConflict where somebody else has changed the mark; what reads and the metadata raise.
+        """
+        pool, meta = self._context.pool, self._context.meta
+        refused: dict[str, None] = {}
+        while (found := await meta.get(keys.ledger(ledger))) is not None:
+            metadata, version = LedgerMetadata.decode(found[0]), found[1]
+            todo = repairs(metadata, [b for b in suspected if pool.draining(b) or not pool.registered(b)])
+            if not todo:
+                break
+            spare = pool.spare([*todo[0].ensemble, *refused], [b for b in todo[0].ensemble if b != todo[0].lost[0]])
+            if spare is None:
+                raise NotEnoughBookies(f"ledger {ledger}: no bookie is left for a copy of the entries {todo[0].first} to {todo[0].last}")
+            try:
+                await self._copy(metadata, todo[0], spare)
+            except NoSuchLedger:
+                refused[spare] = None
+                continue
+            await self._record(metadata, version, mark, todo[0], spare)
+            self.copied_fragments += 1
+        await meta.delete(keys.underreplicated(ledger), expected=mark)
+
+    async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
+        """Raises NoSuchLedger where the spare takes this ledger no more."""
+        at = repair.first
+        while at <= repair.last:
+            try:
+                runs = await read_entries(self._context, metadata, at, repair.last, READ_BYTES)
+            except NoSuchLedger as error:
+                raise NotEnoughBookies(f"ledger {metadata.ledger}: nobody has the entries from {at} on: {error}") from error
+            for first, run in runs:
+                await self._throttle.take(run.size_bytes)
+                try:
+                    block = encode_block(run, metadata.ledger, first)
+                    await self._context.pool.client(spare).add_recovery(metadata.ledger, first, run.count, block, repair.last)
+                except HeliographError as error:
+                    if not isinstance(error, NoSuchLedger):
+                        self._context.pool.suspect(spare)
+                    raise
+                self.copied_bytes += run.size_bytes
+                at = first + run.count
+
+    async def _record(self, metadata: LedgerMetadata, version: int, mark: int, repair: Repair, spare: str) -> None:
+        """Raises VersionConflict where the mark, or the fragment, is another by now."""
+        meta, key, lost = self._context.meta, keys.ledger(metadata.ledger), repair.lost[0]
+        for attempt in range(1, 10):
+            wanted = with_copy(metadata, repair, lost, spare)
+            if wanted is None:
+                return  # somebody else was faster, or the entries were recorded already by an attempt whose outcome was unknown
+            try:
+                await meta.txn([Put(key, wanted.encode(), version), Check(keys.underreplicated(metadata.ledger), mark)])
+                return
+            except (VersionConflict, OutcomeUnknown) as error:
+                if isinstance(error, VersionConflict) and error.key != key:
+                    raise
+                found = await meta.get(key)
+                if found is None:
+                    return
+                metadata, version = LedgerMetadata.decode(found[0]), found[1]
+            await asyncio.sleep(self._context.pause_s(attempt))
+        raise NotEnoughBookies(f"ledger {metadata.ledger}: the copy on {spare} could not be recorded")

@@ -1,0 +1,88 @@
+"""Orphans: ledgers in the metadata that no topic names, and none will.
+
+Is: the rule, and its sweep over the region. Isn't: the garbage collection of bookies (that goes by the metadata, after this).
+Invariants: a ledger goes only where its topic's metadata, read after the ledger's, does not name it and was written by another opening than the one
+that made the ledger. That lasts: each opening names only what it found named and what it made, and what an earlier one writes fails on the version.
+So no lock is needed; the grace is for operators.
+An opening that made a ledger and could not name it leaves it until the topic is opened again.
+Source: docs/protocols/storage.md, "Orphans".
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncIterator
+
+from heliograph.model.errors import VersionConflict
+from heliograph.model.ledgers import LedgerMetadata, ManagedLedgerMetadata
+from heliograph.raft.store import prefix_end
+from local_meta import keys
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import delete_on_bookies
+
+_PAGE = 1000
+
+
+def is_orphan(ledger: LedgerMetadata, topic: ManagedLedgerMetadata | None) -> bool:
+    """topic: its metadata, read later than the ledger's; None where the topic is gone."""
+    if not ledger.topic:
+        return False
+    return topic is None or (topic.owner != ledger.owner and all(info.ledger != ledger.ledger for info in topic.ledgers))
+
+
+class OrphanCollector:
+    """One a broker; only the auditor's is asked. `collected`: since its start."""
+
+    def __init__(self, context: LedgerContext, grace_s: float) -> None:
+        self.collected = 0
+        self._context, self._grace_s = context, grace_s
+        self._since: dict[int, float] = {}
+
+    async def sweep(self, now: float) -> list[int]:
+        """Deletes what has been an orphan in every sweep for the grace. Returns the ledgers. Raises what the metadata raises."""
+        found = await self._orphans()
+        self._since = {ledger: self._since.get(ledger, now) for ledger in found}
+        deleted: list[int] = []
+        for ledger, since in list(self._since.items()):
+            if now - since < self._grace_s:
+                continue
+            metadata, version = found[ledger]
+            try:
+                await self._context.meta.delete(keys.ledger(ledger), expected=version)
+            except VersionConflict:
+                continue  # its writer, which will never confirm anything in it, is still busy: next time
+            del self._since[ledger]
+            deleted.append(ledger)
+            self.collected += 1
+            await delete_on_bookies(self._context, metadata)
+        return deleted
+
+    async def _orphans(self) -> dict[int, tuple[LedgerMetadata, int]]:
+        """Ledgers first, topics second; then, for each ledger that no topic named, its own topic once more."""
+        meta = self._context.meta
+        ledgers: array[int] = array("q")
+        async for key, _, _ in self._each(keys.LEDGERS):
+            ledgers.append(keys.ledger_of(key))
+        named = bytearray(len(ledgers))
+        async for _, blob, _ in self._each(keys.MANAGED_LEDGERS):
+            for info in ManagedLedgerMetadata.decode(blob).ledgers:
+                at = bisect_left(ledgers, info.ledger)
+                if at < len(ledgers) and ledgers[at] == info.ledger:
+                    named[at] = 1
+        found: dict[int, tuple[LedgerMetadata, int]] = {}
+        for at, ledger in enumerate(ledgers):
+            if named[at] or (stored := await meta.get(keys.ledger(ledger))) is None:
+                continue
+            metadata = LedgerMetadata.decode(stored[0])
+            topic = await meta.get(keys.managed_ledger(metadata.topic)) if metadata.topic else None
+            if is_orphan(metadata, ManagedLedgerMetadata.decode(topic[0]) if topic is not None else None):
+                found[ledger] = metadata, stored[1]
+        return found
+
+    async def _each(self, prefix: str) -> AsyncIterator[tuple[str, bytes, int]]:
+        start = prefix
+        while page := await self._context.meta.range(start, prefix_end(prefix), limit=_PAGE):
+            for row in page:
+                yield row
+            start = page[-1][0] + "\0"

@@ -1,0 +1,117 @@
+"""LogReader: one topic's confirmed entries, from the cache, from what was fetched ahead, or from bookies.
+
+Is: the way of a read. Isn't: a judge of what is confirmed: that is the catalog.
+Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is sequential: for it more is
+fetched than it asks for. Where copies have moved since a ledger's metadata was read, it is read again, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import ledger_metadata, read_entries
+from storage.managed_ledger.cache import TopicCache, cut_point
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.read_ahead import ReadAhead
+
+_ENDS_KEPT = 16
+
+
+class LogReader:
+    """known: the metadata of a ledger that this owner writes, or has just written; None of any other."""
+
+    def __init__(
+        self,
+        context: LedgerContext,
+        catalog: Catalog,
+        cache: TopicCache,
+        ahead: ReadAhead,
+        ahead_bytes: int,
+        known: Callable[[int], LedgerMetadata | None],
+    ) -> None:
+        self._context, self._catalog, self._cache, self._ahead, self._known = context, catalog, cache, ahead, known
+        self._ahead_bytes = ahead_bytes
+        self._metadata: dict[int, LedgerMetadata] = {}
+        self._ends: deque[Position] | None = None  # where the last reads from bookies ended; none, for topics that nobody reads behind the tail
+
+    def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+        """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
+        found = self._cache.read(position, max_entries, max_bytes)
+        if not found:
+            existing = self._catalog.at_or_after(position)
+            if existing is not None and existing != position:
+                return self._cache.read(existing, max_entries, max_bytes)
+        return found
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+        """The same, also from bookies; [] where nothing is confirmed there yet. Raises CorruptData, BookieUnavailable."""
+        while True:
+            existing = self._catalog.at_or_after(position)
+            if existing is None:
+                return []
+            found = self._cache.read(existing, max_entries, max_bytes)
+            if found:
+                return found
+            ledger, first = existing
+            try:
+                runs = self._ahead.get(ledger, first) or await self._fetch(ledger, first, max_entries, max_bytes)
+            except NoSuchLedger:
+                if self._catalog.entries_of(ledger):
+                    raise
+                continue  # trimmed meanwhile
+            answer = _bounded(ledger, runs, max_entries, max_bytes)
+            self._remember((ledger, answer[-1][1] + answer[-1][2].count), existing)
+            return answer
+
+    def on_trimmed(self, ledger: int) -> None:
+        self._metadata.pop(ledger, None)
+
+    async def _fetch(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
+        end = self._catalog.entries_of(ledger)
+        if not self._ahead_bytes or self._ends is None or (ledger, first) not in self._ends:
+            return await self._from_bookies(ledger, first, min(first + max_entries, end) - 1, max_bytes)
+        runs = await self._from_bookies(ledger, first, end - 1, self._ahead_bytes)
+        self._ahead.put(ledger, runs)
+        return runs
+
+    async def _from_bookies(self, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+        metadata = self._metadata.get(ledger) or self._known(ledger)
+        if metadata is None:
+            self._metadata[ledger] = metadata = await ledger_metadata(self._context, ledger)
+        try:
+            return await read_entries(self._context, metadata, first, last, max_bytes)
+        except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
+            found = await ledger_metadata(self._context, ledger)
+            if found.fragments == metadata.fragments:
+                raise
+            self._metadata[ledger] = found
+            return await read_entries(self._context, found, first, last, max_bytes)
+
+    def _remember(self, end: Position, start: Position) -> None:
+        if self._ends is None:
+            self._ends = deque(maxlen=_ENDS_KEPT)
+        elif start in self._ends:
+            self._ends.remove(start)
+        self._ends.append(end)
+
+
+def _bounded(ledger: int, runs: Sequence[tuple[int, Run]], max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+    """Cuts what was fetched to what was asked for; at least one entry."""
+    out: list[tuple[int, int, Run]] = []
+    for first, run in runs:
+        stop = cut_point(run, 0, max_entries, max_bytes, not out)
+        if stop:
+            out.append((ledger, first, run.cut(0, stop)))
+        if stop < run.count:
+            break
+        max_entries -= run.count
+        max_bytes -= run.size_bytes
+        if max_entries <= 0 or max_bytes <= 0:
+            break
+    return out
