@@ -7,6 +7,7 @@ Invariants: a client is answered only once everything behind it is there; a drai
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from region_node.topics.service import TopicService
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
+    from storage.ledger.autorecovery import AutoRecovery
 
 
 class PulsarLookup:
@@ -58,6 +60,7 @@ class BrokerRole:
         self.topics: TopicService
         self.ownership: Ownership
         self.listener: PulsarListener
+        self.recovery: AutoRecovery
 
     async def start(self) -> dict[str, int]:
         await self._connect()
@@ -65,6 +68,8 @@ class BrokerRole:
         ports = await self._listen()
         await self._open_admin(ports)
         await self.ownership.start(self._record(ports))
+        if self.settings.broker.auto_recovery.enabled:
+            await self.recovery.start()
         return ports
 
     async def stop(self) -> None:
@@ -91,11 +96,13 @@ class BrokerRole:
         from region_node.ownership.service import Ownership
         from region_node.topics.service import TopicService, TopicSettings
         from replicator.manager import LinkManager, LinkSettings
+        from storage.ledger.autorecovery import AutoRecovery
         from storage.ledger.bookie_client import BookieClient
         from storage.ledger.context import LedgerSettings
         from storage.ledger.pool import BookiePool
         from storage.managed_ledger.cache import EntryCache
         from storage.managed_ledger.factory import ManagedLedgerFactory
+        from storage.managed_ledger.orphans import OrphanCollector
         from storage.managed_ledger.settings import ManagedLedgerSettings
 
         clock, rng, own = self._runtime.clock, self._runtime.rng, self.settings.broker
@@ -112,6 +119,9 @@ class BrokerRole:
             ledger_settings=self._runtime.of(LedgerSettings),
         )
         self._stops.append(factory.close)
+        orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
+        self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
+        self._stops.append(self.recovery.stop)
         self.links = LinkManager(
             region=self.settings.region,
             view=self.view,
@@ -130,7 +140,7 @@ class BrokerRole:
             owns=lambda topic: self.ownership.owns(topic),
             clock=clock,
             rng=rng,
-            settings=self._runtime.of(TopicSettings),
+            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks),
         )
         self._stops.append(self.topics.close)
         self.ownership = Ownership(
@@ -146,7 +156,7 @@ class BrokerRole:
         self._stops.append(self.ownership.stop)
 
     async def _listen(self) -> dict[str, int]:
-        from region_node.pulsar.listener import PulsarListener
+        from region_node.pulsar.listener import ListenerSettings, PulsarListener
         from replicator.receiver import LinkReceiver, ReceiverSettings
 
         own, bind = self.settings.broker, self.settings.bind
@@ -170,7 +180,12 @@ class BrokerRole:
             )
 
         self.listener = PulsarListener(
-            topics=self.topics, lookup=PulsarLookup(self.ownership), link_receivers=receive, clock=self._runtime.clock, rng=self._runtime.rng
+            topics=self.topics,
+            lookup=PulsarLookup(self.ownership),
+            link_receivers=receive,
+            settings=ListenerSettings(broker_entry_metadata=own.broker_entry_metadata),
+            clock=self._runtime.clock,
+            rng=self._runtime.rng,
         )
         self._stops.append(self.listener.close)
         ports = {"pulsar": await self.listener.start(bind, own.port)}
@@ -200,6 +215,7 @@ class BrokerRole:
             clock=self._runtime.clock,
             version=__version__,
             config_status=self.config.status,
+            recovery=self.recovery,
         )
         server = AdminServer(admin)
         self._stops.insert(-1, server.stop)

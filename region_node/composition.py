@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from local_meta.node import LocalMetaNode
     from region_node.broker_role import BrokerRole
     from storage.bookie.bookie import Bookie
+    from storage.bookie.collector import Collector
     from storage.bookie.registration import Registration
 
 __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_config", "build_meta", "system_runtime"]
@@ -162,6 +163,7 @@ class BookieRole:
         self.settings, self._runtime = settings, runtime
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self.bookie: Bookie
+        self.collector: Collector | None = None
         self._failed: asyncio.Future[None]
 
     async def start(self) -> dict[str, int]:
@@ -173,9 +175,10 @@ class BookieRole:
         self._failed = asyncio.get_running_loop().create_future()
         name = own.bookie_id or self.settings.node_id
         journal, ledgers = own.journal_dir or data_path(self.settings, "journal"), data_path(self.settings, "ledgers")
+        ledger_disk = disk(ledgers)
         self.bookie = Bookie(
             disk(journal),
-            disk(ledgers),
+            ledger_disk,
             self._runtime.of(BookieSettings),
             bookie_id=name,
             instance=self.settings.region,
@@ -201,10 +204,18 @@ class BookieRole:
             writable=lambda: self.bookie.writable,
             clock=self._runtime.clock,
             rng=rng,
+            rack=own.rack,
+            free_bytes=ledger_disk.free_bytes,
         )
         self._stops.append(registration.stop)
         self.bookie.on_state = lambda: self._on_state(registration)
         await registration.start()
+        if own.gc_interval_s:
+            from storage.bookie.collector import Collector, CollectorSettings
+
+            self.collector = Collector(self.bookie, meta, CollectorSettings(interval_s=own.gc_interval_s), rng=rng)
+            self._stops.append(self.collector.stop)
+            self.collector.start()
         return ports
 
     async def stop(self) -> None:
@@ -221,9 +232,10 @@ class BookieRole:
             self._failed.set_exception(DiskFailed(self.bookie.failure))
 
     async def _open_http(self, port: int) -> int:
-        from region_node.metrics import MetricsProtocol, bookie_metrics
+        from region_node.bookie_http import BookieHttp, HttpConnection
 
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: MetricsProtocol(lambda: bookie_metrics(self.bookie)), self.settings.bind, port)
+        pages = BookieHttp(self.bookie, lambda: self.collector)
+        server = await loop.create_server(lambda: HttpConnection(pages.answer), self.settings.bind, port)
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])

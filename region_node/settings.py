@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
 from region_node.ownership.core import OwnershipSettings
+from storage.ledger.audit import AutoRecoverySettings
 
 FORMAT = 1
 ROLES = ("meta", "config", "bookie", "broker")
@@ -65,8 +66,13 @@ class BrokerSettings:
     listeners: dict[str, str] = field(default_factory=dict)
     """Advertised beside the default one: listener name -> URL."""
     cache_mb: int = 64
+    batch_index_acks: bool = True
+    """Single messages of a batch can be acknowledged."""
+    broker_entry_metadata: bool = False
+    """Messages carry the broker's time and their index, for clients that understand it."""
     drain_timeout_s: float = 20.0
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
     def __post_init__(self) -> None:
         for name in ("port", "link_port", "shared_port", "shared_admin_port"):
@@ -87,14 +93,20 @@ class BookieSettings:
     bookie_id: str = ""
     """Empty: the process's node_id."""
     http_port: int = -1
-    """For /metrics; 0 is any free port, -1 none."""
+    """For health, state, metrics, and garbage collection; 0 is any free port, -1 none."""
     advertised_host: str = ""
+    rack: str = ""
+    """Rack, or zone: copies of an entry go to different ones as far as there are enough. Empty: a rack of its own."""
     journal_dir: str = ""
     """Empty: journal/ in the data folder. A disk of its own is worth it."""
+    gc_interval_s: float = 900.0
+    """Between two looks for ledgers that the metadata does not know any more; 0 is never."""
 
     def __post_init__(self) -> None:
         _check_port("bookie.port", self.port)
         _check_port("bookie.http_port", max(0, self.http_port))
+        if not 0 <= self.gc_interval_s <= 86400:
+            raise ConfigError(f"bookie.gc_interval_s must be 0 (never) to 86400, not {self.gc_interval_s}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ A run's receipts differ only in sequence and entry id, its messages only in entr
 Source: docs/protocols/pulsar.md, "Frames" and "Message ids".
 
     SEND_RECEIPT  08 07 | 3a size ( 08 producer | 10 sequence | 1a size ( 08 ledger | 10 entry ) | [20 highest] )
-    MESSAGE       08 09 | 4a size ( 08 consumer | 12 size ( 08 ledger | 10 entry | [18 partition] ) | [18 redeliveries] | [28 epoch] )
+    MESSAGE       08 09 | 4a size ( 08 consumer | 12 size ( 08 ledger | 10 entry | [18 partition] ) | [18 redeliveries] | n x [20 ack set] | [28 epoch] )
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from heliograph.wire.pulsar_pb2 import BaseCommand
 from heliograph.wire.run import Buffer, Run
@@ -73,21 +73,53 @@ def _receipt(producer_id: int, sequence: int, highest: int, ledger: int, entry: 
     return _SIZES(command_size + 4, command_size) + b"\x08\x07\x3a" + size + body
 
 
+def ack_set_words(bits: int) -> list[int]:
+    """A set of messages of a batch as words of 64 bits, the lowest first."""
+    return [bits >> at & (1 << 64) - 1 for at in range(0, bits.bit_length(), 64)]
+
+
+def with_broker_metadata(run: Run) -> Run:
+    """The same entries, each behind the broker's time and the index in the topic of its last message.
+
+    0e 02 | u32 size | 08 time ms | 10 index | the entry as it is stored
+    """
+    parts: list[Buffer] = []
+    index, time = run.first_index - 1, b"\x08" + varint(run.time_ms) + b"\x10"
+    for at, part in enumerate(run.parts):
+        index += 1 if run.counts is None else run.counts[at]
+        metadata = time + varint(max(index, 0))
+        parts.append(b"\x0e\x02" + len(metadata).to_bytes(4, "big") + metadata + part)
+    return Run(parts, [len(part) for part in parts], counts=run.counts)
+
+
 def messages(
-    consumer_id: int, ledger: int, first: int, run: Run, *, partition: int = -1, epoch: int = 0, redeliveries: Sequence[int] | None = None
+    consumer_id: int,
+    ledger: int,
+    first: int,
+    run: Run,
+    *,
+    partition: int = -1,
+    epoch: int = 0,
+    redeliveries: Sequence[int] | None = None,
+    ack_sets: Mapping[int, int] | None = None,
 ) -> list[Buffer]:
     """MESSAGE frames of all entries of `run`, which lies at (ledger, first): one joined buffer where entries are small.
 
     redeliveries: deliveries before this one, of each entry, or None where all are 0. epoch 0: none.
+    ack_sets: index in the run -> bits of the messages of a batch that are not acknowledged, where some are.
     """
-    if redeliveries is not None and len(set(redeliveries)) > 1:
+    if run.count > 1 and (ack_sets or (redeliveries is not None and len(set(redeliveries)) > 1)):
         out: list[Buffer] = []
-        for index, count in enumerate(redeliveries):
+        for index in range(run.count):
             piece = run.cut(index, index + 1)
-            out += messages(consumer_id, ledger, first + index, piece, partition=partition, epoch=epoch, redeliveries=[count])
+            count = None if redeliveries is None else redeliveries[index : index + 1]
+            bits = {0: ack_sets[index]} if ack_sets and index in ack_sets else None
+            out += messages(consumer_id, ledger, first + index, piece, partition=partition, epoch=epoch, redeliveries=count, ack_sets=bits)
         return out
     head = b"\x08" + varint(consumer_id) + b"\x12"
     tail = b"\x18" + varint(redeliveries[0]) if redeliveries and redeliveries[0] else b""
+    if ack_sets:
+        tail += b"".join(b"\x20" + varint(word) for word in ack_set_words(ack_sets[0]))
     if epoch:
         tail += b"\x28" + varint(epoch)
     woven: list[Buffer] = []

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.pulsar_answers import frame, messages
+from heliograph.wire.pulsar_answers import frame, messages, with_broker_metadata
 from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
 from heliograph.wire.run import Buffer, Run
 from region_node.pulsar.consuming import Consuming
@@ -24,6 +24,7 @@ from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import send_producer_success
 from region_node.pulsar.publishing import NO_REQUEST, Producing
 from region_node.pulsar.requests import HANDLERS
+from region_node.pulsar.watching import TopicWatchers
 from region_node.subscriptions.consumer import Consumer
 from region_node.topics.producers import Producer
 
@@ -49,6 +50,9 @@ class PulsarConnection(asyncio.Protocol):
         self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
         self.producing = Producing(self)
         self.consuming = Consuming(self)
+        self.watchers = TopicWatchers(self)
+        self.broker_metadata = False
+        """Messages go out with the broker's time and their index."""
         self.connected = False
         self.closed = False
         self.address = self.client_version = ""
@@ -122,6 +126,7 @@ class PulsarConnection(asyncio.Protocol):
         self.listener.budget.forget(self)
         self.producing.close()
         self.consuming.close()
+        self.watchers.close()
         if self._link_frames is not None:
             self._link_frames.connection_lost()
         for waiting in self._alive:
@@ -141,11 +146,16 @@ class PulsarConnection(asyncio.Protocol):
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
         if self.link and self.listener.link_receivers is not None:
             self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
+        self.broker_metadata = settings.broker_entry_metadata and command.feature_flags.supports_broker_entry_metadata
         connected = pb.CommandConnected(
             server_version=settings.server_version,
             protocol_version=self.protocol_version,
             max_message_size=settings.message_bytes_max,
-            feature_flags=pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True),
+            feature_flags=pb.FeatureFlags(
+                supports_get_partitioned_metadata_without_auto_creation=True,
+                supports_topic_watchers=True,
+                supports_broker_entry_metadata=settings.broker_entry_metadata,
+            ),
         )
         self.send(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
 
@@ -295,9 +305,15 @@ class PulsarConnection(asyncio.Protocol):
             self.producing.ready(handle)
             send_producer_success(self, handle)
 
-    def deliver(self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None) -> None:
+    def deliver(
+        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+    ) -> None:
         partition = self.consuming.partition(consumer.id)
-        for buffer in messages(consumer.id, ledger, first, run, partition=partition, epoch=consumer.epoch, redeliveries=redeliveries):
+        if self.broker_metadata:
+            run = with_broker_metadata(run)
+        for buffer in messages(
+            consumer.id, ledger, first, run, partition=partition, epoch=consumer.epoch, redeliveries=redeliveries, ack_sets=ack_sets
+        ):
             self.write(buffer)
 
     def consumer_closed(self, consumer: Consumer) -> None:

@@ -2,7 +2,7 @@
 
 Is: commands to calls of the subscription, and its answers back. Isn't: dispatch.
 Invariants: what comes for a consumer that is still being made waits for it (permits) or cancels it (close); an acknowledgement is answered
-only once it is durable; an id with an ack set names part of a batch, which is no acknowledgement here.
+only once it is durable; an id with an ack set acknowledges part of a batch, or nothing yet where the broker is set so.
 Source: docs/protocols/pulsar.md, "SUBSCRIBE" to "SEEK".
 """
 
@@ -24,6 +24,9 @@ from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
+
+
+ACK_SET_WORDS_MAX = 4096
 
 
 class ConsumerHandle:
@@ -146,15 +149,8 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     initial = await _initial(connection, topic, command)
     subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, properties=properties)
-    try:
-        subscription.check_room(kind)
-    except BaseException:
-        topic.drop_reader(subscription)
-        raise
-    if handle.closed or connection.closed:
-        topic.drop_reader(subscription)
-        return
     listener = connection.listener
+    sticky = kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.keySharedMode == pb.STICKY
     consumer = Consumer(
         command.consumer_id,
         command.consumer_name or listener.unique_name(),
@@ -165,7 +161,17 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         address=connection.address,
         client_version=connection.client_version,
         connected_ms=listener.clock.wall_ms(),
+        hash_ranges=[(r.start, r.end) for r in command.keySharedMeta.hashRanges] if sticky else None,
+        out_of_order=kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.allowOutOfOrderDelivery,
     )
+    try:
+        subscription.check_room(kind, consumer)
+    except BaseException:
+        topic.drop_reader(subscription)
+        raise
+    if handle.closed or connection.closed:
+        topic.drop_reader(subscription)
+        return
     if command.replicate_subscription_state:
         subscription.replicated = True
     handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
@@ -206,6 +212,7 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     try:
         if ack.txnid_least_bits or ack.txnid_most_bits:
             raise NotAllowed("transactions are not available")
+        parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
         if ack.ack_type == pb.CommandAck.Cumulative:
             if len(ack.message_id) != 1:
                 raise NotAllowed("a cumulative acknowledgement has exactly one message id")
@@ -214,6 +221,8 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
             subscription.ack_cumulative(consumer, _before(position) if any(message_id.ack_set) else position)
         else:
             subscription.ack(consumer, _positions(ack.message_id))
+        for position, left in parts:
+            subscription.ack_batch(consumer, position, left)
     except NotAllowed as error:
         if ack.HasField("request_id"):
             _ack_response(connection, ack, code_of(error), str(error))
@@ -227,6 +236,18 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 def _positions(ids: Iterable[pb.MessageIdData]) -> list[Position]:
     """Of whole entries; an id whose ack set still has messages left is none."""
     return [(i.ledgerId, i.entryId) for i in ids if not i.ack_set or not any(i.ack_set)]
+
+
+def _parts(ids: Iterable[pb.MessageIdData]) -> list[tuple[Position, int]]:
+    """Of parts of batches: (position, bits of the messages that are not acknowledged). Raises NotAllowed where no batch has so many messages."""
+    parts: list[tuple[Position, int]] = []
+    for part in ids:
+        words = part.ack_set
+        if len(words) > ACK_SET_WORDS_MAX:
+            raise NotAllowed(f"an ack set of {len(words)} words; at most {ACK_SET_WORDS_MAX} are allowed")
+        if left := int.from_bytes(b"".join((word & (1 << 64) - 1).to_bytes(8, "little") for word in words), "little"):
+            parts.append(((part.ledgerId, part.entryId), left))
+    return parts
 
 
 async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, subscription: Subscription) -> None:

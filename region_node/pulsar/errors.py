@@ -15,6 +15,7 @@ _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...
     (errors.ProducerBusy, pb.ProducerBusy),
     (errors.ProducerFenced, pb.ProducerFenced),
     (errors.ConsumerBusy, pb.ConsumerBusy),
+    (errors.ConsumerAssignError, pb.ConsumerAssignError),
     (errors.Unauthorized, pb.AuthorizationError),
     (errors.NotAllowed, pb.NotAllowedError),
     (errors.MetadataError, pb.MetadataError),

@@ -68,6 +68,8 @@ class ListenerSettings:
     connections_max: int = 10_000
     drain_timeout_s: float = 2.0
     """How long closing waits for publishes in flight."""
+    broker_entry_metadata: bool = False
+    """Messages carry the broker's time and their index, for clients that understand it."""
     server_version: str = "Heliograph"
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import ProducerBusy
+from heliograph.model.errors import ProducerBusy, ProducerFenced
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.publishing import ProducerHandle
@@ -71,6 +71,8 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
         client_version=connection.client_version,
         connected_ms=connection.listener.clock.wall_ms(),
     )
+    if topic.epoch is not None and (producer.mode is not AccessMode.SHARED or producer.topic_epoch is not None):
+        await topic.epoch.load()
     rival = topic.producers.rival(producer)
     if rival is not None and rival.sink is not connection and await rival.sink.alive():
         raise ProducerBusy(f"a producer named {handle.name!r} is connected already")
@@ -83,6 +85,10 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     for old in closing:
         old.sink.producer_closed(old)
     handle.topic, handle.producer = topic, producer
+    if ready and producer.mode is not AccessMode.SHARED and topic.epoch is not None:
+        await topic.epoch.save()
+        if handle.closed:  # thrown out meanwhile, or closed by the client, which asks for no answer then
+            raise ProducerFenced("another producer has taken the topic over")
     if ready:
         connection.producing.ready(handle)
     send_producer_success(connection, handle)

@@ -1,4 +1,4 @@
-"""The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, topics, schemas, what is not there.
+"""The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, schemas, what is not there.
 
 Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not one that clients send.
 Source: docs/protocols/pulsar.md, "Commands: what to answer".
@@ -10,12 +10,10 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import crc32c
-
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
-from region_node.pulsar import consuming, producer_commands
+from region_node.pulsar import consuming, producer_commands, watching
 from region_node.pulsar.errors import code_of
 from region_node.topics.schemas import StoredSchema
 
@@ -80,30 +78,6 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
     connection.send(pb.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=response))
 
 
-def _on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    ask = command.getTopicsOfNamespace
-    connection.answer(ask.request_id, _topics(connection, ask))
-
-
-async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
-    names = await connection.listener.topics.topics(command.namespace)
-    if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-        names = []
-    current = topics_hash(names)
-    response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id, topics_hash=current)
-    if command.topics_hash and command.topics_hash == current:
-        response.changed = False
-    else:
-        response.topics.extend(names)
-    connection.send(pb.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response))
-
-
-def topics_hash(names: list[str]) -> str:
-    """CRC-32C over the sorted names, joined by commas; hex digits of the little-endian bytes."""
-    checksum: int = crc32c.crc32c(",".join(sorted(names)).encode())
-    return checksum.to_bytes(4, "little").hex()
-
-
 # -- schemas
 
 
@@ -152,14 +126,6 @@ async def _get_or_create_schema(connection: PulsarConnection, command: pb.Comman
 # -- what is not there
 
 
-def _on_watch_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.send_error(command.watchTopicList.request_id, pb.NotAllowedError, "topic watchers are not available")
-
-
-def _on_watch_topics_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    connection.send_success(command.watchTopicListClose.request_id)
-
-
 NO_TRANSACTIONS = "transactions are not available"
 
 
@@ -188,7 +154,7 @@ HANDLERS: dict[int, Handler] = {
     Kind.AUTH_RESPONSE: _on_nothing,
     Kind.LOOKUP: _on_lookup,
     Kind.PARTITIONED_METADATA: _on_partitions,
-    Kind.GET_TOPICS_OF_NAMESPACE: _on_topics,
+    Kind.GET_TOPICS_OF_NAMESPACE: watching.on_topics,
     Kind.PRODUCER: producer_commands.on_producer,
     Kind.CLOSE_PRODUCER: producer_commands.on_close_producer,
     Kind.SUBSCRIBE: consuming.on_subscribe,
@@ -201,8 +167,8 @@ HANDLERS: dict[int, Handler] = {
     Kind.CONSUMER_STATS: consuming.on_consumer_stats,
     Kind.GET_SCHEMA: _on_get_schema,
     Kind.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
-    Kind.WATCH_TOPIC_LIST: _on_watch_topics,
-    Kind.WATCH_TOPIC_LIST_CLOSE: _on_watch_topics_close,
+    Kind.WATCH_TOPIC_LIST: watching.on_watch,
+    Kind.WATCH_TOPIC_LIST_CLOSE: watching.on_watch_close,
     Kind.TC_CLIENT_CONNECT_REQUEST: _on_transaction,
     Kind.NEW_TXN: _on_transaction,
     Kind.ADD_PARTITION_TO_TXN: _on_transaction,

@@ -35,8 +35,10 @@ class ConsumerSink(Protocol):
         """False above the high-water mark of what waits to be written; the consumer's `wake` is called when it is True again."""
         ...
 
-    def deliver(self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None) -> None:
-        """Sends all entries of `run`, which lies at (ledger, first)."""
+    def deliver(
+        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+    ) -> None:
+        """Sends all entries of `run`, which lies at (ledger, first). `ack_sets`: index in the run -> bits of a batch's unacknowledged messages."""
         ...
 
     def consumer_closed(self, consumer: Consumer) -> None:
@@ -49,7 +51,10 @@ class ConsumerSink(Protocol):
 
 
 class Consumer:
-    """`pending`: positions that it holds unacknowledged, with their message counts (shared subscriptions only)."""
+    """`pending`: positions that it holds unacknowledged, with their message counts (shared subscriptions only).
+
+    Key_Shared only: `hash_ranges`, (first, last) each, of a sticky consumer, None of others; `out_of_order`: keys need no order.
+    """
 
     __slots__ = (
         "address",
@@ -59,6 +64,7 @@ class Consumer:
         "connected_ms",
         "epoch",
         "flow_ms",
+        "hash_ranges",
         "id",
         "last_acked_ms",
         "last_consumed_ms",
@@ -68,6 +74,7 @@ class Consumer:
         "metadata",
         "meter",
         "name",
+        "out_of_order",
         "pending",
         "permits",
         "priority",
@@ -87,7 +94,10 @@ class Consumer:
         address: str = "",
         client_version: str = "",
         connected_ms: int = 0,
+        hash_ranges: Sequence[tuple[int, int]] | None = None,
+        out_of_order: bool = False,
     ) -> None:
+        self.hash_ranges, self.out_of_order = hash_ranges, out_of_order
         self.id, self.name, self.sink, self.priority, self.epoch = consumer_id, name, sink, priority, epoch
         self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
         self.permits = self.unacked = 0
@@ -97,11 +107,18 @@ class Consumer:
         self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
         self.last_acked_ms = self.last_consumed_ms = self.flow_ms = 0
 
-    def send(self, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None = None) -> int:
-        """Delivers `run`, spends permits, and returns the messages in it."""
+    def send(
+        self, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None = None, ack_sets: Mapping[int, int] | None = None
+    ) -> int:
+        """Delivers `run`, spends permits, and returns the messages in it that are not acknowledged."""
         messages = run.messages
+        if ack_sets is not None:
+            messages -= sum((run.counts[i] if run.counts else 1) - left.bit_count() for i, left in ack_sets.items())
         self.permits -= messages
         self.messages_out += messages
         self.bytes_out += run.size_bytes
-        self.sink.deliver(self, ledger, first, run, redeliveries)
+        if ack_sets is None:
+            self.sink.deliver(self, ledger, first, run, redeliveries)
+        else:
+            self.sink.deliver(self, ledger, first, run, redeliveries, ack_sets)
         return messages

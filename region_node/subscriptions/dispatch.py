@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
+from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, visible
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
@@ -34,6 +35,8 @@ class Dispatcher:
         self.consumers: list[Consumer] = []
         self.queued = False
         self.position = after(cursor.mark_delete)
+        self.volatile = False
+        """Nothing is stored: what cannot go out at once is dropped, and nobody acknowledges."""
         self.stalled = False
         """A read failed; the owner's tick wakes it."""
         self._fetched: list[Piece] = []
@@ -57,6 +60,9 @@ class Dispatcher:
     def acked(self, consumer: Consumer, positions: list[Position]) -> None:
         """Forgets what is acknowledged."""
 
+    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:
+        """`left` messages of that batch are not acknowledged yet."""
+
     def _limit(self) -> int:
         """Messages that may go out now; 0: nothing moves before a permit or an acknowledgement comes."""
         raise NotImplementedError
@@ -71,6 +77,13 @@ class Dispatcher:
 
     # -- what all share
 
+    def _ack_sets(self, ledger: int, first: int, run: Run) -> dict[int, int] | None:
+        """Index in the run -> bits of the messages that are not acknowledged, of the batches that are partly."""
+        partly = self.cursor.partly_acked
+        if not partly:
+            return None
+        return {i: partly[ledger, first + i] for i in range(run.count) if (ledger, first + i) in partly} or None
+
     def wake(self) -> None:
         self._ready.push(self)
 
@@ -79,6 +92,12 @@ class Dispatcher:
         self.position = after(self.cursor.mark_delete)
         self._fetched = []
         self._generation += 1
+
+    def drop_rest(self) -> int:
+        """Gives up what did not go out; returns how many messages. Only where nothing is stored."""
+        dropped = sum(run.messages for _, _, run in self.ledger.cached(self.position, READ_ENTRIES, TURN_BYTES))
+        self.position = after(self.ledger.last_confirmed)
+        return dropped
 
     def run_ready(self) -> None:
         """One turn: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from heliograph.model.positions import Position
@@ -33,6 +33,15 @@ class CursorPort(Protocol):
 
     @property
     def backlog_entries(self) -> int: ...
+
+    @property
+    def partly_acked(self) -> Mapping[Position, int]:
+        """Batches of which some messages are acknowledged -> bits of those that are not. May hold entries that are acknowledged."""
+        ...
+
+    def ack_batch(self, position: Position, given: int) -> int:
+        """Bit i of `given`: message i of the batch is not acknowledged. Returns the bits left; 0: the whole entry is acknowledged."""
+        ...
 
     def ack(self, positions: Sequence[Position]) -> None: ...
 

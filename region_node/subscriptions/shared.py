@@ -7,18 +7,24 @@ Where only one consumer has room it gets whole ranges: nothing is decided an ent
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
-from heliograph.wire.run import Run
+from heliograph.wire.run import Buffer, Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.delayed import Delayed, DelayWheel, delayed_entries
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 
+log = logging.getLogger("region_node.topics")
+
 UNACKED_CONSUMER_MAX = 50_000
 UNACKED_SUBSCRIPTION_MAX = 200_000
+DUE_MAX = 1000
 
 
 class SharedDispatcher(Dispatcher):
@@ -26,9 +32,22 @@ class SharedDispatcher(Dispatcher):
 
     kind = SubscriptionType.SHARED
 
-    def __init__(self, ledger: LedgerPort, cursor: CursorPort, ready: ReadyQueue, reads: BoundedReads, *, on_end: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        ledger: LedgerPort,
+        cursor: CursorPort,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        *,
+        on_end: Callable[[], bool],
+        wheel: DelayWheel | None = None,
+    ) -> None:
+        self._wheel = wheel
+        self.delayed = Delayed(wheel, self) if wheel is not None else None
+        """Entries that are held back until their time; None: delivery is not delayed here."""
         super().__init__(ledger, cursor, ready, reads, on_end=on_end)
         self.unacked = 0
+        self._blocked = False
         self._turn = 0
         self._replay: list[Position] = []
         self._replaying: dict[Position, None] = {}
@@ -37,7 +56,9 @@ class SharedDispatcher(Dispatcher):
 
     @property
     def blocked(self) -> bool:
-        return self.unacked >= UNACKED_SUBSCRIPTION_MAX
+        """From the limit on, until half of it."""
+        self._blocked = self.unacked >= (UNACKED_SUBSCRIPTION_MAX // 2 + 1 if self._blocked else UNACKED_SUBSCRIPTION_MAX)
+        return self._blocked
 
     @property
     def redelivering(self) -> int:
@@ -68,6 +89,15 @@ class SharedDispatcher(Dispatcher):
                 self._replaying.pop(position, None)
         self.wake()
 
+    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:
+        holder = consumer if position in consumer.pending else self._holder(position)
+        if holder is not None and (done := holder.pending[position] - left) > 0:
+            holder.pending[position] = left
+            holder.unacked -= done
+            holder.messages_acked += done
+            self.unacked -= done
+            self.wake()
+
     def _holder(self, position: Position) -> Consumer | None:
         return next((c for c in self.consumers if position in c.pending), None)
 
@@ -79,19 +109,30 @@ class SharedDispatcher(Dispatcher):
             consumer.messages_redelivered += messages
             self.unacked -= messages
             self._counts[position] = self._counts.get(position, 0) + 1
-            if position not in self._replaying:
-                self._replaying[position] = None
-                heappush(self._replay, position)
+            self._put_back(position)
         self.wake()
+
+    def _put_back(self, position: Position) -> None:
+        """It is to go out again."""
+        if position not in self._replaying:
+            self._replaying[position] = None
+            heappush(self._replay, position)
 
     def rewind(self) -> None:
         super().rewind()
+        if self.delayed is not None:
+            self.delayed.clear()
         self._replay, self._replaying, self._counts, self._replay_fetched = [], {}, {}, []
+
+    def drop_rest(self) -> int:
+        dropped = len(self._replaying)
+        self._replay, self._replaying, self._replay_fetched = [], {}, []
+        return dropped + super().drop_rest()
 
     # -- handing out
 
     def _room(self, consumer: Consumer) -> bool:
-        consumer.blocked = consumer.unacked >= UNACKED_CONSUMER_MAX
+        consumer.blocked = consumer.unacked >= (UNACKED_CONSUMER_MAX // 2 + 1 if consumer.blocked else UNACKED_CONSUMER_MAX)
         return consumer.permits > 0 and not consumer.blocked and consumer.sink.writable
 
     def _ready_consumers(self) -> list[Consumer]:
@@ -103,6 +144,29 @@ class SharedDispatcher(Dispatcher):
         return 0 if self.blocked else sum(c.permits for c in self.consumers if self._room(c))
 
     def _give(self, piece: Piece) -> int:
+        """Holds back what is delayed, and hands out the rest."""
+        if self.delayed is None or self._wheel is None or not (late := delayed_entries(piece[2], self._wheel.now_ms)):
+            return self._give_now(piece)
+        ledger, first, run = piece
+        at = 0
+        for index, due_ms in [*late, (run.count, 0)]:
+            if at < index:
+                given = self._give_now((ledger, first + at, run.cut(at, index)))
+                if given < index - at:
+                    return at + given
+            if index < run.count:
+                if self._wheel.full:
+                    self.stalled = True  # the owner's tick tries again
+                    return index
+                self.delayed.add((ledger, first + index), due_ms, self._hash(run.parts[index]))
+            at = index + 1
+        return run.count
+
+    def _hash(self, entry: Buffer) -> int:
+        """What must be known of an entry to hand it out later."""
+        return 0
+
+    def _give_now(self, piece: Piece) -> int:
         ledger, first, run = piece
         given = 0
         while given < run.count and not self.blocked:
@@ -124,8 +188,15 @@ class SharedDispatcher(Dispatcher):
         redeliveries = None
         if self._counts:
             redeliveries = [self._counts.get((ledger, first + i), 0) for i in range(run.count)]
-        messages = consumer.send(ledger, first, run, redeliveries)
-        if run.counts is None:
+        ack_sets = self._ack_sets(ledger, first, run)
+        messages = consumer.send(ledger, first, run, redeliveries, ack_sets)
+        if self.volatile:
+            return
+        if ack_sets is not None:
+            for index in range(run.count):
+                count = run.counts[index] if run.counts is not None else 1
+                consumer.pending[ledger, first + index] = ack_sets[index].bit_count() if index in ack_sets else count
+        elif run.counts is None:
             consumer.pending.update(dict.fromkeys([(ledger, e) for e in range(first, first + run.count)], 1))
         else:
             for index, count in enumerate(run.counts):
@@ -135,7 +206,27 @@ class SharedDispatcher(Dispatcher):
 
     # -- what goes out again
 
+    def _take_due(self) -> None:
+        """Delayed messages whose time has come go out like what goes out again."""
+        if self.delayed is None or self._wheel is None or not self.delayed.count or len(self._replaying) >= self._room_for_due():
+            return
+        due = self.delayed.due(self._wheel.now_ms, DUE_MAX)
+        for position, hashed in due:
+            if not self.cursor.is_acked(position):
+                self._now_due(position, hashed)
+        if len(due) == DUE_MAX:
+            self.wake()
+
+    def _room_for_due(self) -> int:
+        """How many may wait to go out and more become due all the same."""
+        return DUE_MAX
+
+    def _now_due(self, position: Position, hashed: int) -> None:
+        self._replaying[position] = None
+        heappush(self._replay, position)
+
     def _before_new(self) -> bool:
+        self._take_due()
         while self._replaying:
             if not self._replay_fetched and not self._fetch_replay():
                 return True
@@ -182,6 +273,9 @@ class SharedDispatcher(Dispatcher):
         pieces: list[Piece] | None = None
         try:
             pieces = await self.ledger.read((ledger, entry), last - entry + 1, TURN_BYTES)
+        except HeliographError as error:
+            self.stalled = True  # the owner's tick tries again
+            log.warning("dispatch.read_failed", extra={"position": (ledger, entry), "error": str(error)})
         finally:
             self._reading = False
             if generation == self._generation:
@@ -191,7 +285,8 @@ class SharedDispatcher(Dispatcher):
                         self._replaying.pop((ledger, e), None)
                 else:
                     self._push_missing(ledger, entry, last)
-            self.wake()
+            if pieces is not None or generation != self._generation:
+                self.wake()
 
 
 def _within(pieces: list[Piece], ledger: int, first: int, last: int) -> list[Piece]:

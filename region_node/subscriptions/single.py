@@ -75,5 +75,6 @@ class SingleActive(Dispatcher):
         ledger, first, run = piece
         count = entries_for(run, active.permits) if active.sink.writable else 0
         if count > 0:
-            active.send(ledger, first, run.cut(0, count))
+            part = run.cut(0, count)
+            active.send(ledger, first, part, ack_sets=self._ack_sets(ledger, first, part))
         return max(count, 0)

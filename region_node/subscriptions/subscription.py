@@ -13,7 +13,10 @@ from typing import Any
 from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.key_shared import KeySharedDispatcher
+from region_node.subscriptions.keys import Sticky
 from region_node.subscriptions.meter import Meter, iso_time
 from region_node.subscriptions.port import CursorPort, LedgerPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
@@ -36,7 +39,13 @@ class Subscription:
         partition: int,
         on_end: Callable[[], bool],
         properties: Mapping[str, str] | None = None,
+        wheel: DelayWheel | None = None,
+        volatile: bool = False,
     ) -> None:
+        self.volatile = volatile
+        """Of a non-persistent topic; `dropped`: messages that no consumer had room for."""
+        self.dropped = 0
+        self._wheel = wheel
         self.name, self.ledger, self.cursor, self.durable = name, ledger, cursor, durable
         self.properties = dict(properties or {})
         self._ready, self._reads, self._partition, self._on_end = ready, reads, partition, on_end
@@ -51,28 +60,50 @@ class Subscription:
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
 
     @property
+    def shared(self) -> bool:
+        """Messages are acknowledged one by one, by whoever got them."""
+        return self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+    @property
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers if self.dispatcher is not None else []
 
-    def check_room(self, kind: SubscriptionType) -> None:
-        """Raises ConsumerBusy, or NotAllowed where the type is not available."""
+    def check_room(self, kind: SubscriptionType, consumer: Consumer | None = None) -> None:
+        """Raises ConsumerBusy, or ConsumerAssignError where the hash ranges of `consumer` are not to be had."""
         if self.closed:
             raise ConsumerBusy(f"subscription {self.name!r} is being closed")
-        if kind is SubscriptionType.KEY_SHARED:
-            raise NotAllowed("Key_Shared subscriptions are not available yet; use Shared or Failover")
         if self.consumers and (kind is not self.kind or kind is SubscriptionType.EXCLUSIVE):
             raise ConsumerBusy(f"subscription {self.name!r} has {len(self.consumers)} consumer(s) of type {self.kind.label}")
+        if consumer is not None and kind is SubscriptionType.KEY_SHARED:
+            if isinstance(self.dispatcher, KeySharedDispatcher):
+                self.dispatcher.check(consumer)
+            elif consumer.hash_ranges is not None:
+                Sticky().check(consumer.hash_ranges)
 
     def add(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        self.check_room(kind)
+        self.check_room(kind, consumer)
         if self.dispatcher is None:
             self.kind = kind
             if kind is SubscriptionType.SHARED:
-                self.dispatcher = SharedDispatcher(self.ledger, self.cursor, self._ready, self._reads, on_end=self._on_end)
+                self.dispatcher = SharedDispatcher(
+                    self.ledger, self.cursor, self._ready, self._reads, on_end=self._on_end, wheel=self._wheel
+                )
+            elif kind is SubscriptionType.KEY_SHARED:
+                self.dispatcher = KeySharedDispatcher(
+                    self.ledger,
+                    self.cursor,
+                    self._ready,
+                    self._reads,
+                    on_end=self._on_end,
+                    sticky=consumer.hash_ranges is not None,
+                    out_of_order=consumer.out_of_order,
+                    wheel=self._wheel,
+                )
             else:
                 self.dispatcher = SingleActive(
                     kind, self.ledger, self.cursor, self._ready, self._reads, partition=self._partition, on_end=self._on_end
                 )
+            self.dispatcher.volatile = self.volatile
         self.dispatcher.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
@@ -97,6 +128,14 @@ class Subscription:
         if self.dispatcher is not None:
             self.dispatcher.wake()
 
+    def offer(self, messages: int) -> None:
+        """Of a non-persistent topic: what was published just now goes out at once, or is dropped. `messages`: how many they are."""
+        if self.dispatcher is None:
+            self.dropped += messages
+        else:
+            self.dispatcher.run_ready()
+            self.dropped += self.dispatcher.drop_rest()
+
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, positions: list[Position]) -> None:
@@ -106,12 +145,22 @@ class Subscription:
         self.cursor.ack(positions)
         if self.dispatcher is not None:
             self.dispatcher.acked(consumer, positions)
-        if self.kind is not SubscriptionType.SHARED:
+        if not self.shared:
             consumer.messages_acked += len(positions)
+
+    def ack_batch(self, consumer: Consumer, position: Position, given: int) -> None:
+        """Acknowledges messages of a batch: bit i of `given` says that message i is not."""
+        if position > self.ledger.last_confirmed:
+            return
+        left = self.cursor.ack_batch(position, given)
+        if not left:
+            self.ack(consumer, [position])
+        elif self.dispatcher is not None:
+            self.dispatcher.acked_partly(consumer, position, left.bit_count())
 
     def ack_cumulative(self, consumer: Consumer, position: Position) -> None:
         """Raises NotAllowed on a shared subscription."""
-        if self.kind is SubscriptionType.SHARED:
+        if self.shared:
             raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
         self.cursor.ack_cumulative(min(position, self.ledger.last_confirmed))
 
@@ -155,10 +204,12 @@ class Subscription:
         consumers = self.consumers
         active = self.dispatcher.active if isinstance(self.dispatcher, SingleActive) else None
         shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
+        delayed = shared.delayed.count if shared is not None and shared.delayed is not None else 0
+        keyed = self.dispatcher if isinstance(self.dispatcher, KeySharedDispatcher) else None
         return {
             "msgBacklog": backlog_entries,
-            "msgBacklogNoDelayed": backlog_entries,
-            "msgDelayed": 0,
+            "msgBacklogNoDelayed": backlog_entries - delayed,
+            "msgDelayed": delayed,
             "backlogSize": backlog_bytes,
             "blockedSubscriptionOnUnackedMsgs": shared.blocked if shared else False,
             "unackedMessages": shared.unacked if shared else 0,
@@ -166,7 +217,8 @@ class Subscription:
             "activeConsumerName": active.name if active else "",
             "isDurable": self.durable,
             "isReplicated": self.replicated,
-            "allowOutOfOrderDelivery": False,
+            "allowOutOfOrderDelivery": keyed.out_of_order if keyed else False,
+            **({"keySharedMode": "STICKY" if keyed.sticky else "AUTO_SPLIT"} if keyed else {}),
             "subscriptionProperties": self.properties,
             "msgOutCounter": self.messages_out + sum(c.messages_out for c in consumers),
             "bytesOutCounter": self.bytes_out + sum(c.bytes_out for c in consumers),
@@ -177,7 +229,10 @@ class Subscription:
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acked_ms,
             "consumersAfterMarkDeletePosition": {},
-            "consumers": [consumer_stats(c) for c in consumers],
+            **({"msgDropCount": self.dropped} if self.volatile else {}),
+            "consumers": [
+                consumer_stats(c) | ({"keyHashRanges": [f"[{low}, {high}]" for low, high in keyed.ranges.ranges(c)]} if keyed else {}) for c in consumers
+            ],
         }
 
 

@@ -143,8 +143,10 @@ class ProducerRegistry:
 
     def _own(self, producer: Producer) -> None:
         self.producers[producer.name] = self._exclusive = producer
-        if producer.topic_epoch is None or producer.topic_epoch != self.topic_epoch:
+        if producer.topic_epoch is None or producer.topic_epoch < self.topic_epoch:
             self.topic_epoch += 1
+        else:  # the owner so far, connected again; its epoch may be one that a lost metadata forgot
+            self.topic_epoch = producer.topic_epoch
         producer.topic_epoch = self.topic_epoch
 
     def remove(self, producer: Producer) -> Producer | None:

@@ -17,7 +17,6 @@ from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
     HeliographError,
-    NotAllowed,
     NotFound,
     NotOwner,
     ProducerBusy,
@@ -29,7 +28,11 @@ from heliograph.model.policies import NamespacePolicies, RegionInfo
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
+from region_node.topics.epochs import topic_epoch_key
+from region_node.topics.listing import TopicLists
+from region_node.topics.memory import MemoryLog
 from region_node.topics.port import FactoryPort, LinksPort, LogPort, ViewPort
 from region_node.topics.schemas import SchemaRegistry
 from region_node.topics.topic import Topic
@@ -49,6 +52,8 @@ class TopicSettings:
     tick_s: float = 1.0
     """Period of rates."""
     auto_create: bool = True
+    batch_index_acks: bool = True
+    """Single messages of a batch can be acknowledged; else an entry only once all its messages are."""
     close_timeout_s: float = 10.0
     """How long unloading waits for appends under way."""
 
@@ -83,6 +88,9 @@ class TopicService:
         self._loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         self.ready = ReadyQueue(self._loop.call_soon)
+        self._meta = meta
+        self.lists = TopicLists(meta, self._loop.call_soon)
+        self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max)
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._unloading: dict[str, asyncio.Future[None]] = {}
@@ -93,7 +101,7 @@ class TopicService:
     # -- loading
 
     async def get(self, topic: str, *, create: bool) -> Topic:
-        """The loaded topic. Raises NotOwner, NotFound, NotAllowed (a name), and what storage raises."""
+        """The loaded topic. Raises NotOwner, NotFound, NotAllowed (a malformed name), and what storage raises."""
         name = TopicName.parse(topic)
         text = str(name)
         while True:
@@ -118,8 +126,6 @@ class TopicService:
     def _check(self, name: TopicName, text: str) -> None:
         if self._closed:
             raise TopicClosed("the broker is stopping: look the topic up again")
-        if not name.persistent:
-            raise NotAllowed(f"{text}: non-persistent topics are not available")
         if self.view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
         if name.partition >= 0 and 0 < self.view.partitions(str(name.partitioned)) <= name.partition:
@@ -130,11 +136,13 @@ class TopicService:
     async def _load(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
         try:
             policies = self._policies(name)
-            opened = await self._open_log(text, policies, create)
+            if not name.persistent and not create:
+                raise NotFound(f"{text} does not exist")
+            opened: LogPort = await self._open_log(text, policies, create) if name.persistent else MemoryLog()
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
-            topic = Topic(name, opened, ready=self.ready, reads=self._reads, tasks=self.tasks, clock=self._clock)
+            topic = Topic(name, opened, ready=self.ready, reads=self._reads, tasks=self.tasks, clock=self._clock, wheel=self._wheel, meta=self._meta)
             topic.on_fatal = self._fatal
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
@@ -168,6 +176,8 @@ class TopicService:
         return checked
 
     def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
+        if topic.volatile:
+            return
         if topic.log.deduplication != policies.deduplication:
             topic.log.deduplication = policies.deduplication
         topic.ledger.set_retention(policies.retention_minutes, policies.retention_mb)
@@ -213,7 +223,8 @@ class TopicService:
         done = self._unloading[text] = self._loop.create_future()
         try:
             found.disconnect()
-            await self._links.detach(found.log)
+            if not found.volatile:
+                await self._links.detach(found.log)
             await self._close_log(found.log)
         finally:
             self.loaded.pop(text, None)
@@ -240,6 +251,8 @@ class TopicService:
             return
         self._closed = True
         self._timer.cancel()
+        self._wheel.close()
+        self.lists.close()
         if callable(self._stop_view):
             self._stop_view()
         await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
@@ -252,6 +265,10 @@ class TopicService:
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
         return sorted(await self._factory.names(namespace))
+
+    def volatile_topics(self, namespace: str) -> list[str]:
+        """Full names of the non-persistent topics of a namespace that this broker has loaded."""
+        return sorted(text for text, topic in self.loaded.items() if topic.volatile and topic.name.namespace == namespace)
 
     async def create_topic(self, topic: str) -> None:
         """Raises AlreadyExists, and what `get` raises."""
@@ -269,9 +286,11 @@ class TopicService:
             if loaded.subscriptions:
                 raise ConsumerBusy(f"{loaded.text} has {len(loaded.subscriptions)} subscription(s)")
         await self.unload(loaded.text)
-        await self._factory.delete(loaded.text)
+        if not loaded.volatile:
+            await self._factory.delete(loaded.text)
         if loaded.name.partition < 0:
             await self.schemas.delete(loaded.name)
+        await self._meta.delete(topic_epoch_key(loaded.name))
 
     async def create_subscription(
         self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None
@@ -313,4 +332,6 @@ class TopicService:
         now = self._clock.monotonic()
         for topic in self.loaded.values():
             topic.tick(now)
+            if topic.forgotten(now):
+                self.tasks.spawn(self.unload(topic.text))
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)

@@ -6,20 +6,26 @@ Invariants: after `close` nothing is accepted; a subscription that is durable ha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from heliograph.model.errors import ConsumerBusy, CorruptData, HeliographError, NotAllowed, SubscriptionNotFound, TopicClosed, TopicTerminated
 from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.run import Buffer, Run
+from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.meter import Meter, iso_time
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Subscription
+from region_node.topics.epochs import TopicEpoch
 from region_node.topics.port import LogPort, Segments
 from region_node.topics.producers import Producer, ProducerRegistry
+
+log = logging.getLogger("region_node.topics")
 
 INTERNAL_CURSORS = "pulsar."
 """Cursors of this prefix are no subscriptions (links, deduplication)."""
@@ -30,10 +36,26 @@ _READER_IDLE_S = 60.0
 class Topic:
     """`terminated`: nothing is appended any more."""
 
-    def __init__(self, name: TopicName, log: LogPort, *, ready: ReadyQueue, reads: BoundedReads, tasks: Tasks, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        log: LogPort,
+        *,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        tasks: Tasks,
+        clock: Clock,
+        wheel: DelayWheel | None = None,
+        meta: MetadataStore | None = None,
+    ) -> None:
+        self._wheel = wheel
         self.name, self.text, self.log, self.ledger = name, str(name), log, log.ledger
         self.producers = ProducerRegistry()
+        self.epoch = TopicEpoch(meta, name, self.producers) if meta is not None and name.persistent else None
         self.subscriptions: dict[str, Subscription] = {}
+        self.volatile = not name.persistent
+        self.idle_since: float | None = None
+        """Of a non-persistent one: when the tick first found nobody connected."""
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
         self.created_ms = clock.wall_ms()
@@ -42,6 +64,7 @@ class Topic:
         self.on_fatal: Callable[[Topic, HeliographError], None] | None = None
         self.meter = Meter(2)
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
+        self._offered = 0
         self._stop_wake = self.ledger.wake_on_append(self._appended)
         for cursor in list(self.ledger.cursors.values()):
             if not cursor.name.startswith(INTERNAL_CURSORS):
@@ -60,6 +83,7 @@ class Topic:
         self.entries_in += run.count
         self.messages_in += run.messages
         self.bytes_in += run.size_bytes
+        self._offered = run.messages
         self.log.publish(run, done, failed)
 
     def fatal(self, error: HeliographError) -> None:
@@ -70,12 +94,27 @@ class Topic:
     def remove_producer(self, producer: Producer) -> None:
         chosen = self.producers.remove(producer)
         if chosen is not None:
+            self._tasks.spawn(self._ready_when_saved(chosen))
+
+    async def _ready_when_saved(self, chosen: Producer) -> None:
+        """It waited for exclusive access, and hears that it has it once its epoch is durable."""
+        try:
+            if self.epoch is not None:
+                await self.epoch.save()
+        except HeliographError as error:
+            log.warning("producer.epoch_not_saved", extra={"topic": self.text, "error": str(error)})
+            chosen.sink.producer_closed(chosen)
+            self.remove_producer(chosen)
+            return
+        if not self.closed:
             chosen.sink.producer_ready(chosen)
 
     def _appended(self) -> None:
         for subscription in list(self.subscriptions.values()):
             dispatcher = subscription.dispatcher
-            if dispatcher is not None and not dispatcher.queued:
+            if self.volatile:
+                subscription.offer(self._offered)
+            elif dispatcher is not None and not dispatcher.queued:
                 dispatcher.run_ready()
 
     # -- subscriptions
@@ -91,6 +130,8 @@ class Topic:
             partition=self.name.partition,
             on_end=lambda: self.terminated,
             properties=cursor.properties if properties is None else properties,
+            wheel=None if self.volatile else self._wheel,
+            volatile=self.volatile,
         )
 
     async def subscription(
@@ -145,6 +186,8 @@ class Topic:
 
     async def last_message(self) -> tuple[Position, int]:
         """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""
+        if self.volatile:
+            return (0, -1), -1
         position, span = self.ledger.last_confirmed, 1
         while position[1] >= 0:
             start = max(0, position[1] + 1 - span)
@@ -252,6 +295,15 @@ class Topic:
                 subscription.idle_since = now
             elif now - subscription.idle_since > _READER_IDLE_S:  # closed from here (a seek, a move), and its client never came back
                 self.drop_reader(subscription)
+
+    def forgotten(self, now: float) -> bool:
+        """A non-persistent topic that nobody has been connected to for a while."""
+        if not self.volatile or self.producers.producers or self.producers.waiting or any(s.consumers for s in self.subscriptions.values()):
+            self.idle_since = None
+            return False
+        if self.idle_since is None:
+            self.idle_since = now
+        return now - self.idle_since > _READER_IDLE_S
 
     def stats(self, links: list[Any]) -> dict[str, Any]:
         """Pulsar's TopicStats. `links`: what the link manager says of this topic."""

@@ -136,12 +136,13 @@ class Broker:
         self.clock, self.factory, self.view, self.links = FakeClock(), FakeFactory(), FakeView(), FakeLinks()
         self.owned: Callable[[str], bool] = lambda topic: True
         rng = random.Random(1)
+        self.meta = EmbeddedStore(KvMachine())
         self.topics = TopicService(
             region=lambda: RegionInfo(name="us", number=1),
             factory=self.factory,
             view=self.view,
             links=self.links,
-            meta=EmbeddedStore(KvMachine()),
+            meta=self.meta,
             owns=lambda topic: self.owned(topic),
             clock=self.clock,
             rng=rng,

@@ -82,3 +82,15 @@ def test_last_batch_index() -> None:
     assert last_batch_index(entry(b"x", batch=1)) == 0
     assert last_batch_index(entry(b"x", batch=9)[6:]) == 8
     assert pb.MessageMetadata().num_messages_in_batch == 1
+
+
+@pytest.mark.parametrize("epoch", [0, 9])
+def test_ack_sets(epoch: int) -> None:
+    run = Run([b"abc"] * 3, [3] * 3)
+    sets = {1: 0b101, 2: 1 << 130 | 1 << 63}
+    got = Reader().feed(b"".join(messages(1, 2, 3, run, redeliveries=[0, 2, 1], epoch=epoch, ack_sets=sets)))
+    assert [list(c.message.ack_set) for c, _ in got] == [[], [5], [-(1 << 63), 0, 4]]
+    assert [c.message.redelivery_count for c, _ in got] == [0, 2, 1]
+    assert {c.message.consumer_epoch for c, _ in got} == {epoch} and [c.message.message_id.entryId for c, _ in got] == [3, 4, 5]
+    ((one, _),) = Reader().feed(b"".join(messages(1, 2, 3, run.cut(0, 1), ack_sets={0: 7})))
+    assert list(one.message.ack_set) == [7]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,8 @@ from heliograph.model.policies import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.listener import LookupAnswer
 from region_node.pulsar.publishing import NO_REQUEST
+from region_node.subscriptions.keys import key_hash
+from region_node.topics.epochs import topic_epoch_key
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, ids, messages, settle, with_broker
 
@@ -122,7 +125,7 @@ def test_lookup_partitions_topics() -> None:
     ("topic", "code"),
     [
         ("persistent://no/where/t", pb.TopicNotFound),
-        ("non-persistent://public/default/t", pb.NotAllowedError),
+        ("non-persistent://no/where/t", pb.TopicNotFound),
         ("persistent://public/default/t-partition-7", pb.TopicNotFound),
         ("other://public/default/t", pb.NotAllowedError),
     ],
@@ -334,6 +337,68 @@ def test_exclusive_access_and_waiting_for_it() -> None:
     with_broker(test)
 
 
+def test_the_topic_epoch_outlives_the_topic_being_loaded() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        assert (await one.producer(1, producer_access_mode=1, producer_name="a")).topic_epoch == 0
+        await broker.topics.unload(TOPIC)
+        assert kinds(await one.news()) == [K.CLOSE_PRODUCER]
+        assert (await one.producer(1, producer_access_mode=1, producer_name="a", topic_epoch=0)).topic_epoch == 0  # connected again
+        await broker.topics.unload(TOPIC)
+        await one.news()
+        assert (await two.producer(1, producer_access_mode=1)).topic_epoch == 1
+        await broker.topics.unload(TOPIC)
+        for mode in (1, 2, 3, 0):
+            ((answer, _),) = await one.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=mode, topic_epoch=0))
+            assert answer.error.error == pb.ProducerFenced, mode
+        await two.news()
+        assert (await two.producer(1, producer_access_mode=2, topic_epoch=1)).topic_epoch == 1
+        waiting = await one.producer(2, producer_access_mode=2)
+        assert not waiting.producer_ready
+        await two.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9))
+        (ready,) = [c.producer_success for c, _ in await one.news()]
+        assert ready.producer_ready and ready.topic_epoch == 2
+        await broker.topics.unload(TOPIC)
+        await one.news()
+        assert (await two.producer(7, producer_access_mode=1)).topic_epoch == 3
+        await one.news()
+        await broker.topics.delete_topic(TOPIC, force=True)
+        await one.news()
+        assert (await one.producer(3, producer_access_mode=1)).topic_epoch == 0
+
+    with_broker(test)
+
+
+def test_an_epoch_is_told_only_once_it_is_durable() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        await one.producer(1, producer_access_mode=1)
+        name = broker.topics.loaded[TOPIC].name
+        await broker.meta.put(topic_epoch_key(name), b"another broker's")
+        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3))
+        assert (answer.error.request_id, answer.error.error) == (5, pb.ServiceNotReady)
+        broker.meta.unavailable = "no majority"
+        broker.topics.loaded[TOPIC].producers.topic_epoch = 7
+        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=6, producer_access_mode=3))
+        assert answer.error.request_id == 6 and not broker.topics.loaded[TOPIC].producers.producers
+        broker.meta.unavailable = ""
+
+    with_broker(test)
+
+
+def test_who_is_thrown_out_before_its_epoch_is_durable() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        for client in (one, two):
+            client.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3))
+        ((answer, _),) = [c for c in await one.news() if c[0].type == K.ERROR]
+        assert (answer.error.request_id, answer.error.error) == (5, pb.ProducerFenced)
+        ((answer, _),) = await two.news()
+        assert answer.producer_success.producer_ready and answer.producer_success.topic_epoch == 1
+
+    with_broker(test)
+
+
 def test_a_dead_connection_gives_its_producer_name_up() -> None:
     async def test(broker: Broker) -> None:
         old, new = await broker.client(), await broker.client()
@@ -423,6 +488,70 @@ def test_part_of_a_batch_and_entries_to_come_are_not_acknowledged() -> None:
         await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part, done, future]))
         cursor = broker.ledger().cursors["s"]
         assert [cursor.is_acked((10, e)) for e in (0, 1, 2, 9)] == [False, True, False, False]
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("kind", [0, 1, 3])
+def test_messages_of_a_batch_are_acknowledged_one_by_one(setting: bool, kind: int) -> None:
+    async def test(broker: Broker) -> None:
+        broker.topics.settings = replace(broker.topics.settings, batch_index_acks=setting)
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1, kind=kind, initialPosition=1)
+        await client.do(*(send(1, n, entry(b"x", sequence=n, batch=4, partition_key="k"), num_messages=4) for n in range(2)))
+        assert [list(m.ack_set) for m, _ in await client.flow(8)] == [[], []]
+        for left in (0b1110, 0b1011):
+            part = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[left], batch_size=4)
+            ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[part], request_id=left))
+            assert answer.ackResponse.request_id == left and not answer.ackResponse.HasField("error")
+        again = messages(await client.do(frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1), frame(K.FLOW, consumer_id=1, messagePermits=8)))
+        assert [list(m.ack_set) for m, _ in again] == [[0b1010] if setting else [], []]
+        if kind == 0:
+            last = pb.MessageIdData(ledgerId=10, entryId=1, ack_set=[0b1000])
+            await client.do(frame(K.ACK, consumer_id=1, ack_type=1, message_id=[last]))
+            again = messages(await client.do(frame(K.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=1), frame(K.FLOW, consumer_id=1, messagePermits=8)))
+            assert [(m.message_id.entryId, list(m.ack_set)) for m, _ in again] == [(1, [8] if setting else [])]
+        huge = pb.MessageIdData(ledgerId=10, entryId=0, ack_set=[1] * 5000)
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[huge], request_id=99))
+        assert (answer.ackResponse.error == pb.NotAllowedError) is setting
+
+    with_broker(test)
+
+
+def test_key_shared_over_frames() -> None:
+    async def test(broker: Broker) -> None:
+        def meta(*ranges: tuple[int, int]) -> pb.KeySharedMeta:
+            made = pb.KeySharedMeta(keySharedMode=pb.STICKY)
+            for start, end in ranges:
+                made.hashRanges.add(start=start, end=end)
+            return made
+
+        def subscribe(request_id: int, consumer_id: int, shared: pb.KeySharedMeta) -> bytes:
+            command = pb.CommandSubscribe(
+                topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Key_Shared, consumer_id=consumer_id, request_id=request_id, keySharedMeta=shared
+            )
+            body = pb.BaseCommand(type=K.SUBSCRIBE, subscribe=command).SerializeToString()
+            return struct.pack(">II", len(body) + 4, len(body)) + body
+
+        client = await broker.client()
+        await client.producer(1)
+        assert kinds(await client.do(subscribe(1, 1, meta((0, 29_999))))) == [K.SUCCESS]
+        for wrong in (meta((29_999, 30_000)), meta(), meta((-1, 5))):
+            ((answer, _),) = await client.do(subscribe(2, 2, wrong))
+            assert (answer.error.request_id, answer.error.error) == (2, pb.ConsumerAssignError)
+        ((answer, _),) = await client.do(subscribe(3, 3, pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT)))
+        assert answer.error.error == pb.ConsumerBusy
+        assert kinds(await client.do(subscribe(4, 2, meta((30_000, 65_535))))) == [K.SUCCESS]
+        await client.do(frame(K.FLOW, consumer_id=1, messagePermits=100), frame(K.FLOW, consumer_id=2, messagePermits=100))
+        came = messages(await client.do(*(send(1, n, entry(b"x", sequence=n, partition_key=f"k{n}")) for n in range(30))))
+        for message, _ in came:
+            assert message.consumer_id == (1 if key_hash(f"k{message.message_id.entryId}".encode()) < 30_000 else 2)
+        assert len(came) == 30 and {m.consumer_id for m, _ in came} == {1, 2}
+        last = pb.MessageIdData(ledgerId=10, entryId=8)
+        ((answer, _),) = await client.do(frame(K.ACK, consumer_id=1, ack_type=1, message_id=[last], request_id=9))
+        assert answer.ackResponse.error == pb.NotAllowedError
 
     with_broker(test)
 
@@ -565,11 +694,6 @@ def test_what_is_not_there_is_answered() -> None:
         client = await broker.client()
         ((answer, _),) = await client.do(frame(K.NEW_TXN, request_id=5))
         assert answer.newTxnResponse.error == pb.TransactionCoordinatorNotFound
-        ((answer, _),) = await client.do(frame(K.WATCH_TOPIC_LIST, request_id=5, watcher_id=1, namespace="public/default", topics_pattern="x"))
-        assert answer.error.error == pb.NotAllowedError
-        subscribe = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=3, consumer_id=1, request_id=6)
-        ((answer, _),) = await client.do(subscribe)
-        assert answer.error.error == pb.NotAllowedError
 
     with_broker(test)
 

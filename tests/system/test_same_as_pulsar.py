@@ -10,6 +10,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,68 @@ def stats_names(side: Side) -> Any:
     )
 
 
+def key_shared(side: Side) -> Any:
+    topic, keyed = "same-keys", pulsar.ConsumerType.KeyShared
+    policies = [
+        pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, [cut]) for cut in ((0, 20_000), (20_001, 65_535), (10_000, 30_000))
+    ]
+    low = side.client.subscribe(topic, "s", keyed, key_shared_policy=policies[0])
+    high = side.client.subscribe(topic, "s", keyed, key_shared_policy=policies[1])
+    overlap = error_of(lambda: side.client.subscribe(topic, "s", keyed, key_shared_policy=policies[2]))
+    producer = side.client.create_producer(topic, batching_enabled=False)
+    for n in range(40):
+        producer.send(str(n).encode(), partition_key=f"k{n}")
+    shares = sorted(m.data() for m in quiet(low)), sorted(m.data() for m in quiet(high))
+    low.close()
+    high.close()
+    return overlap, shares
+
+
+def quiet(consumer: Any) -> list[Any]:
+    """Everything that comes within a second of the one before."""
+    out = []
+    while True:
+        try:
+            out.append(consumer.receive(timeout_millis=1000))
+        except pulsar.Timeout:
+            return out
+
+
+def delayed(side: Side) -> Any:
+    topic = "same-delayed"
+    shared = side.client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    plain = side.client.subscribe(topic, "plain")
+    producer = side.client.create_producer(topic)
+    producer.send(b"late", deliver_after=timedelta(seconds=3))
+    producer.send(b"now")
+    return drain(plain, 2), drain(shared, 2)
+
+
+def access_modes(side: Side) -> Any:
+    topic, modes = "same-modes", pulsar.ProducerAccessMode
+    first = side.client.create_producer(topic, access_mode=modes.Exclusive)
+    errors = [error_of(lambda mode=mode: side.client.create_producer(topic, access_mode=mode)) for mode in (modes.Exclusive, modes.Shared)]
+    second = side.client.create_producer(topic, access_mode=modes.ExclusiveWithFencing)
+    second.send(b"x")
+    errors.append(error_of(lambda: first.send(b"y")))
+    second.close()
+    return errors
+
+
+def non_persistent(side: Side) -> Any:
+    topic = "non-persistent://public/default/same-np"
+    producer = side.client.create_producer(topic, batching_enabled=False)
+    lost = producer.send(b"lost")
+    consumer = side.client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    producer.send(b"seen")
+    return drain(consumer, 1), lost.ledger_id(), lost.entry_id()
+
+
 SCENARIOS = (
+    key_shared,
+    delayed,
+    access_modes,
+    non_persistent,
     publish_and_read,
     exclusive_is_busy,
     producer_of_the_same_name,

@@ -31,7 +31,17 @@ class FakeCursor:
     def __init__(self, ledger: FakeLedger, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> None:
         self.ledger, self.name, self.mark_delete, self.durable, self.properties = ledger, name, mark_delete, durable, properties
         self.acked: set[Position] = set()
+        self.partly_acked: dict[Position, int] = {}
         self.flushes = 0
+
+    def ack_batch(self, position: Position, given: int) -> int:
+        if self.is_acked(position):
+            return 0
+        left = self.partly_acked[position] = self.partly_acked.get(position, given) & given
+        if not left:
+            del self.partly_acked[position]
+            self.ack([position])
+        return left
 
     def is_acked(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
@@ -60,7 +70,7 @@ class FakeCursor:
         ]
 
     def reset(self, mark_delete: Position) -> None:
-        self.mark_delete, self.acked = mark_delete, set()
+        self.mark_delete, self.acked, self.partly_acked = mark_delete, set(), {}
 
     @property
     def backlog_entries(self) -> int:

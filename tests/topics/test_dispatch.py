@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from heliograph.model.errors import ConsumerBusy, NotAllowed
+from heliograph.model.errors import BookieUnavailable, ConsumerBusy, NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.subscriptions import shared
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Subscription
 from tests.topics.fake import FakeCursor, FakeLedger
@@ -27,8 +28,12 @@ class Sink:
         self.got: list[tuple[Position, int, int]] = []
         self.active: list[bool] = []
         self.closed = 0
+        self.ack_sets: dict[Position, int] = {}
 
-    def deliver(self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None) -> None:
+    def deliver(
+        self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
+    ) -> None:
+        self.ack_sets |= {(ledger, first + i): bits for i, bits in (ack_sets or {}).items()}
         for i in range(run.count):
             self.got.append(((ledger, first + i), run.counts[i] if run.counts else 1, redeliveries[i] if redeliveries else 0))
 
@@ -42,7 +47,7 @@ class Sink:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, wheel: DelayWheel | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         self.ledger = FakeLedger("t")
@@ -57,6 +62,7 @@ class World:
             durable=True,
             partition=-1,
             on_end=lambda: False,
+            wheel=wheel,
         )
         self.ledger.wake_on_append(self.subscription.wake)
         self.sinks: dict[Consumer, Sink] = {}
@@ -197,6 +203,92 @@ def test_limits_on_what_is_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> No
         w.subscription.ack(a, [(10, e) for e in w.entries(a)])
         await w.settle()
         assert len(w.entries(a)) + len(w.entries(b)) == 12
+
+    run(test)
+
+
+def test_who_holds_too_much_goes_on_at_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "UNACKED_CONSUMER_MAX", 6)
+
+    async def test(w: World) -> None:
+        w.ledger.hold = True
+        a = w.join(permits=100)
+        for _ in range(8):
+            w.append(1)
+        for _ in range(8):
+            w.ledger.release(1)
+            await w.settle()
+        assert w.entries(a) == list(range(6)) and a.blocked and w.subscription.stats(0, 0)["consumers"][0]["blockedConsumerOnUnackedMsgs"]
+        w.subscription.ack(a, [(10, 0), (10, 1)])
+        await w.settle()
+        assert len(w.entries(a)) == 6 and a.blocked
+        w.subscription.ack(a, [(10, 2)])
+        await w.settle()
+        assert len(w.entries(a)) == 8 and not a.blocked
+        monkeypatch.setattr(shared, "UNACKED_SUBSCRIPTION_MAX", 4)
+        w.append(1)
+        w.ledger.release()
+        await w.settle()
+        assert len(w.entries(a)) == 8 and w.subscription.stats(0, 0)["blockedSubscriptionOnUnackedMsgs"]
+        w.subscription.ack(a, [(10, 3), (10, 4)])
+        await w.settle()
+        assert len(w.entries(a)) == 8
+        w.subscription.ack(a, [(10, 5)])
+        await w.settle()
+        assert len(w.entries(a)) == 9
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED, SubscriptionType.FAILOVER])
+def test_parts_of_batches(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        a = w.join(kind, permits=100)
+        w.append(3, counts=[8, 8, 1])
+        await w.settle()
+        assert w.entries(a) == [0, 1, 2] and a.permits == 83
+        w.subscription.ack_batch(a, (10, 0), 0b00001111)
+        w.subscription.ack_batch(a, (10, 0), 0b11110110)
+        w.subscription.ack_batch(a, (10, 99), 1)
+        if kind is not SubscriptionType.FAILOVER:
+            assert a.unacked == 17 - 6 and a.messages_acked == 6
+            assert isinstance(w.subscription.dispatcher, shared.SharedDispatcher) and w.subscription.dispatcher.unacked == 11
+        w.subscription.redeliver(a, None)
+        await w.settle()
+        assert w.entries(a)[3:] == [0, 1, 2] and w.sinks[a].ack_sets == {(10, 0): 0b0110} and a.permits == 83 - 11
+        w.subscription.ack_batch(a, (10, 0), 0b1001)
+        assert w.cursor.mark_delete == (10, 0)
+        w.subscription.ack(a, [(10, 1), (10, 2)])
+        assert w.cursor.backlog_entries == 0 and a.unacked == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_a_read_that_fails_is_tried_again_by_the_tick(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        a = w.join(kind, 100)
+        w.append(3)
+        await w.settle()
+        w.ledger.cache = False
+        read, tries = w.ledger.read, 0
+
+        async def failing(*_: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            raise BookieUnavailable("gone")
+
+        w.ledger.read = failing  # type: ignore[assignment, method-assign]
+        w.subscription.redeliver(a, None)
+        await w.settle()
+        assert tries == 1 and len(w.entries(a)) == 3
+        w.subscription.tick(1.0)
+        await w.settle()
+        assert tries == 2
+        w.ledger.read = read  # type: ignore[method-assign]
+        w.subscription.tick(2.0)
+        await w.settle()
+        assert w.entries(a) == [0, 1, 2] * 2
 
     run(test)
 

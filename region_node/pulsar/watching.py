@@ -1,0 +1,127 @@
+"""Topic lists over frames: GET_TOPICS_OF_NAMESPACE, WATCH_TOPIC_LIST and its updates, WATCH_TOPIC_LIST_CLOSE.
+
+Is: the watchers of one connection. Isn't: the lists (`region_node.topics.listing`).
+Source: docs/protocols/pulsar.md, "Topic lists".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.wire import pulsar_pb2 as pb
+from region_node.topics.listing import topic_pattern, topics_hash
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+WATCHERS_MAX = 1000
+
+
+class TopicWatchers:
+    """Watcher id -> "stop"."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self._connection = connection
+        self._stops: dict[int, Callable[[], None]] = {}
+
+    def open(self, command: pb.CommandWatchTopicList) -> Coroutine[Any, Any, None]:
+        """The watcher is there at once, so that a close right behind it cancels it; what is returned answers the client."""
+        watcher_id, known = command.watcher_id, command.watcher_id in self._stops
+
+        def opening() -> None:
+            """Stops a watcher that does not have its list yet: the list is then dropped."""
+
+        if not known:
+            self._stops[watcher_id] = opening
+        return self._open(command, opening, known)
+
+    async def _open(self, command: pb.CommandWatchTopicList, opening: Callable[[], None], known: bool) -> None:
+        if known:
+            raise NotAllowed(f"watcher {command.watcher_id} is open already")
+        stop: Callable[[], None] | None = None
+        try:
+            stop = await self._list(command, opening)
+        finally:
+            if stop is None and self._stops.get(command.watcher_id) is opening:
+                del self._stops[command.watcher_id]
+
+    async def _list(self, command: pb.CommandWatchTopicList, opening: Callable[[], None]) -> Callable[[], None] | None:
+        connection, watcher_id = self._connection, command.watcher_id
+        if len(self._stops) > WATCHERS_MAX:
+            raise NotAllowed(f"more than {WATCHERS_MAX} topic list watchers on one connection")
+        topics = connection.listener.topics
+        if topics.view.namespace(command.namespace) is None:
+            raise NotFound(f"namespace {command.namespace} does not exist")
+        matches = topic_pattern(command.topics_pattern)
+        names: dict[str, None] = {}
+
+        def changed(came: list[str], gone: list[str]) -> None:
+            came = [name for name in came if matches(name)]
+            gone = [name for name in gone if name in names]
+            if not came and not gone:
+                return
+            names.update(dict.fromkeys(came))
+            for name in gone:
+                del names[name]
+            update = pb.CommandWatchTopicUpdate(watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names))
+            connection.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
+
+        found, stop = await topics.lists.watch(command.namespace, changed)
+        if self._stops.get(watcher_id) is not opening or connection.closed:  # closed meanwhile
+            stop()
+            return None
+        self._stops[watcher_id] = stop
+        names.update(dict.fromkeys(name for name in found if matches(name)))
+        current = topics_hash(names)
+        success = pb.CommandWatchTopicListSuccess(request_id=command.request_id, watcher_id=watcher_id, topics_hash=current)
+        if command.topics_hash != current:
+            success.topic.extend(names)
+        connection.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=success))
+        return stop
+
+    def shut(self, watcher_id: int) -> None:
+        if (stop := self._stops.pop(watcher_id, None)) is not None:
+            stop()
+
+    def close(self) -> None:
+        for watcher_id in list(self._stops):
+            self.shut(watcher_id)
+
+
+def on_watch(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    watch = command.watchTopicList
+    connection.answer(watch.request_id, connection.watchers.open(watch))
+
+
+def on_watch_close(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.watchers.shut(command.watchTopicListClose.watcher_id)
+    connection.send_success(command.watchTopicListClose.request_id)
+
+
+def on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    ask = command.getTopicsOfNamespace
+    connection.answer(ask.request_id, _topics(connection, ask))
+
+
+async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
+    topics = connection.listener.topics
+    names = await topics.topics(command.namespace)
+    if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
+        names = []
+    if command.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+        names += topics.volatile_topics(command.namespace)
+    response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id)
+    if command.topics_pattern:
+        try:
+            matches = topic_pattern(command.topics_pattern)
+            names, response.filtered = [name for name in names if matches(name)], True
+        except NotAllowed:  # the client filters by itself
+            pass
+    response.topics_hash = topics_hash(names)
+    if command.topics_hash and command.topics_hash == response.topics_hash:
+        response.changed = False
+    else:
+        response.topics.extend(names)
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=response))

@@ -1,0 +1,170 @@
+"""Delayed messages: which entries wait for their time, and one wheel of timers for the whole broker.
+
+Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an entry that waits is not
+acknowledged, so that whoever dispatches the subscription next finds it again.
+Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold `DELAYED_MAX` entries at
+most (then they read no further until some are due); one timer of the loop, whatever waits.
+
+Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is bounded too.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Protocol
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.run import Run
+
+SLOT_MS = 100
+MINUTE_MS = 60_000
+DELAYED_MAX = 4_000_000
+_LATEST_MS = 1 << 43
+
+
+class Sleeper(Protocol):
+    def wake(self) -> None: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class DelayWheel:
+    """`held`: entries that wait, of all subscriptions of the broker."""
+
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Timer], clock: Clock) -> None:
+        self._call_later, self._clock = call_later, clock
+        self.held = 0
+        self._slots: dict[int, dict[Sleeper, None]] = {}
+        self._heap: list[int] = []
+        self._timer: Timer | None = None
+        self._timer_slot = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    @property
+    def full(self) -> bool:
+        return self.held >= DELAYED_MAX
+
+    def arm(self, sleeper: Sleeper, at_ms: int) -> None:
+        """`sleeper.wake()` is called once at `at_ms` or up to a slot later."""
+        slot = -(-at_ms // SLOT_MS)
+        if slot not in self._slots:
+            self._slots[slot] = {}
+            heappush(self._heap, slot)
+        self._slots[slot][sleeper] = None
+        if self._timer is None or slot < self._timer_slot:
+            self._start()
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_slot = self._heap[0]
+        self._timer = self._call_later(max(0.001, (self._timer_slot * SLOT_MS - self.now_ms) / 1000), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self.now_ms
+        while self._heap and self._heap[0] * SLOT_MS <= now:
+            for sleeper in self._slots.pop(heappop(self._heap)):
+                sleeper.wake()
+        if self._heap and self._timer is None:
+            self._start()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._slots, self._heap = {}, []
+
+
+class Delayed:
+    """Of one subscription. `count`: entries that wait. `sleeper` is woken when some are due."""
+
+    def __init__(self, wheel: DelayWheel, sleeper: Sleeper) -> None:
+        self.count = 0
+        self._wheel, self._sleeper = wheel, sleeper
+        self._slots: dict[int, array[int]] = {}
+        """Slot -> ledger, entry, slot << 16 | hash, one entry behind another; so are the minutes."""
+        self._near: list[int] = []
+        self._minutes: dict[int, array[int]] = {}
+        self._far: list[int] = []
+
+    def add(self, position: Position, at_ms: int, hashed: int = 0) -> None:
+        """`hashed`: given back with it, 0 to 65535."""
+        self.count += 1
+        self._wheel.held += 1
+        self._put(*position, -(-min(at_ms, _LATEST_MS) // SLOT_MS) << 16 | hashed, self._wheel.now_ms)
+
+    def _put(self, ledger: int, entry: int, slot_and_hash: int, now_ms: int) -> None:
+        slot = slot_and_hash >> 16
+        minute = slot * SLOT_MS // MINUTE_MS
+        if (minute - 1) * MINUTE_MS > now_ms:
+            bucket = self._minutes.get(minute)
+            if bucket is None:
+                bucket = self._minutes[minute] = array("q")
+                heappush(self._far, minute)
+                self._wheel.arm(self._sleeper, (minute - 1) * MINUTE_MS)
+        else:
+            bucket = self._slots.get(slot)
+            if bucket is None:
+                bucket = self._slots[slot] = array("q")
+                heappush(self._near, slot)
+                self._wheel.arm(self._sleeper, slot * SLOT_MS)
+        bucket.extend((ledger, entry, slot_and_hash))
+
+    def due(self, now_ms: int, count_max: int) -> list[tuple[Position, int]]:
+        """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due."""
+        while self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
+            bucket = self._minutes.pop(heappop(self._far))
+            for at in range(0, len(bucket), 3):
+                self._put(bucket[at], bucket[at + 1], bucket[at + 2], now_ms)
+        out: list[tuple[Position, int]] = []
+        while self._near and self._near[0] * SLOT_MS <= now_ms and len(out) < count_max:
+            bucket = self._slots[self._near[0]]
+            some = 3 * (count_max - len(out))
+            taken = bucket[:some]
+            del bucket[:some]
+            if not bucket:
+                del self._slots[heappop(self._near)]
+            out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
+        self.count -= len(out)
+        self._wheel.held -= len(out)
+        return out
+
+    def clear(self) -> None:
+        self._wheel.held -= self.count
+        self.count = 0
+        self._slots, self._near, self._minutes, self._far = {}, [], {}, []
+
+
+_DELIVER_AT = b"\x98\x01"
+"""The tag of `deliver_at_time` in an entry's metadata; where these bytes are found, the metadata is decoded to be sure."""
+_SMALL = 256
+_SIZE = struct.Struct(">I").unpack_from
+
+
+def delayed_entries(run: Run, now_ms: int) -> list[tuple[int, int]]:
+    """(index, due time) of the entries that must wait, in order."""
+    if run.body is not None and run.size_bytes < _SMALL * run.count and _DELIVER_AT not in bytes(run.body):
+        return []
+    out: list[tuple[int, int]] = []
+    for index, part in enumerate(run.parts):
+        at = 10 if part[0] == 14 else 4  # a checksum, or no metadata of 200 MB
+        if _DELIVER_AT in bytes(part[at : at + _SIZE(part, at - 4)[0]]):
+            try:
+                metadata, _ = entry_metadata(part)
+            except CorruptData:
+                continue
+            if metadata.deliver_at_time > now_ms:
+                out.append((index, metadata.deliver_at_time))
+    return out

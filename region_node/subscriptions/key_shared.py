@@ -1,0 +1,241 @@
+"""KeySharedDispatcher: each message goes to the consumer that its key belongs to, and the messages of a key keep their order.
+
+Is: hashes to consumers, what waits for its consumer or for an older message of its key. Isn't: the division of hashes (`keys`).
+Invariants: at most one consumer holds unacknowledged messages of a hash, whoever joins or goes meanwhile; a message goes out only behind
+the older ones of its hash that wait; at most LOOK_AHEAD_MAX entries wait, and then nothing new is read. With `out_of_order` only the last.
+Nothing of an entry is kept while it waits but its position and hash: it is read again, mostly from the cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from heliograph.model.errors import ConsumerBusy, HeliographError
+from heliograph.model.positions import Position
+from heliograph.wire.run import Buffer, Run
+from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES
+from region_node.subscriptions.keys import AutoSplit, Sticky, key_hash, sticky_key
+from region_node.subscriptions.port import CursorPort, LedgerPort, Piece
+from region_node.subscriptions.ready import BoundedReads, ReadyQueue
+from region_node.subscriptions.shared import SharedDispatcher
+
+log = logging.getLogger("region_node.topics")
+
+LOOK_AHEAD_MAX = 20_000
+_KEYS_MAX = 65_536
+
+
+class KeySharedDispatcher(SharedDispatcher):
+    """`sticky`, `out_of_order`: as its first consumer asked; all others must ask for the same."""
+
+    kind = SubscriptionType.KEY_SHARED
+
+    def __init__(
+        self,
+        ledger: LedgerPort,
+        cursor: CursorPort,
+        ready: ReadyQueue,
+        reads: BoundedReads,
+        *,
+        on_end: Callable[[], bool],
+        sticky: bool,
+        out_of_order: bool,
+        wheel: DelayWheel | None = None,
+    ) -> None:
+        super().__init__(ledger, cursor, ready, reads, on_end=on_end, wheel=wheel)
+        self.sticky, self.out_of_order = sticky, out_of_order
+        self.ranges: AutoSplit | Sticky = Sticky() if sticky else AutoSplit()
+        self._hashes: dict[Position, int] = {}
+        """Of what is held or waits."""
+        self._held: dict[int, tuple[Consumer, int]] = {}
+        """Hash -> who holds messages of it, and how many entries; not kept with `out_of_order`."""
+        self._waiting: dict[int, list[Position]] = {}
+        """Hash -> heap of what waits; `_replaying` says which of them still do."""
+        self._at_hand: dict[Position, Run] = {}
+        self._known: dict[bytes, int] = {}
+        self._again = True
+        """Something has changed for what waits: a permit, an acknowledgement, a consumer."""
+
+    def check(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy where it wants another division than the others, ConsumerAssignError where its ranges are taken."""
+        if (consumer.hash_ranges is not None, consumer.out_of_order) != (self.sticky, self.out_of_order):
+            raise ConsumerBusy("the subscription has consumers of another Key_Shared policy")
+        if isinstance(self.ranges, Sticky):
+            self.ranges.check(consumer.hash_ranges or ())
+
+    def add(self, consumer: Consumer) -> None:
+        self.ranges.add(consumer)
+        super().add(consumer)
+        self.wake()
+
+    def remove(self, consumer: Consumer) -> None:
+        self.ranges.remove(consumer)
+        super().remove(consumer)
+
+    def wake(self) -> None:
+        self._again = True
+        super().wake()
+
+    def rewind(self) -> None:
+        super().rewind()
+        self._hashes, self._held, self._waiting, self._at_hand = {}, {}, {}, {}
+
+    def acked(self, consumer: Consumer, positions: list[Position]) -> None:
+        for position in dict.fromkeys(positions):
+            holder = consumer if position in consumer.pending else self._holder(position)
+            if holder is not None:
+                self._release(position)
+            self._hashes.pop(position, None)
+        super().acked(consumer, positions)
+
+    def _put_back(self, position: Position) -> None:
+        self._release(position)
+        self._wait(position, self._hashes[position])
+
+    # -- keys
+
+    def _hash(self, entry: Buffer) -> int:
+        key = sticky_key(entry)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _KEYS_MAX:
+                self._known.clear()
+            found = self._known[key] = key_hash(key)
+        return found
+
+    def _free(self, hashed: int, owner: Consumer) -> bool:
+        """Whether no other consumer still holds messages of that hash."""
+        held = self._held.get(hashed)
+        return held is None or held[0] is owner
+
+    def _release(self, position: Position) -> None:
+        hashed = self._hashes[position]
+        held = self._held.get(hashed)
+        if held is not None:
+            if held[1] > 1:
+                self._held[hashed] = held[0], held[1] - 1
+            else:
+                del self._held[hashed]
+
+    def _wait(self, position: Position, hashed: int) -> None:
+        self._hashes[position] = hashed
+        self._replaying[position] = None
+        heappush(self._waiting.setdefault(hashed, []), position)
+
+    # -- handing out
+
+    def _give_now(self, piece: Piece) -> int:
+        ledger, first, run = piece
+        hashes = [self._hash(part) for part in run.parts]
+        at = 0
+        while at < run.count and not self.blocked and len(self._replaying) < LOOK_AHEAD_MAX:
+            owner = self.ranges.owner(hashes[at])
+            if owner is None or not self._room(owner) or not self._next_of_its_hash(hashes[at], owner):
+                if not any(self._room(c) for c in self.consumers):
+                    break
+                self._wait((ledger, first + at), hashes[at])
+                at += 1
+                continue
+            stop, left = at, owner.permits
+            while stop < run.count and left > 0 and self.ranges.owner(hashes[stop]) is owner and self._next_of_its_hash(hashes[stop], owner):
+                left -= 1 if run.counts is None else run.counts[stop]
+                stop += 1
+            self._hand_to(owner, ledger, first + at, run.cut(at, stop), hashes[at:stop])
+            at = stop
+        return at
+
+    def _next_of_its_hash(self, hashed: int, owner: Consumer) -> bool:
+        return self.out_of_order or (hashed not in self._waiting and self._free(hashed, owner))
+
+    def drop_rest(self) -> int:
+        self._hashes, self._waiting = {}, {}
+        return super().drop_rest()
+
+    def _hand_to(self, owner: Consumer, ledger: int, first: int, run: Run, hashes: list[int]) -> None:
+        if self.volatile:
+            self._hand(owner, ledger, first, run)
+            return
+        for index, hashed in enumerate(hashes):
+            self._hashes[ledger, first + index] = hashed
+            if not self.out_of_order:
+                held = self._held.get(hashed)
+                self._held[hashed] = owner, 1 if held is None else held[1] + 1
+        self._hand(owner, ledger, first, run)
+
+    # -- what waits
+
+    def _room_for_due(self) -> int:
+        return LOOK_AHEAD_MAX
+
+    def _now_due(self, position: Position, hashed: int) -> None:
+        self._again = True
+        self._wait(position, hashed)
+
+    def _before_new(self) -> bool:
+        self._take_due()
+        if self._again and self._replaying:
+            self._again = False
+            self._give_waiting()
+        return len(self._replaying) >= LOOK_AHEAD_MAX or self._limit() <= 0
+
+    def _give_waiting(self) -> None:
+        missing: Position | None = None
+        for hashed in list(self._waiting):
+            if self.blocked:
+                break
+            owner = self.ranges.owner(hashed)
+            if owner is None or not self._room(owner) or not (self.out_of_order or self._free(hashed, owner)):
+                continue
+            heap = self._waiting[hashed]
+            while heap and self._room(owner):
+                position = heap[0]
+                if position in self._replaying and not self.cursor.is_acked(position):
+                    run = self._find(position)
+                    if run is None:
+                        missing = position if missing is None else min(missing, position)
+                        break
+                    self._hand_to(owner, *position, run, [hashed])
+                elif position in self._replaying:
+                    self._hashes.pop(position, None)
+                self._replaying.pop(position, None)
+                self._at_hand.pop(position, None)
+                heappop(heap)
+            if not heap:
+                del self._waiting[hashed]
+        if missing is not None and not self._reading:
+            self._reading = True
+            generation, start = self._generation, missing
+            self._reads.start(lambda: self._read_waiting(generation, start))
+
+    def _find(self, position: Position) -> Run | None:
+        """The entry, where it is at hand or cached."""
+        found = self._at_hand.get(position)
+        if found is None:
+            cached = self.ledger.cached(position, 1, TURN_BYTES)
+            found = cached[0][2].cut(0, 1) if cached and cached[0][:2] == position else None
+        return found
+
+    async def _read_waiting(self, generation: int, start: Position) -> None:
+        try:
+            pieces = await self.ledger.read(start, READ_ENTRIES, TURN_BYTES)
+            if generation == self._generation:
+                self._at_hand = {
+                    (ledger, first + i): run.cut(i, i + 1)
+                    for ledger, first, run in pieces
+                    for i in range(run.count)
+                    if (ledger, first + i) in self._replaying
+                }
+                if start in self._replaying and start not in self._at_hand:  # trimmed meanwhile
+                    del self._replaying[start]
+                    self._hashes.pop(start, None)
+        except HeliographError as error:
+            self.stalled = True
+            log.warning("dispatch.read_failed", extra={"position": start, "error": str(error)})
+        finally:
+            self._reading = False
+        if not self.stalled:
+            self.wake()

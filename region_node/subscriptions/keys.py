@@ -1,0 +1,148 @@
+"""Sticky keys: which consumer of a Key_Shared subscription a message belongs to. Cores.
+
+Is: the hash of an entry's key, and the two ways to divide the hashes among consumers. Isn't: permits, order, or dispatch.
+Invariants: while there is a consumer, `AutoSplit` gives each hash to exactly one; ranges of `Sticky` never overlap.
+Source: docs/protocols/pulsar.md, "Key_Shared"; the hash is Murmur3 (32 bits, seed 0, sign bit cleared) modulo 65536.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+from heliograph.model.errors import ConsumerAssignError, CorruptData
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.run import Buffer
+from region_node.subscriptions.consumer import Consumer
+
+HASHES = 65536
+_MASK = 0xFFFFFFFF
+
+
+def murmur3_32(data: bytes) -> int:
+    """MurmurHash3 x86 of 32 bits, seed 0."""
+    value, whole = 0, len(data) & ~3
+    for at in range(0, whole, 4):
+        value ^= _mix(int.from_bytes(data[at : at + 4], "little"))
+        value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK
+    if whole < len(data):
+        value ^= _mix(int.from_bytes(data[whole:], "little"))
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
+    return value ^ value >> 16
+
+
+def _mix(word: int) -> int:
+    word = word * 0xCC9E2D51 & _MASK
+    return (word << 15 & _MASK | word >> 17) * 0x1B873593 & _MASK
+
+
+def key_hash(key: bytes) -> int:
+    """0 to 65535."""
+    return (murmur3_32(key) & 0x7FFFFFFF) % HASHES
+
+
+def sticky_key(entry: Buffer) -> bytes:
+    """The ordering key, else the partition key, else what no other entry has. An entry that cannot be read has the empty key."""
+    try:
+        metadata, _ = entry_metadata(entry)
+    except CorruptData:
+        return b""
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        if metadata.partition_key_b64_encoded:
+            try:
+                return base64.b64decode(metadata.partition_key)
+            except (binascii.Error, ValueError):
+                return metadata.partition_key.encode()
+        return metadata.partition_key.encode()
+    return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+class HashRanges(Protocol):
+    """How the hashes are divided."""
+
+    def add(self, consumer: Consumer) -> None: ...
+
+    def remove(self, consumer: Consumer) -> None: ...
+
+    def owner(self, key_hash: int) -> Consumer | None: ...
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        """Its hashes, as (first, last)."""
+        ...
+
+
+class AutoSplit:
+    """Who joins gets the lower half of the widest range; who goes leaves its range to the neighbour above, or below where there is none."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self._owners: list[Consumer] = []
+
+    def add(self, consumer: Consumer) -> None:
+        if not self._ends:
+            self._ends, self._owners = [HASHES - 1], [consumer]
+            return
+        widths = [end - (self._ends[i - 1] if i else -1) for i, end in enumerate(self._ends)]
+        at = max(range(len(widths)), key=lambda i: (widths[i], -i))
+        self._ends.insert(at, self._ends[at] - (widths[at] + 1) // 2)
+        self._owners.insert(at, consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer not in self._owners:
+            return
+        at = self._owners.index(consumer)
+        del self._owners[at]
+        del self._ends[at]
+        if self._ends:
+            self._ends[-1] = HASHES - 1
+
+    def owner(self, key_hash: int) -> Consumer | None:
+        return self._owners[bisect_left(self._ends, key_hash)] if self._ends else None
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        return [((self._ends[i - 1] + 1 if i else 0), end) for i, end in enumerate(self._ends) if self._owners[i] is consumer]
+
+
+class Sticky:
+    """Each consumer says itself which ranges are its own (`Consumer.hash_ranges`); hashes of nobody wait."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._taken: list[tuple[int, int, Consumer]] = []
+
+    def check(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Raises ConsumerAssignError where `ranges` are empty, out of bounds, or overlap each other or another consumer's."""
+        if not ranges:
+            raise ConsumerAssignError("a sticky Key_Shared consumer must name its hash ranges")
+        known = [(first, last) for first, last, _ in self._taken]
+        for first, last in ranges:
+            if not 0 <= first <= last < HASHES:
+                raise ConsumerAssignError(f"hash range [{first}, {last}] is not within [0, {HASHES - 1}]")
+            for low, high in known:
+                if first <= high and low <= last:
+                    raise ConsumerAssignError(f"hash range [{first}, {last}] overlaps [{low}, {high}]")
+            known.append((first, last))
+
+    def add(self, consumer: Consumer) -> None:
+        ranges = consumer.hash_ranges or ()
+        self.check(ranges)
+        self._taken = sorted([*self._taken, *((first, last, consumer) for first, last in ranges)], key=lambda t: t[0])
+        self._starts = [first for first, _, _ in self._taken]
+
+    def remove(self, consumer: Consumer) -> None:
+        self._taken = [taken for taken in self._taken if taken[2] is not consumer]
+        self._starts = [first for first, _, _ in self._taken]
+
+    def owner(self, key_hash: int) -> Consumer | None:
+        at = bisect_right(self._starts, key_hash) - 1
+        return self._taken[at][2] if at >= 0 and key_hash <= self._taken[at][1] else None
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        return [(first, last) for first, last, owner in self._taken if owner is consumer]

@@ -1,0 +1,147 @@
+"""Lists of topics that are watched: which names of a namespace match a pattern, and what comes and goes.
+
+Is: one watch of the metadata a namespace, whoever asks; patterns; the hash of a list. Isn't: frames.
+Invariants: a watcher gets its list first, then each name that came or went since, each once; changes of one loop turn come together.
+A pattern cannot keep the broker busy: it is short, and what backtracks badly is refused (the client then polls and matches by itself).
+Source: docs/protocols/pulsar.md, "Topic lists".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from re import _constants as ops  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+import crc32c
+
+from heliograph.model.errors import NotAllowed
+from heliograph.model.names import TopicName
+from heliograph.raft.store import MetadataStore
+from local_meta import keys
+
+PATTERN_CHARS_MAX = 50
+_REPEATS_MAX = 2
+_PLAIN = (ops.LITERAL, ops.NOT_LITERAL, ops.ANY, ops.IN, ops.AT, ops.CATEGORY)
+
+OnChange = Callable[[list[str], list[str]], None]
+"""(new names, names that are gone)."""
+
+
+def topics_hash(names: Iterable[str]) -> str:
+    """CRC-32C over the sorted names, joined by commas; hex digits of the little-endian bytes."""
+    checksum: int = crc32c.crc32c(",".join(sorted(names)).encode())
+    return checksum.to_bytes(4, "little").hex()
+
+
+def topic_pattern(text: str) -> Callable[[str], bool]:
+    """Whether a topic's full name matches, its domain and its partition left away, as Pulsar does it. Raises NotAllowed."""
+    if len(text) > PATTERN_CHARS_MAX:
+        raise NotAllowed(f"a topics pattern has at most {PATTERN_CHARS_MAX} characters here, not {len(text)}")
+    bare = text.partition("://")[2] or text
+    try:
+        if _repeats(parser.parse(bare)) > _REPEATS_MAX:
+            raise NotAllowed(f"topics pattern {text!r} has more than {_REPEATS_MAX} open repetitions")
+        matcher = re.compile(bare)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise NotAllowed(f"topics pattern {text!r} is no regular expression: {error}") from error
+    return lambda name: matcher.fullmatch(str(TopicName.parse(name).partitioned).partition("://")[2]) is not None
+
+
+def _repeats(parsed: Any) -> int:
+    """How many `*`, `+`, `{n,m}` it has; none may stand within another, or hold an alternative."""
+    count = 0
+    for op, argument in parsed:
+        if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
+            inner = argument[2]
+            if argument[1] > 1 and any(kind not in _PLAIN for kind, _ in inner):
+                raise NotAllowed("a repetition in a topics pattern may hold single characters only")
+            count += (argument[1] > 1) + _repeats(inner)
+        elif op is ops.SUBPATTERN:
+            count += _repeats(argument[3])
+        elif op is ops.BRANCH:
+            count += max(_repeats(branch) for branch in argument[1])
+        elif op not in _PLAIN:
+            raise NotAllowed("a topics pattern may not look around or back")
+    return count
+
+
+class _Namespace:
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.watchers: dict[int, OnChange] = {}
+        self.came: dict[str, None] = {}
+        self.gone: dict[str, None] = {}
+        self.scheduled = False
+        self.stop: Callable[[], None] = lambda: None
+
+
+class TopicLists:
+    """All lists of one broker that are watched."""
+
+    def __init__(self, meta: MetadataStore, call_soon: Callable[..., object]) -> None:
+        self._meta, self._call_soon = meta, call_soon
+        self._namespaces: dict[str, _Namespace] = {}
+        self._ids = 0
+
+    async def watch(self, namespace: str, on_change: OnChange) -> tuple[list[str], Callable[[], None]]:
+        """(all names of the namespace now, "stop"). Changes after that go to `on_change`."""
+        found = self._namespaces.get(namespace)
+        prefix = keys.managed_ledgers(namespace)
+        if found is None:
+            found = self._namespaces[namespace] = _Namespace()
+            watched = found
+            found.stop = self._meta.watch(prefix, lambda key, value, _: self._changed(watched, key, value))
+        self._ids += 1
+        mine = self._ids
+        found.watchers[mine] = _nothing
+
+        def stop() -> None:
+            found.watchers.pop(mine, None)
+            if not found.watchers and self._namespaces.get(namespace) is found:
+                del self._namespaces[namespace]
+                found.stop()
+
+        try:
+            await self._meta.synced(prefix)
+        except BaseException:
+            stop()
+            raise
+        self._tell(found)
+        if mine in found.watchers:
+            found.watchers[mine] = on_change
+        return sorted(found.names), stop
+
+    def _changed(self, namespace: _Namespace, key: str, value: bytes | None) -> None:
+        name = keys.topic_of(key)
+        if (value is not None) == (name in namespace.names):
+            return
+        if value is not None:
+            namespace.names[name] = None
+            if namespace.gone.pop(name, self) is self:
+                namespace.came[name] = None
+        else:
+            del namespace.names[name]
+            if namespace.came.pop(name, self) is self:
+                namespace.gone[name] = None
+        if not namespace.scheduled:
+            namespace.scheduled = True
+            self._call_soon(self._tell, namespace)
+
+    def _tell(self, namespace: _Namespace) -> None:
+        namespace.scheduled = False
+        came, gone = sorted(namespace.came), sorted(namespace.gone)
+        namespace.came, namespace.gone = {}, {}
+        if came or gone:
+            for on_change in list(namespace.watchers.values()):
+                on_change(came, gone)
+
+    def close(self) -> None:
+        for namespace in self._namespaces.values():
+            namespace.stop()
+        self._namespaces = {}
+
+
+def _nothing(came: list[str], gone: list[str]) -> None:
+    """Of a watcher that does not have its list yet."""

@@ -1,0 +1,126 @@
+"""MemoryLog: a topic without storage. Non-persistent topics have one in place of a replicated log.
+
+Is: the run that is published just now, handed to whoever has room for it in this very turn. Isn't: kept, acknowledged, or replicated:
+what nobody takes is dropped, and counted by its subscription.
+Invariants: entry ids only grow while the topic is loaded; nothing of a run is held once `publish` has returned. Receipts say (0, 0), as Pulsar's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from region_node.subscriptions.port import Piece
+from region_node.topics.port import Segments
+
+
+class MemoryCursor:
+    """Everything that was published counts as acknowledged."""
+
+    def __init__(self, ledger: MemoryLedger, name: str, properties: dict[str, str]) -> None:
+        self._ledger, self.name, self.properties = ledger, name, properties
+        self.partly_acked: dict[Position, int] = {}
+        self.backlog_entries = 0
+
+    @property
+    def mark_delete(self) -> Position:
+        return self._ledger.last_confirmed
+
+    def ack(self, positions: Sequence[Position]) -> None: ...
+
+    def ack_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None: ...
+
+    def ack_cumulative(self, position: Position) -> None: ...
+
+    def ack_batch(self, position: Position, given: int) -> int:
+        return given
+
+    def is_acked(self, position: Position) -> bool:
+        return True
+
+    def unacked_runs(self, runs: list[Piece]) -> list[Piece]:
+        return runs
+
+    def reset(self, mark_delete: Position) -> None: ...
+
+    async def flushed(self) -> None: ...
+
+
+class MemoryLedger:
+    """`last_confirmed`: (0, entries published - 1)."""
+
+    def __init__(self) -> None:
+        self.cursors: dict[str, MemoryCursor] = {}
+        self.last_confirmed: Position = (0, -1)
+        self.size_bytes = 0
+        self._now: Piece | None = None
+        self._wakers: list[Callable[[], None]] = []
+
+    def offer(self, run: Run) -> None:
+        """To all who listen; when this returns, the run is gone."""
+        first = self.last_confirmed[1] + 1
+        self.last_confirmed = (0, first + run.count - 1)
+        self._now = (0, first, run)
+        for waker in list(self._wakers):
+            waker()
+        self._now = None
+
+    def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        if self._now is None or max_entries < 1:
+            return []
+        _, first, run = self._now
+        start = max(position[1], first) - first
+        stop = min(run.count, start + max_entries)
+        return [(0, first + start, run.cut(start, stop))] if start < stop else []
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        return []
+
+    def ledgers(self) -> list[LedgerInfo]:
+        return []
+
+    def first_position(self) -> Position:
+        return 0, self.last_confirmed[1] + 1
+
+    def bytes_between(self, after: Position, upto: Position) -> int:
+        return 0
+
+    def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._wakers.append(callback)
+        return lambda: self._wakers.remove(callback)
+
+    async def open_cursor(
+        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> MemoryCursor:
+        return self.cursors.setdefault(name, MemoryCursor(self, name, properties or {}))
+
+    async def delete_cursor(self, name: str) -> None:
+        self.cursors.pop(name, None)
+
+    def set_retention(self, minutes: int, mb: int) -> None: ...
+
+    async def terminate(self) -> Position:
+        return self.last_confirmed
+
+
+class MemoryLog:
+    def __init__(self) -> None:
+        self.ledger = MemoryLedger()
+        self.deduplication = False
+        self._closed = False
+
+    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None:
+        if self._closed:
+            failed(TopicClosed("the topic is being unloaded"))
+            return
+        self.ledger.offer(run)
+        done([(1, 0, 0)] * run.count)
+
+    def last_sequence(self, producer: str) -> int:
+        return -1
+
+    async def close(self) -> None:
+        self._closed = True

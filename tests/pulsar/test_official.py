@@ -1,0 +1,224 @@
+"""The official client against a real region: what it can reach of subscriptions, acknowledgements, producers, and watchers."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pulsar
+import pytest
+
+from region_node.subscriptions.keys import key_hash
+from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+
+pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(120)]
+
+SHARED, KEYED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with Region(tmp_path_factory.mktemp("official")) as region:
+        region.start(bookies=2, brokers=1)
+        rest = Rest(region.admin_url())
+        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
+        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})[0] == 204
+        yield region
+
+
+@pytest.fixture(scope="module")
+def client(region: Region) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
+    yield made
+    made.close()
+
+
+def drain(consumer: Any, *, until: int = 1 << 30, quiet_ms: int = 700) -> list[Any]:
+    """What comes until nothing more does, or `until` messages are there; acknowledges nothing."""
+    out: list[Any] = []
+    while len(out) < until:
+        try:
+            out.append(consumer.receive(timeout_millis=quiet_ms if until == 1 << 30 else 10_000))
+        except pulsar.Timeout:
+            break
+    return out
+
+
+# -- Key_Shared
+
+
+def test_key_shared_keeps_each_key_at_one_consumer_and_in_order(client: pulsar.Client) -> None:
+    topic = "keys"
+    first = client.subscribe(topic, "s", KEYED, initial_position=EARLIEST)
+    producer = client.create_producer(topic, batching_enabled=True, batching_type=pulsar.BatchingType.KeyBased, batching_max_publish_delay_ms=5)
+    for n in range(100):
+        producer.send_async(str(n).encode(), None, partition_key=f"k{n % 20}")
+    producer.flush()
+    got = drain(first, until=100)
+    second = client.subscribe(topic, "s", KEYED)
+    for n in range(100, 200):
+        producer.send_async(str(n).encode(), None, partition_key=f"k{n % 20}")
+    producer.flush()
+    assert drain(second) == []
+    for message in got:
+        first.acknowledge(message)
+    late = drain(second)
+    kept = drain(first)
+    assert len(late) + len(kept) == 100 and {m.partition_key() for m in late}.isdisjoint(m.partition_key() for m in kept)
+    for messages in (got, late, kept):
+        for key in {m.partition_key() for m in messages}:
+            mine = [int(m.data()) for m in messages if m.partition_key() == key]
+            assert mine == sorted(mine)
+    second.close()
+    again = sorted(int(m.data()) for m in drain(first, until=len(late)))
+    assert again == sorted(int(m.data()) for m in late)
+    first.close()
+
+
+def test_sticky_ranges(client: pulsar.Client) -> None:
+    def policy(*ranges: tuple[int, int]) -> Any:
+        return pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, list(ranges))
+
+    low = client.subscribe("sticky", "s", KEYED, key_shared_policy=policy((0, 29_999)))
+    with pytest.raises(pulsar.ConsumerAssignError):
+        client.subscribe("sticky", "s", KEYED, key_shared_policy=policy((20_000, 40_000)))
+    high = client.subscribe("sticky", "s", KEYED, key_shared_policy=policy((30_000, 65_535)))
+    producer = client.create_producer("sticky", batching_enabled=False)
+    for n in range(60):
+        producer.send(b"x", ordering_key=f"o{n}", partition_key="same")
+    got = {m.ordering_key() for m in drain(low)}, {m.ordering_key() for m in drain(high)}
+    want = {f"o{n}" for n in range(60) if key_hash(f"o{n}".encode()) < 30_000}
+    assert got[0] == want and len(got[0]) + len(got[1]) == 60
+    low.close()
+    high.close()
+
+
+# -- acknowledgements of parts of batches
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover], ids=lambda k: str(k).split(".")[-1])
+def test_what_was_acknowledged_of_a_batch_does_not_come_again(client: pulsar.Client, kind: Any) -> None:
+    topic = f"parts-{kind}".replace(".", "-")
+    consumer = client.subscribe(topic, "s", kind, batch_index_ack_enabled=True)
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    for n in range(10):
+        producer.send_async(str(n).encode(), None)
+    producer.flush()
+    got = drain(consumer, until=10)
+    for message in got[::2]:
+        consumer.acknowledge(message)
+    consumer.close()
+    consumer = client.subscribe(topic, "s", kind, batch_index_ack_enabled=True)
+    again = drain(consumer)
+    assert [int(m.data()) for m in again] == [1, 3, 5, 7, 9]
+    for message in again[:2]:
+        consumer.acknowledge(message)
+    time.sleep(0.3)  # the client gathers acknowledgements, redelivery it asks for at once
+    consumer.redeliver_unacknowledged_messages()
+    assert [int(m.data()) for m in drain(consumer)] == [5, 7, 9]
+    consumer.close()
+
+
+# -- delayed delivery
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEYED], ids=lambda k: str(k).split(".")[-1])
+def test_delayed_messages(client: pulsar.Client, kind: Any) -> None:
+    topic = f"delayed-{kind}".replace(".", "-")
+    consumer = client.subscribe(topic, "s", kind)
+    plain = client.subscribe(topic, "plain")
+    producer = client.create_producer(topic)
+    begun = time.time()
+    producer.send(b"late", deliver_after=timedelta(seconds=1.5))
+    producer.send(b"now")
+    producer.send(b"at", deliver_at=int(begun * 1000) + 800)
+    assert [m.data() for m in drain(plain, until=3)] == [b"late", b"now", b"at"] and time.time() - begun < 0.7
+    came = [(consumer.receive(timeout_millis=10_000).data(), time.time() - begun) for _ in range(3)]
+    assert [data for data, _ in came] == [b"now", b"at", b"late"]
+    assert came[0][1] < 0.7 and 0.8 <= came[1][1] < 1.4 and 1.5 <= came[2][1] < 2.5
+    for each in (consumer, plain):
+        each.close()
+
+
+# -- topic lists
+
+
+def test_a_pattern_finds_its_topics(client: pulsar.Client) -> None:
+    for name in ("list-a", "list-b", "other"):
+        client.create_producer(name).send(name.encode())
+    consumer = client.subscribe(re.compile("public/default/list-.*"), "s", initial_position=EARLIEST)
+    assert sorted(m.data() for m in drain(consumer, until=2)) == [b"list-a", b"list-b"] and drain(consumer) == []
+    consumer.close()
+
+
+# -- exclusive producers
+
+
+def test_access_modes(client: pulsar.Client) -> None:
+    modes = pulsar.ProducerAccessMode
+    first = client.create_producer("modes", access_mode=modes.Exclusive)
+    for mode, error in ((modes.Exclusive, pulsar.ProducerFenced), (modes.Shared, pulsar.ProducerBusy)):
+        with pytest.raises(error):
+            client.create_producer("modes", access_mode=mode)
+    second = client.create_producer("modes", access_mode=modes.ExclusiveWithFencing)
+    second.send(b"mine")
+    with pytest.raises(pulsar.PulsarException):
+        first.send(b"no more")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.create_producer, "modes", access_mode=modes.WaitForExclusive)
+        time.sleep(0.3)
+        assert not waiting.done()
+        second.close()
+        third = waiting.result(10)
+    third.send(b"mine now")
+    third.close()
+
+
+# -- non-persistent topics
+
+
+@pytest.mark.parametrize("kind", [SHARED, KEYED, pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover], ids=lambda k: str(k).split(".")[-1])
+def test_non_persistent_topics(client: pulsar.Client, kind: Any) -> None:
+    topic = f"non-persistent://public/default/np-{kind}".replace("ConsumerType.", "")
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"nobody is there")
+    consumer = client.subscribe(topic, "s", kind, initial_position=EARLIEST)
+    for n in range(300):
+        producer.send(str(n).encode())
+        if n % 100 == 99:
+            got = drain(consumer, until=100)
+            assert sorted(int(m.data()) for m in got) == list(range(n - 99, n + 1))
+            for message in got:
+                consumer.acknowledge(message)
+    consumer.close()
+    producer.close()
+
+
+# -- what outlives a topic that moves
+
+
+def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Region, client: pulsar.Client) -> None:
+    rest, topic = Rest(region.admin_url()), "unloaded"
+    consumer = client.subscribe(topic, "s", SHARED, batch_index_ack_enabled=True)
+    batched = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
+    begun = time.time()
+    batched.send_async(b"late", None, deliver_at=int(begun * 1000) + 2500)
+    for n in range(6):
+        batched.send_async(str(n).encode(), None)
+    batched.flush()
+    got = drain(consumer, until=6)
+    for message in got[:4]:
+        consumer.acknowledge(message)
+    time.sleep(0.5)
+    assert rest("PUT", f"/admin/v2/persistent/public/default/{topic}/unload")[0] == 204
+    assert [m.data() for m in drain(consumer, until=3)] == [b"4", b"5", b"late"] and time.time() - begun >= 2.5
+    batched.send(b"goes on")
+    assert drain(consumer, until=1)[0].data() == b"goes on"
+    consumer.close()
