@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def rest(method: str, url: str, body: Any = None) -> Any:
     return json.loads(text) if text else None
 
 
-class Server:
+class Server(ABC):
     """One running system. `regions`: name -> (service port, admin port)."""
 
     kind = ""
@@ -61,11 +62,11 @@ class Server:
     def port(self) -> int:
         return next(iter(self.regions.values()))[0]
 
-    def pids(self) -> list[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def pids(self) -> list[int]: ...
 
-    def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop(self) -> None: ...
 
     def cpu_s(self) -> float:
         """User and system seconds of all server processes so far."""

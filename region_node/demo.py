@@ -111,7 +111,7 @@ class Traffic:
                 message = consumer.receive(timeout_millis=200)
             except self._pulsar.Timeout:
                 continue
-            except Exception:
+            except self._pulsar.PulsarException:
                 if self._stop.is_set():
                     return
                 continue

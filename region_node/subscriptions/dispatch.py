@@ -8,6 +8,7 @@ must not see is acknowledged here when it is passed.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from heliograph.model.errors import HeliographError
@@ -24,7 +25,7 @@ TURN_BYTES = 1 << 20
 READ_ENTRIES = 512
 
 
-class Dispatcher:
+class Dispatcher(ABC):
     """One for the time that a subscription has consumers of one type. `position`: the first entry not handed out yet."""
 
     kind: SubscriptionType
@@ -47,29 +48,29 @@ class Dispatcher:
 
     # -- what types decide
 
-    def add(self, consumer: Consumer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def add(self, consumer: Consumer) -> None: ...
 
-    def remove(self, consumer: Consumer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def remove(self, consumer: Consumer) -> None: ...
 
+    @abstractmethod
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         """positions None: all that the consumer holds."""
-        raise NotImplementedError
 
-    def acked(self, consumer: Consumer, positions: list[Position]) -> None:
+    def acked(self, consumer: Consumer, positions: list[Position]) -> None:  # noqa: B027 - most types need not know
         """Forgets what is acknowledged."""
 
-    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:
+    def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:  # noqa: B027 - most types need not know
         """`left` messages of that batch are not acknowledged yet."""
 
+    @abstractmethod
     def _limit(self) -> int:
         """Messages that may go out now; 0: nothing moves before a permit or an acknowledgement comes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _give(self, piece: Piece) -> int:
         """Hands out entries from the start of `piece`, all visible and unacknowledged; returns how many."""
-        raise NotImplementedError
 
     def _before_new(self) -> bool:
         """Work that goes ahead of new entries. True: it is stuck (permits, a read), and new entries must wait."""
