@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--no-link", action="store_true", help="without the two-cluster cases")
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised ratio is missed")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then too
     console = Console(width=140)
 
     def chosen(cases: tuple[Case, ...]) -> tuple[Case, ...]:

@@ -1,4 +1,4 @@
-"""Runs the suite in two steps: what is only computation, on both cores; then what has real processes, one after another.
+"""Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly wait, two files at a time.
 
 `--system` runs what needs a real peer or a long build instead; anything else is handed to pytest.
 """
@@ -25,7 +25,7 @@ def main() -> int:
         arguments.remove("--system")
         return pytest("with a real peer", "-m", "system", "--durations=5", *arguments)
     first = pytest("units and simulations", "-n", "2", "-m", "not wan and not system", "--durations=10", *arguments)
-    second = pytest("real processes", "-m", "wan and not system", "--durations=10", *arguments)
+    second = pytest("real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments)
     return first or second
 
 
