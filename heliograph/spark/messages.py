@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import CorruptData
@@ -33,7 +34,7 @@ def _body(entry: memoryview) -> tuple[Any, memoryview]:
     metadata = pb.MessageMetadata()
     try:
         metadata.ParseFromString(bytes(entry[at + 4 : at + 4 + size]))
-    except Exception as error:
+    except DecodeError as error:
         raise CorruptData(f"an entry's metadata cannot be read: {error}") from error
     return metadata, entry[at + 4 + size :]
 
