@@ -75,6 +75,7 @@ class Machine:
         if path not in self._platters:
             platter = self._platters[path] = Platter(self.loop, self.sim.rng(f"{self.host}:{path}"))
             platter.on_power_cut = self.power_cut
+            platter.fast = self.sim.rng(f"{self.host}:{path}:fast").random() < 0.5
         return self._platters[path]
 
     def platters(self) -> dict[str, Platter]:

@@ -73,6 +73,13 @@ class Disk(Protocol):
         """
         ...
 
+    def sync_at_once(self, file: File, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Writes `buffers` at `offset` and syncs them before it returns, on the calling thread, where that is known to take next to no time.
+
+        False: nothing was done, `submit_sync` is to do it. Raises OSError, which is final for the file. Only the event loop calls this.
+        """
+        ...
+
     def close(self) -> None:
         """Waits for what was submitted, then ends the thread."""
         ...

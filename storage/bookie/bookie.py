@@ -47,6 +47,10 @@ class Peer(Protocol):
         """Coalesced by the connection until the sync batch is done."""
         ...
 
+    def flush(self) -> None:
+        """Nothing else is on its way to the journal: what was coalesced need not wait for more."""
+        ...
+
     def lost(self, ledger: int, code: Code, text: str) -> None: ...
 
     def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
@@ -400,6 +404,9 @@ class Bookie:
         if error is None:
             for (peer, ledger), through in acks.items():
                 peer.acked(ledger, through)
+            if self._journal is not None and not self._journal.pending_bytes:
+                for peer in dict.fromkeys(peer for peer, _ in acks):
+                    peer.flush()
         else:
             self._on_journal_error(error)
             code, text = self._refusal() or (Code.READ_ONLY, f"bookie {self.bookie_id} is read-only: {self.read_only}")

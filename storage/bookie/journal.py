@@ -122,13 +122,17 @@ class Journal:
         return len(self._used) + len(self._free) + (self._current is not None)
 
     def append(self, frames: Sequence[Buffer], size_bytes: int, done: Done) -> None:
-        """Writes one record; `done` is called in order. A full disk refuses it (OSError ENOSPC) without harm; other failures are final."""
+        """Writes one record; `done` is called in order, from within this call where the record came alone and its disk is fast.
+
+        A full disk refuses it (OSError ENOSPC) without harm; other failures are final.
+        """
         assert 0 < size_bytes <= self.record_bytes_max
         if self.failure is not None:
             done(self.failure)
             return
+        alone = not self.pending_bytes
         self.pending_bytes += size_bytes
-        if self._waiting or not self._write(frames, size_bytes, done):
+        if self._waiting or not self._write(frames, size_bytes, done, alone=alone):
             self._waiting.append((frames, size_bytes, done))
             self._want_segment()
 
@@ -157,7 +161,8 @@ class Journal:
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _write(self, frames: Sequence[Buffer], size_bytes: int, done: Done) -> bool:
+    def _write(self, frames: Sequence[Buffer], size_bytes: int, done: Done, *, alone: bool = False) -> bool:
+        """False where there is no segment for it. alone: nothing else is on its way; then `done` may be called from within."""
         segment = self._current
         size = _HEAD.size + size_bytes
         padded = -(-size // _ALIGN) * _ALIGN
@@ -185,6 +190,15 @@ class Journal:
             done(self.failure)
             self._recycle()
 
+        if alone:
+            try:
+                at_once = self._disk.sync_at_once(segment.file, offset, buffers)
+            except OSError as error:
+                synced(error)
+                return True
+            if at_once:
+                synced(None)
+                return True
         self._disk.submit_sync(segment.file, offset, buffers, synced)
         return True
 

@@ -164,18 +164,25 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self._server.call_soon(self._flush)
+            self._server.call_soon(self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._flushing = False
+        self.flush()
 
     def _put_acks(self) -> None:
         if self._acks:
             acks, self._acks = self._acks, {}
             self._out.append(encode_acks(acks.items()))
 
-    def _flush(self) -> None:
-        self._flushing = False
+    def flush(self) -> None:
         self._put_acks()
         out, self._out = self._out, []
-        if not self._gone and out:
+        if not out or self._gone:
+            return
+        if len(out) == 1:
+            self.transport.write(out[0])
+        else:
             self.transport.writelines(out)
 
 

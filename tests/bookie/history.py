@@ -64,6 +64,8 @@ class NotingPeer:
         self.acks[ledger] = through
         self.on_acked(ledger, through)
 
+    def flush(self) -> None: ...
+
     def lost(self, ledger: int, code: Code, text: str) -> None:
         self.losses[ledger] = code
 

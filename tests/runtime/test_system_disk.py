@@ -151,3 +151,56 @@ def test_directory_operations(tmp_path: Path) -> None:
     disk.remove("b")
     assert disk.names() == []
     assert disk.free_bytes() > 0
+
+
+def _trusting(disk: SystemDisk, file: SystemFile, times: int) -> None:
+    """As after so many fast syncs."""
+    for _ in range(times):
+        disk.note_sync(0.0001)
+    assert file.failure is None
+
+
+def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        file = disk.open("a", create=True)
+        assert isinstance(file, SystemFile)
+        assert not disk.sync_at_once(file, 0, [b"x"]) and file.size_bytes() == 0, "a disk that nobody knows"
+        _trusting(disk, file, 63)
+        assert not disk.sync_at_once(file, 0, [b"x"])
+        _trusting(disk, file, 1)
+        assert disk.sync_at_once(file, 0, [b"abc"]) and len(synced) == 1 and file.pread(9, 0) == b"abc"
+        assert not disk.sync_at_once(file, 0, [bytes(20_000)]), "a large one"
+        passed = asyncio.get_running_loop().create_future()
+        disk.submit(lambda: None, lambda _result, _error: passed.set_result(None))
+        assert not disk.sync_at_once(file, 3, [b"d"]), "never ahead of what was submitted before"
+        await passed
+        assert disk.sync_at_once(file, 3, [b"d"])
+        disk.note_sync(0.5)
+        assert not disk.sync_at_once(file, 4, [b"e"]), "one stall, and the thread does it again"
+        disk.close()
+
+    asyncio.run(run())
+
+
+def test_a_failure_at_once_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    async def run() -> None:
+        disk = SystemDisk(tmp_path)
+        file = disk.open("a", create=True)
+        assert isinstance(file, SystemFile)
+        _trusting(disk, file, 64)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            with pytest.raises(OSError, match="broken"):
+                disk.sync_at_once(file, 0, [b"x"])
+        with pytest.raises(OSError, match="failed before"):
+            disk.sync_at_once(file, 0, [b"x"])
+        disk.close()
+
+    asyncio.run(run())
