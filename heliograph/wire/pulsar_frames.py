@@ -44,6 +44,7 @@ _HEADS = [_SEND_START + bytes((max(0, size - 4), 8)) for size in range(16)]
 """Command size -> the first five bytes of a SEND of that size."""
 _REPLICATED_FROM = 5 << 3 | 2
 """The tag of `replicated_from` in an entry's metadata; where this byte is found, the metadata is decoded to be sure."""
+_ONE_MESSAGE = b"\x18\x01"
 _FLOW_START = b"\x08\x0b\x5a"
 _SEND_AHEAD = frozenset((BaseCommand.ACK, BaseCommand.FLOW, BaseCommand.PING, BaseCommand.PONG))
 _FIELDS: dict[int, Any] = {field.number: field.name for field in BaseCommand.DESCRIPTOR.fields}
@@ -110,6 +111,32 @@ class FrameCutter:
     def waiting_bytes(self) -> int:
         """Bytes of a frame that is not whole yet."""
         return self._have
+
+    def lone(self, data: bytes) -> SendRun | None:
+        """The run that `feed` would make of a read that is one whole SEND of one message in its usual shape; None: `feed` is to take it."""
+        size = len(data)
+        if self._parts or not 20 <= size <= self.bytes_max + 4:
+            return None
+        total, command_size = _U32_U32(data)
+        entry = 8 + command_size
+        if total + 4 != size or not 8 <= command_size <= 15 or size - entry < 10 or data[8:13] != _HEADS[command_size]:
+            return None
+        producer_id, known = data[13], self.producers.get(data[13])
+        if producer_id >= 128 or known is None or data[14] != 16 or data[entry] != 14 or data[entry + 1] != 1:
+            return None
+        sequence, at = data[15], 16
+        if sequence >= 128:
+            if data[entry - 1] >= 128:
+                return None
+            sequence, at = read_varint(data, 15)
+        checksum, metadata_size = _U32_U32(data, entry + 2)
+        view = memoryview(data)
+        if (at != entry and data[at:entry] != _ONE_MESSAGE) or metadata_size > size - entry - 10 or _crc(view[entry + 6 :]) != checksum:
+            return None
+        if data.find(_REPLICATED_FROM, entry + 10, entry + 10 + metadata_size) >= 0:
+            return None
+        run = Run([view[entry:]], [size - entry], producers=((known[1], 1, sequence, None),))
+        return SendRun(known[0], run, [(producer_id, [sequence], None)])
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events of one read. The owner handles each before it takes the next (a PRODUCER command changes `producers`).

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import crc32c
@@ -51,7 +52,12 @@ _HEAD = struct.Struct(">BBHIIIQQQQ")
 _PRE_CRC = struct.Struct(">BBHII")
 _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
+_U32 = struct.Struct(">I")
+_CONSECUTIVE = struct.Struct(">HBq")
+_PAIRS = struct.Struct(">HB")
 _JOIN_BELOW = 8192
+_WHOLE_BELOW = 4096
+"""A smaller block is one buffer: each buffer of a gathered write costs more than copying so little."""
 
 
 class Run:
@@ -268,11 +274,17 @@ def _merge_producers(producers: Iterable[ProducerSegment]) -> tuple[ProducerSegm
 # -- blocks -----------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(4096)
+def _encode_name(name: str) -> bytes:
+    encoded = name.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
 def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     """The block of `run` at (ledger, first): header, then the entries' bytes, ready for one gathered write."""
     count = run.count
     columns = 0
-    tail = [struct.pack(f">{count}I", *run.lengths)]
+    tail = [_U32.pack(run.lengths[0]) if count == 1 else struct.pack(f">{count}I", *run.lengths)]
     if run.counts is not None:
         columns |= _COUNTS
         tail.append(struct.pack(f">{count}I", *run.counts))
@@ -290,17 +302,20 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
         columns |= _PRODUCERS
         tail.append(struct.pack(">H", len(run.producers)))
         for name, size, sequence, pairs in run.producers:
-            encoded = name.encode()
-            tail.append(struct.pack(f">H{len(encoded)}sHB", len(encoded), encoded, size, pairs is None))
+            tail.append(_encode_name(name))
             if pairs is None:
-                tail.append(struct.pack(">q", sequence))
+                tail.append(_CONSECUTIVE.pack(size, 1, sequence))
             else:
+                tail.append(_PAIRS.pack(size, 0))
                 tail.append(struct.pack(f">{2 * size}q", *(n for pair in pairs for n in pair)))
     rest = b"".join(tail)
     header_bytes = _HEAD.size + len(rest)
     block_bytes = header_bytes + run.size_bytes
     body = run.buffers()
     fixed = _HEAD.pack(VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index)
+    if block_bytes < _WHOLE_BELOW:
+        checked = b"".join([fixed[16:], rest, *body])
+        return [b"".join([fixed[:12], _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(fixed[:12]))), checked])]
     crc = crc32c.crc32c(rest, crc32c.crc32c(fixed[16:], crc32c.crc32c(fixed[:12])))
     for part in body:
         crc = crc32c.crc32c(part, crc)

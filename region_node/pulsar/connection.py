@@ -90,6 +90,10 @@ class PulsarConnection(asyncio.Protocol):
         self._heard = True
         if self.closed:
             return
+        lone = self.cutter.lone(data)
+        if lone is not None:
+            self.producing.take(lone)
+            return
         try:
             for event in self.cutter.feed(data):
                 self._take(event)

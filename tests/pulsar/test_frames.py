@@ -230,3 +230,33 @@ def test_damaged_streams_raise_nothing_else(seed: int) -> None:
             cut(cutter(private=rng.random() < 0.5), bytes(data[: rng.randrange(len(data) + 1)]))
         except PeerError:
             pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lone_send_is_what_feed_makes_of_it(seed: int) -> None:
+    rng = random.Random(seed)
+    taken = 0
+    for _ in range(200):
+        stored = entry(b"x" * rng.randrange(60), **({"replicated_from": "eu"} if rng.random() < 0.1 else {}))
+        fields = rng.choice([{}, {}, {}, {"num_messages": 1}, {"num_messages": 2}, {"highest_sequence_id": 9}])
+        data = bytearray(send(rng.choice([1, 2, 9, 200, 300, 2120]), rng.choice([0, 5, 200, 20_000, 1 << 30, 1 << 40]), stored, **fields))
+        if rng.random() < 0.4:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        data = data[: rng.randrange(len(data) + 1)] if rng.random() < 0.1 else data
+        made, reference = cutter(), cutter()
+        for other in (made, reference):
+            other.producers.update({200: (object(), "e")})
+        lone = made.lone(bytes(data))
+        if lone is not None:
+            taken += 1
+            (whole,) = cut(reference, bytes(data))
+            assert plain([lone]) == plain([whole])
+            assert (lone.run.producers, lone.run.counts, lone.run.flags) == (whole.run.producers, whole.run.counts, whole.run.flags)
+    assert taken > 5
+
+
+def test_a_lone_send_behind_half_a_frame_is_left_to_feed() -> None:
+    made, whole = cutter(), send(1, 1, entry(b"x" * 50))
+    assert made.lone(whole) is not None
+    assert cut(made, whole[:10]) == []
+    assert made.lone(whole[10:]) is None and made.lone(whole) is None
