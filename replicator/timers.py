@@ -30,6 +30,7 @@ class Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._handle: asyncio.TimerHandle | None = None
+        self._handle_due = 0.0  # kept here: uvloop's handle of what is due at once does not tell
         self._closed = False
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
@@ -55,10 +56,10 @@ class Timers:
             return
         when = self._heap[0][0]
         if self._handle is not None:
-            if self._handle.when() <= when:
+            if self._handle_due <= when:
                 return
             self._handle.cancel()
-        self._handle = self._loop.call_at(when, self._run)
+        self._handle, self._handle_due = self._loop.call_at(when, self._run), when
 
     def _run(self) -> None:
         self._handle = None

@@ -49,6 +49,7 @@ class MetadataFlusher:
         self._loop = asyncio.get_running_loop()
         self._due: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0  # kept here: uvloop's handle of what is due at once does not tell
         self._running = False
         self._failures = 0
 
@@ -70,10 +71,10 @@ class MetadataFlusher:
 
     def _arm(self, due: float) -> None:
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_due <= due:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._start)
+        self._timer, self._timer_due = self._loop.call_at(due, self._start), due
 
     def _start(self) -> None:
         self._timer = None
