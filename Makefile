@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system lint bench bench-peers soak lock proto wheels clean
+.PHONY: help setup demo test test-system lint bench bench-peers bench-spread bench-takeover soak lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -33,6 +33,12 @@ bench: setup        ## the publish path against the fdatasync floor
 
 bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, interleaved in one run
 	@$(BIN)/python -m benchmarks.peers
+
+bench-spread: setup ## the same bytes over one topic and over a thousand, here and on a real Apache Pulsar
+	@$(BIN)/python -m benchmarks.spread
+
+bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
+	@$(BIN)/python -m benchmarks.takeover
 
 soak: setup         ## thousands of simulated worlds; SEEDS=5000
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),5000)

@@ -147,8 +147,8 @@ def link(port: int, topic: str, size: int, count: int, there: int, batches: int)
 
 def main() -> None:
     case, port, topic, *rest = sys.argv[1:]
-    run = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link}[case]
-    print(json.dumps(run(int(port), topic, *(int(a) for a in rest))))
+    cases: dict[str, Any] = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link}
+    print(json.dumps(cases[case](int(port), topic, *(int(a) for a in rest))))
 
 
 if __name__ == "__main__":

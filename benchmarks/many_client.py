@@ -120,8 +120,8 @@ class ManyProducers(asyncio.Protocol):
         elif command.type == kinds.PING:
             self.transport.write(simple(pb.BaseCommand(type=kinds.PONG, pong=pb.CommandPong())))
         else:
+            self.connection_lost(ConnectionError(f"unexpected answer: {command}"))
             self.transport.abort()
-            raise SystemExit(f"unexpected answer: {command}")
 
     def _look(self) -> None:
         lookup = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)

@@ -91,9 +91,9 @@ class Heliograph(Server):
 
     kind = "heliograph"
 
-    def __init__(self, data: Path, regions: tuple[str, ...] = ()) -> None:
+    def __init__(self, data: Path, regions: tuple[str, ...] = (), *, brokers: int = 1) -> None:
         super().__init__()
-        self._data = data
+        self.data = data
         data.parent.mkdir(parents=True, exist_ok=True)
         program = [str(Path(sys.executable).with_name("heliograph"))]
         begun = time.perf_counter()
@@ -104,17 +104,26 @@ class Heliograph(Server):
         else:
             service, admin = free_port(), free_port()
             command = [*program, "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin), "--bookies", "2"]
+            command += ["--brokers", str(brokers)]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert self._process.stdout is not None
             while b"is ready" not in (line := self._process.stdout.readline()):
                 if not line:
                     raise SystemExit("heliograph standalone did not start")
         self.start_s = time.perf_counter() - begun
-        status = json.loads(subprocess.run([*program, "status", "--data", str(data), "--json"], check=True, capture_output=True).stdout)
+        self._program = program
+        status = self.status()
         self._pids = [row["pid"] for region in status["regions"].values() for row in region["processes"]]
         for name, region in status["regions"].items():
             self.regions[name] = (int(region["service_url"].rpartition(":")[2]), int(region["admin_url"].rpartition(":")[2]))
-        self._program = program
+
+    def status(self) -> Any:
+        done = subprocess.run([*self._program, "status", "--data", str(self.data), "--json"], check=True, capture_output=True)
+        return json.loads(done.stdout)
+
+    def process(self, action: str, name: str) -> None:
+        """`heliograph process kill|start NAME`."""
+        subprocess.run([*self._program, "process", action, name, "--data", str(self.data)], check=True, stdout=subprocess.DEVNULL)
 
     def pids(self) -> list[int]:
         return self._pids
@@ -124,8 +133,8 @@ class Heliograph(Server):
             self._process.send_signal(signal.SIGINT)
             self._process.wait(60)
         else:
-            subprocess.run([*self._program, "down", "--data", str(self._data)], check=True, stdout=subprocess.DEVNULL)
-        shutil.rmtree(self._data, ignore_errors=True)
+            subprocess.run([*self._program, "down", "--data", str(self.data)], check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(self.data, ignore_errors=True)
 
 
 def pulsar_jars() -> Path:

@@ -1,0 +1,191 @@
+"""Very many topics in one region: made in bulk, listed, looked up, loaded; what they cost; how long the metadata takes to come back.
+
+Is: `python -m benchmarks.topics --topics 100000`: real processes (one metadata node, two bookies, one broker) on this machine.
+Isn't: a benchmark of messages. Each number stands beside its target; the exit code is 1 where one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.servers import Heliograph
+from heliograph.model.policies import RegionInfo
+from heliograph.raft.client import ClientSettings, MetaClient
+from heliograph.raft.store import prefix_end
+from heliograph.runtime.clock import SystemClock
+from local_meta import keys
+from region_node.topics.bulk import create_topics
+
+NAMESPACE = "public/default"
+PAGE = 1000
+
+
+def name_of(number: int) -> str:
+    return f"persistent://{NAMESPACE}/orders-of-customer-{number:07d}"
+
+
+class Report:
+    """Lines as they come; remembers what missed its target."""
+
+    def __init__(self) -> None:
+        self.missed: list[str] = []
+        self.numbers: dict[str, float] = {}
+
+    def say(self, what: str, value: float, unit: str, *, most: float | None = None, least: float | None = None) -> None:
+        self.numbers[what] = value
+        target = f"(target ≤ {most:g})" if most is not None else f"(target ≥ {least:g})" if least is not None else ""
+        missed = (most is not None and value > most) or (least is not None and value < least)
+        if missed:
+            self.missed.append(what)
+        print(f"{what:52} {value:12.2f} {unit:8} {target}{'  MISSED' if missed else ''}", flush=True)
+
+
+class Pulse:
+    """Asks the metadata for a key again and again, and knows the longest answer."""
+
+    def __init__(self, client: MetaClient) -> None:
+        self._client, self.longest_ms = client, 0.0
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            await self._client.get(keys.INSTANCE)
+            self.longest_ms = max(self.longest_ms, 1000 * (time.perf_counter() - began))
+            await asyncio.sleep(0.005)
+
+    def stop(self) -> float:
+        self._task.cancel()
+        return self.longest_ms
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def pss_mb(pid: int) -> float:
+    return float(psutil.Process(pid).memory_full_info().pss) / 1e6
+
+
+def pids(server: Heliograph) -> dict[str, int]:
+    return {row["name"]: row["pid"] for region in server.status()["regions"].values() for row in region["processes"]}
+
+
+def names(count: int) -> Iterator[str]:
+    return (name_of(number) for number in range(count))
+
+
+async def metadata(address: str, count: int, report: Report) -> None:
+    rng, clock = random.Random(1), SystemClock()
+    client = MetaClient([address], clock=clock, rng=rng, settings=ClientSettings(timeout_s=60))
+    watcher = MetaClient([address], clock=clock, rng=rng, settings=ClientSettings(timeout_s=60))
+    await client.get(keys.INSTANCE)
+    pulse, began = Pulse(watcher), time.perf_counter()
+    made = await create_topics(client, names(count), RegionInfo(name="standalone", number=1), rng)
+    assert made == count
+    report.say("topics made in bulk", count / (time.perf_counter() - began), "1/s")
+    report.say("longest read of a key meanwhile", pulse.stop(), "ms", most=100)
+    prefix, pages, seen = keys.managed_ledgers(NAMESPACE), list[float](), 0
+    start = prefix
+    while True:
+        began = time.perf_counter()
+        page = await client.range(start, prefix_end(prefix), limit=PAGE)
+        pages.append(1000 * (time.perf_counter() - began))
+        seen += len(page)
+        if len(page) < PAGE:
+            break
+        start = page[-1][0] + "\0"
+    assert seen == count
+    report.say(f"page of {PAGE} topics, median", statistics.median(pages), "ms")
+    client.close()
+    watcher.close()
+
+
+def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb: float, admin: str) -> None:
+    broker = pids(server)["standalone-broker-0"]
+    report.say("broker memory of an unloaded topic", 1e6 * (pss_mb(broker) - before_mb) / count, "bytes", most=20)
+    rng = random.Random(2)
+    chosen = [name_of(rng.randrange(count)) for _ in range(loads)]
+    chosen = list(dict.fromkeys(chosen))
+    looked: list[float] = []
+    for name in chosen[:500]:
+        began = time.perf_counter()
+        get(f"{admin}/lookup/v2/topic/{name.replace('://', '/')}")
+        looked.append(1000 * (time.perf_counter() - began))
+    report.say("lookup over HTTP, median", statistics.median(looked), "ms")
+    empty_mb, took, again = pss_mb(broker), list[float](), list[float]()
+    for name in chosen:
+        began = time.perf_counter()
+        get(f"{admin}/admin/v2/{name.replace('://', '/')}/stats")
+        took.append(1000 * (time.perf_counter() - began))
+    for name in chosen[:500]:
+        began = time.perf_counter()
+        get(f"{admin}/admin/v2/{name.replace('://', '/')}/stats")
+        again.append(1000 * (time.perf_counter() - began))
+    report.say("a topic loads in, median, without the HTTP around it", statistics.median(took) - statistics.median(again), "ms", most=5)
+    report.say("broker memory of a loaded idle topic", 1e6 * (pss_mb(broker) - empty_mb) / len(chosen), "bytes", most=4096)
+    times = psutil.Process(broker).cpu_times()
+    time.sleep(5)
+    after = psutil.Process(broker).cpu_times()
+    report.say(f"broker CPU with {len(chosen)} idle topics loaded", 100 * (after.user + after.system - times.user - times.system) / 5, "% core")
+
+
+def restart(server: Heliograph, address: str, count: int, report: Report) -> None:
+    report.say("metadata memory", pss_mb(pids(server)["standalone-meta-0"]), "MB")
+    for how in ("after a kill",):
+        server.process("kill", "standalone-meta-0")
+        began = time.perf_counter()
+        server.process("start", "standalone-meta-0")
+        asyncio.run(first_answer(address))
+        report.say(f"metadata answers again, {how}", time.perf_counter() - began, "s", most=30)
+    report.say("metadata memory after the restart", pss_mb(pids(server)["standalone-meta-0"]), "MB")
+    report.say("metadata memory of a topic", 1e6 * pss_mb(pids(server)["standalone-meta-0"]) / count, "bytes")
+
+
+async def first_answer(address: str) -> None:
+    client = MetaClient([address], clock=SystemClock(), rng=random.Random(3), settings=ClientSettings(timeout_s=120))
+    await client.get(keys.INSTANCE)
+    client.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.topics", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--loads", type=int, default=3000, help="how many of them are loaded")
+    chosen = parser.parse_args()
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="heliograph-topics-") as folder:
+        server = Heliograph(Path(folder) / "data")
+        try:
+            plan = json.loads((server.data / "instance.json").read_text())
+            address = f"127.0.0.1:{plan['regions'][0]['metadata']['ports']['meta']}"
+            admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
+            get(f"{admin}/admin/v2/namespaces/public")
+            before_mb = pss_mb(pids(server)["standalone-broker-0"])
+            asyncio.run(metadata(address, chosen.topics, report))
+            serve(server, chosen.topics, chosen.loads, report, before_mb, admin)
+            restart(server, address, chosen.topics, report)
+        finally:
+            server.stop()
+    print(f"memory of this program: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+    print("missed: " + ", ".join(report.missed) if report.missed else "every target was met")
+    sys.exit(1 if report.missed else 0)
+
+
+if __name__ == "__main__":
+    main()
