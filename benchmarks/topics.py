@@ -12,6 +12,7 @@ import json
 import random
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.servers import Heliograph
+from benchmarks.servers import Heliograph, rest
 from heliograph.model.policies import RegionInfo
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.store import prefix_end
@@ -55,22 +56,35 @@ class Report:
 
 
 class Pulse:
-    """Asks the metadata for a key again and again, and knows the longest answer."""
+    """A process of its own that asks the metadata for a key again and again, and tells the longest answers when it is stopped."""
 
-    def __init__(self, client: MetaClient) -> None:
-        self._client, self.longest_ms = client, 0.0
-        self._task = asyncio.get_running_loop().create_task(self._run())
+    def __init__(self, address: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.topics", "--pulse", address]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
 
-    async def _run(self) -> None:
-        while True:
-            began = time.perf_counter()
-            await self._client.get(keys.INSTANCE)
-            self.longest_ms = max(self.longest_ms, 1000 * (time.perf_counter() - began))
-            await asyncio.sleep(0.005)
+    def stop(self) -> list[float]:
+        """Every answer's ms, sorted."""
+        out, _ = self._process.communicate("")
+        return sorted(json.loads(out))
 
-    def stop(self) -> float:
-        self._task.cancel()
-        return self.longest_ms
+
+async def pulse(address: str) -> None:
+    """Until stdin ends."""
+    client = MetaClient([address], clock=SystemClock(), rng=random.Random(4), settings=ClientSettings(timeout_s=60))
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    await client.get(keys.INSTANCE)
+    print(flush=True)
+    took: list[float] = []
+    while not ended.is_set():
+        began = time.perf_counter()
+        await client.get(keys.INSTANCE)
+        took.append(1000 * (time.perf_counter() - began))
+        await asyncio.sleep(0.005)
+    client.close()
+    print(json.dumps(took), flush=True)
 
 
 def get(url: str) -> Any:
@@ -93,13 +107,14 @@ def names(count: int) -> Iterator[str]:
 async def metadata(address: str, count: int, report: Report) -> None:
     rng, clock = random.Random(1), SystemClock()
     client = MetaClient([address], clock=clock, rng=rng, settings=ClientSettings(timeout_s=60))
-    watcher = MetaClient([address], clock=clock, rng=rng, settings=ClientSettings(timeout_s=60))
     await client.get(keys.INSTANCE)
-    pulse, began = Pulse(watcher), time.perf_counter()
+    beat, began = Pulse(address), time.perf_counter()
     made = await create_topics(client, names(count), RegionInfo(name="standalone", number=1), rng)
     assert made == count
     report.say("topics made in bulk", count / (time.perf_counter() - began), "1/s")
-    report.say("longest read of a key meanwhile", pulse.stop(), "ms", most=100)
+    answers = beat.stop()
+    report.say("read of a key meanwhile, p99", answers[99 * len(answers) // 100], "ms", most=50)
+    report.say("read of a key meanwhile, longest", answers[-1], "ms", most=100)
     prefix, pages, seen = keys.managed_ledgers(NAMESPACE), list[float](), 0
     start = prefix
     while True:
@@ -112,8 +127,18 @@ async def metadata(address: str, count: int, report: Report) -> None:
         start = page[-1][0] + "\0"
     assert seen == count
     report.say(f"page of {PAGE} topics, median", statistics.median(pages), "ms")
+    beat, began, told = Pulse(address), time.perf_counter(), 0
+
+    def count_it(key: str, value: bytes | None, version: int) -> None:
+        nonlocal told
+        told += 1
+
+    client.watch(prefix, count_it)
+    await client.synced(prefix)
+    assert told == count
+    report.say("a watch knows all topics after", time.perf_counter() - began, "s")
+    report.say("read of a key during that listing, longest", beat.stop()[-1], "ms", most=100)
     client.close()
-    watcher.close()
 
 
 def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb: float, admin: str) -> None:
@@ -143,6 +168,9 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
     time.sleep(5)
     after = psutil.Process(broker).cpu_times()
     report.say(f"broker CPU with {len(chosen)} idle topics loaded", 100 * (after.user + after.system - times.user - times.system) / 5, "% core")
+    began = time.perf_counter()
+    rest("PUT", f"{admin}/admin/v2/persistent/{NAMESPACE}/parted/partitions", 4096)
+    report.say("a topic of 4,096 partitions made over REST", 1000 * (time.perf_counter() - began), "ms")
 
 
 def restart(server: Heliograph, address: str, count: int, report: Report) -> None:
@@ -167,7 +195,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.topics", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--loads", type=int, default=3000, help="how many of them are loaded")
+    parser.add_argument("--pulse", default="", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.pulse:
+        asyncio.run(pulse(chosen.pulse))
+        return
     report = Report()
     with tempfile.TemporaryDirectory(prefix="heliograph-topics-") as folder:
         server = Heliograph(Path(folder) / "data")

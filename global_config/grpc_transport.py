@@ -7,6 +7,7 @@ name, and a peer that is reached (maybe through a proxy) must be the one that wa
 Methods, raw bytes, no generated code:
 
     /heliograph.config.v1.Config/Raft      stream of: u8 version (1) · u8 size of the sender's name · name · message     -> one empty answer
+                                           version 2, of nodes that joined later: … name · u16 size of its address · address · message
     /heliograph.config.v1.Config/Forward   u8 version (1) · request  ->  u8 version (1) · answer
 
 This module imports grpc; import it where it is needed, not before.
@@ -24,9 +25,12 @@ import grpc.aio
 
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.raft.membership import Addresses
+from heliograph.raft.messages import Config
 from heliograph.runtime.clock import Rng
 
 VERSION = 1
+WITH_ADDRESS = 2
 SERVICE = "heliograph.config.v1.Config"
 MESSAGE_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 16 << 20
@@ -74,11 +78,14 @@ class GrpcTransport:
         if tls is None and host not in ("127.0.0.1", "localhost", "::1"):
             raise ConfigError(f"the configuration's Raft port binds {host} without certificates: give tls.config_cert, or bind 127.0.0.1")
         self.node_id, self.host, self.port, self._tls, self._rng = node_id, host, port, tls, rng
-        self._addresses = {peer: address for peer, address in sorted(peers.items()) if peer != node_id}
+        self.addresses = Addresses(node_id, peers)
         self._peers: dict[str, _Peer] = {}
         self._server: Any = None
         self._callback: Callable[[str, bytes], None] = lambda sender, message: None
         self._handler: ForwardHandler | None = None
+        self._running = False
+        self._members: tuple[str, ...] = ()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
         self._server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
@@ -102,26 +109,47 @@ class GrpcTransport:
             raise ConfigError(f"the configuration's Raft port {address} cannot be bound: is it taken?")
         self.port = port
         await self._server.start()
-        self._peers = {peer: _Peer(self, peer, address) for peer, address in self._addresses.items()}
+        self._running = True
         return self.port
 
     async def stop(self) -> None:
+        self._running = False
         for peer in self._peers.values():
             await peer.stop()
         self._peers = {}
+        await asyncio.gather(*self._leaving)
         if self._server is not None:
             await self._server.stop(grace=None)
 
     def send(self, to: str, message: bytes) -> None:
-        peer = self._peers.get(to)
+        peer = self._peer(to)
         if peer is not None:
             peer.send(message)
+
+    def on_config(self, config: Config) -> None:
+        self.addresses.learn(config)
+        self._members = config.members
+        for member in config.members:
+            self._peer(member)  # so that a connection is there before a request needs it
+
+    def _peer(self, to: str) -> _Peer | None:
+        address, peer = self.addresses.of(to), self._peers.get(to)
+        if peer is not None and peer.address == address:
+            return peer
+        if peer is not None:  # it has moved
+            leaving = asyncio.get_running_loop().create_task(self._peers.pop(to).stop())
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        if address and to != self.node_id and self._running:
+            peer = self._peers[to] = _Peer(self, to, address)
+            return peer
+        return None
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         self._callback = callback
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
-        peer = self._peers.get(to)
+        peer = self._peer(to)
         if peer is None:
             raise MetadataUnavailable(f"the configuration node {to!r} is not known here")
         return await peer.forward(request, timeout_s)
@@ -144,8 +172,8 @@ class GrpcTransport:
     async def _on_raft(self, messages: AsyncIterator[bytes], context: Any) -> bytes:
         try:
             async for blob in messages:
-                sender, message = open_message(blob)
-                if sender not in self._addresses or not self._proves(context, sender):
+                sender, message, address = open_message(blob)
+                if not self._proves(context, sender) or not self.addresses.hear(sender, address):
                     await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{sender!r} is no configuration node, or its certificate is another's")
                 self._callback(sender, message)
         except PeerError as error:
@@ -155,8 +183,8 @@ class GrpcTransport:
         return b""
 
     async def _on_forward(self, blob: bytes, context: Any) -> bytes:
-        if not any(self._proves(context, peer) for peer in self._addresses):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is no configuration node's")
+        if not any(self._proves(context, peer) for peer in self._members or self.addresses.known()):
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is none of a member of the configuration")
         if not blob or blob[0] != VERSION or self._handler is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a request of another version")
         assert self._handler is not None
@@ -173,24 +201,33 @@ class GrpcTransport:
         return identity(node).encode() in names
 
 
-def make_message(sender: str, message: bytes) -> bytes:
-    name = sender.encode()
-    return bytes([VERSION, len(name)]) + name + message
+def make_message(sender: str, message: bytes, address: str = "") -> bytes:
+    name, where = sender.encode(), address.encode()
+    if not where:
+        return bytes([VERSION, len(name)]) + name + message
+    return bytes([WITH_ADDRESS, len(name)]) + name + len(where).to_bytes(2, "big") + where + message
 
 
-def open_message(blob: bytes) -> tuple[str, bytes]:
-    """(sender, message). Raises PeerError."""
-    if len(blob) < 2 or blob[0] != VERSION or len(blob) < 2 + blob[1]:
+def open_message(blob: bytes) -> tuple[str, bytes, str]:
+    """(sender, message, address or empty). Raises PeerError."""
+    if len(blob) < 2 or blob[0] not in (VERSION, WITH_ADDRESS) or len(blob) < 2 + blob[1]:
         raise PeerError("configuration: a Raft message of another version, or cut short")
     end = 2 + blob[1]
-    return blob[2:end].decode("utf-8", "replace"), blob[end:]
+    name, address = blob[2:end].decode("utf-8", "replace"), b""
+    if blob[0] == WITH_ADDRESS:
+        size = int.from_bytes(blob[end : end + 2], "big")
+        address = blob[end + 2 : end + 2 + size]
+        end += 2 + size
+        if len(address) != size or len(blob) < end:
+            raise PeerError("configuration: the address in a Raft message is cut short")
+    return name, blob[end:], address.decode("utf-8", "replace")
 
 
 class _Peer:
     """The way to one other node: a channel, one stream of Raft messages, forwarded calls."""
 
     def __init__(self, owner: GrpcTransport, peer: str, address: str) -> None:
-        self._owner, self._peer = owner, peer
+        self._owner, self._peer, self.address = owner, peer, address
         self._channel = owner.channel(peer, address)
         self._raft = self._channel.stream_unary(f"/{SERVICE}/Raft")
         self._forward = self._channel.unary_unary(f"/{SERVICE}/Forward")
@@ -200,7 +237,7 @@ class _Peer:
         self._task = asyncio.get_running_loop().create_task(self._stream())
 
     def send(self, message: bytes) -> None:
-        if self._queue_bytes + len(message) <= QUEUE_BYTES_MAX and len(message) < MESSAGE_BYTES_MAX - 512:
+        if self._queue_bytes + len(message) <= QUEUE_BYTES_MAX and len(message) < MESSAGE_BYTES_MAX - 4096:
             self._queue.append(message)
             self._queue_bytes += len(message)
             self._filled.set()
@@ -236,7 +273,7 @@ class _Peer:
                     self._filled.clear()
                     queue, self._queue, self._queue_bytes = self._queue, [], 0
                     for message in queue:
-                        await call.write(make_message(self._owner.node_id, message))
+                        await call.write(make_message(self._owner.node_id, message, self._owner.addresses.own))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
                 pass
             finally:

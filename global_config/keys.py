@@ -5,6 +5,8 @@
     /tenants/{tenant}                     TenantInfo
     /namespaces/{tenant}/{namespace}      NamespacePolicies
     /partitioned/{topic's full name}      PartitionedTopic
+    /topic-policies/{topic's full name}   TopicPolicies that hold in every region
+    /resource-groups/{name}               ResourceGroup
     /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
     counter, apart from keys: region-numbers
 """
@@ -16,6 +18,8 @@ REGION_NUMBERS = "/region-numbers/"
 TENANTS = "/tenants/"
 NAMESPACES = "/namespaces/"
 PARTITIONED = "/partitioned/"
+TOPIC_POLICIES = "/topic-policies/"
+RESOURCE_GROUPS = "/resource-groups/"
 GUARD = "/guard"
 NUMBERS = "region-numbers"
 
@@ -40,3 +44,12 @@ def namespace(name: str) -> str:
 def partitioned(topic: str) -> str:
     """topic: its full name."""
     return PARTITIONED + topic
+
+
+def topic_policies(topic: str) -> str:
+    """topic: its full name, without a partition."""
+    return TOPIC_POLICIES + topic
+
+
+def resource_group(name: str) -> str:
+    return RESOURCE_GROUPS + name

@@ -8,17 +8,17 @@ copies in brokers, go on meanwhile, and say how stale they are.
 
 from __future__ import annotations
 
-import asyncio
+import ssl as tls
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from global_config.transport import AloneTransport, ConfigTransport
-from heliograph.model.errors import DiskFailed
 from heliograph.raft.core import CoreSettings
-from heliograph.raft.machine import KvMachine
-from heliograph.raft.node import RaftNode, RaftSettings
-from heliograph.raft.server import MetaServer, ServerSettings
-from heliograph.raft.service import MetaService, ServiceSettings
+from heliograph.raft.group_node import GroupNode
+from heliograph.raft.messages import Config
+from heliograph.raft.node import RaftSettings
+from heliograph.raft.server import ServerSettings
+from heliograph.raft.service import ServiceSettings
 from heliograph.raft.store import TXN_BYTES_MAX
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -42,8 +42,11 @@ class ConfigNodeSettings:
     request_timeout_s: float = 5.0
 
 
-class ConfigNode:
-    """node_id: the region's name. peers: all voters, with or without this one. transport: None for a group of one."""
+class ConfigNode(GroupNode):
+    """node_id: the region's name. peers: the first voters, with or without this one; joining: this region was none of them, and waits until it is added.
+
+    transport: None for a group that is one and stays one.
+    """
 
     def __init__(
         self,
@@ -56,65 +59,53 @@ class ConfigNode:
         rng: Rng,
         host: str = "127.0.0.1",
         port: int = 0,
+        joining: bool = False,
+        ssl: tls.SSLContext | None = None,
         settings: ConfigNodeSettings | None = None,
     ) -> None:
+        """ssl: of the listener for the region's processes; the transport has its own."""
         settings = settings or ConfigNodeSettings()
-        self.node_id = node_id
         self.peers = sorted({node_id, *peers})
-        self.machine = KvMachine()
         self.transport: ConfigTransport = transport or AloneTransport()
-        self.raft = RaftNode(
+        super().__init__(
+            group="config",
             node_id=node_id,
             peers=self.peers,
-            machine=self.machine,
+            joining=joining,
             disk=disk,
             transport=self.transport,
-            settings=settings.raft,
             clock=clock,
             rng=rng,
+            host=host,
+            port=port,
+            ssl=ssl,
+            raft=settings.raft,
+            service=ServiceSettings(request_timeout_s=settings.request_timeout_s, unavailable_text=_unavailable_text(node_id)),
+            server=settings.server,
+            forwarder=None if transport is None else transport,
         )
-        needed = len(self.peers) // 2 + 1
-        text = (
-            f"the global configuration cannot be reached: {needed} of its {len(self.peers)} regions must run and reach each other, and {node_id!r} hears no "
-            "leader; configuration writes wait until they are connected again, messages and reads of the copy here go on"
-        )
-        self.service = MetaService(
-            self.raft,
-            self.machine,
-            clock=clock,
-            settings=ServiceSettings(request_timeout_s=settings.request_timeout_s, unavailable_text=text),
-            forwarder=self.transport if len(self.peers) > 1 else None,
-        )
-        self.raft.on_role_change = self.service.on_role_change
         self.transport.on_forward(self.service.handle_forwarded)
-        self.server = MetaServer(self.service, host, port, node=node_id, settings=settings.server)
+        self.raft.on_config = self._on_config
         self.raft_port = 0
 
-    @property
-    def port(self) -> int:
-        return self.server.port
+    def _on_config(self, config: Config) -> None:
+        self.transport.on_config(config)
+        outside = bool(config.voters) and self.node_id not in config.members
+        self.service.unavailable_text = _outside_text(self.node_id) if outside else _unavailable_text(self.node_id, len(config.voters))
 
     async def start(self) -> int:
         """Binds both listeners and replays the log; returns the port for the region's processes. Raises ConfigError, CorruptData, OSError."""
         self.raft_port = await self.transport.start()
-        await self.raft.start()
-        return await self.server.start()
+        return await super().start()
 
-    async def failed(self) -> None:
-        """Returns never; raises what stopped this voter for good (its disk), so that its process can end."""
-        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_failed(error: BaseException) -> None:
-            if not failure.done():
-                failure.set_exception(DiskFailed(f"the log of the metadata node {self.node_id!r} cannot be written: {error}"))
+def _outside_text(node: str) -> str:
+    return f"region {node!r} was removed from the global configuration: what it has is a copy of that day; let it join under another name, or stop it"
 
-        self.raft.on_failed = on_failed
-        if self.raft.failed is not None:
-            on_failed(self.raft.failed)
-        await failure
 
-    async def stop(self) -> None:
-        await self.server.stop()
-        await self.service.stop()
-        await self.raft.stop()
-        await self.transport.stop()
+def _unavailable_text(node: str, voters: int = 0) -> str:
+    who = f"{voters // 2 + 1} of its {voters} regions" if voters else "a majority of its regions"
+    return (
+        f"the global configuration cannot be reached: {who} must run and reach each other, and {node!r} hears no leader; "
+        "configuration writes wait until they are connected again, messages and reads of the copy here go on"
+    )

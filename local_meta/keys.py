@@ -15,6 +15,8 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /decommissions/{id}                                      a bookie that is being emptied
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
+    /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one as a whole)
+    /broker-policies                                         what is set for all brokers of this region
     counters, apart from keys: ledger-ids
 """
 
@@ -36,6 +38,8 @@ AUDITOR = "/auditor"
 DECOMMISSIONS = "/decommissions/"
 MANAGED_LEDGERS = "/ml/"
 CURSORS = "/cursors/"
+TOPIC_POLICIES = "/topic-policies/"
+BROKER_POLICIES = "/broker-policies"
 
 LEDGER_IDS = "ledger-ids"
 """Counter: the next ledger id of the region."""
@@ -135,8 +139,13 @@ def cursors_of_bundle(namespace: str, bundle: int, bundles: int) -> tuple[str, s
     return _bundle(cursors_of_namespace(namespace), bundle, bundles)
 
 
+def topic_policies(topic: str) -> str:
+    """topic: its full name, without a partition."""
+    return TOPIC_POLICIES + _topic(topic)
+
+
 def topic_of(key: str) -> str:
-    """The topic's full name, of a managed ledger's or a cursor's key."""
+    """The topic's full name, of a managed ledger's, a cursor's, or a topic policies' key."""
     return unquote(key.split("/")[5])
 
 

@@ -2,7 +2,8 @@
 
 Is: one outgoing connection a peer, made on demand and remade with backoff, behind a bounded queue; what comes in arrives by the MetaServer's listener.
 Isn't: reliable: what doesn't fit the queue, or was under way when a connection broke, is lost, and Raft sends again.
-Invariants: `send` never blocks and never raises; a message names its sender, which must be a voter.
+Invariants: `send` never blocks and never raises; a message names its sender, and where that joined later, its address too: a sender that could not be
+answered is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import ssl as tls
 from collections.abc import Callable, Mapping
 
 from heliograph.model.errors import PeerError
+from heliograph.raft.membership import Addresses
+from heliograph.raft.messages import Config
 from heliograph.runtime.clock import Rng
 from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, body, fields, frame
 
@@ -25,23 +28,42 @@ class FrameTransport:
 
     def __init__(self, node_id: str, peers: Mapping[str, str], *, rng: Rng, ssl: tls.SSLContext | None = None) -> None:
         self.node_id, self._ssl, self._rng = node_id, ssl, rng
-        self._links = {peer: _Link(self, address) for peer, address in sorted(peers.items()) if peer != node_id}
+        self.addresses = Addresses(node_id, peers)
+        self._links: dict[str, _Link] = {}
         self._callback: Callable[[str, bytes], None] = lambda sender, message: None
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         self._callback = callback
 
     def send(self, to: str, message: bytes) -> None:
-        link = self._links.get(to)
-        if link is not None and len(message) < FRAME_BYTES_MAX - 1024:
-            link.send(frame(Frame.RAFT, 0, body(self.node_id, message)))
+        link = self._link(to)
+        if link is not None and len(message) < FRAME_BYTES_MAX - 4096:
+            link.send(frame(Frame.RAFT, 0, body(self.node_id, message, self.addresses.own)))
+
+    def on_config(self, config: Config) -> None:
+        self.addresses.learn(config)
 
     def on_frame(self, payload: bytes) -> None:
         """A RAFT frame that the listener read. Raises PeerError."""
-        sender, message = fields(payload, str, bytes)
-        if sender not in self._links:
-            raise PeerError(f"metadata: {sender[:100]!r} is no voter of this group")
+        try:
+            sender, message, address = fields(payload, str, bytes, str)
+        except PeerError:  # of an older version
+            sender, message, address = *fields(payload, str, bytes), ""
+        if not self.addresses.hear(sender, address):
+            raise PeerError(f"metadata: {sender[:100]!r} is no member of this group, and does not say where it is")
         self._callback(sender, message)
+
+    def _link(self, to: str) -> _Link | None:
+        address, link = self.addresses.of(to), self._links.get(to)
+        if link is not None and link.address == address:
+            return link
+        if link is not None:  # it has moved
+            link.close()
+            del self._links[to]
+        if address and to != self.node_id:
+            link = self._links[to] = _Link(self, address)
+            return link
+        return None
 
     async def stop(self) -> None:
         for link in self._links.values():
@@ -63,7 +85,7 @@ class _Link:
     """The outgoing half of one pair. While there is no connection, one task makes one; it ends when it has one."""
 
     def __init__(self, owner: FrameTransport, address: str) -> None:
-        self._owner, self._address = owner, address
+        self._owner, self.address = owner, address
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._queue: list[bytes] = []
@@ -89,7 +111,7 @@ class _Link:
     async def _connect(self) -> None:
         while not self._stopped:
             try:
-                transport = await self._owner.connect(self._address, self)
+                transport = await self._owner.connect(self.address, self)
             except (OSError, TimeoutError, ValueError):
                 self._queue, self._queue_bytes = [], 0  # old messages help nobody
                 await asyncio.sleep(self._owner.jitter(self._backoff_s))
@@ -107,12 +129,16 @@ class _Link:
     def on_lost(self) -> None:
         self._transport = None
 
-    async def stop(self) -> None:
+    def close(self) -> None:
         self._stopped = True
         if self._transport is not None:
             self._transport.abort()
         if self._task is not None:
             self._task.cancel()
+
+    async def stop(self) -> None:
+        self.close()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
 

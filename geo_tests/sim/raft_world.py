@@ -162,12 +162,10 @@ class RaftWorld:
         self.time = 0.0
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
-        count = rng.choice((1, 3, 3, 3, 3, 5, 4, 2))
-        names = [f"n{i}" for i in range(count)]
-        learners = ("n9",) if rng.random() < 0.2 else ()
-        self.config = Config(tuple(names), learners)
-        self.alone = count == 1  # it leads before its vote for itself is durable: nobody can have seen that
-        self.members = {name: Member(name) for name in (*names, *learners)}
+        self.config, spare = self._draw_group()
+        self.alone = len(self.config.voters) == 1  # it leads before its vote for itself is durable: nobody can have seen that
+        self.members = {name: Member(name) for name in (*self.config.members, *spare)}
+        self.asked = (*self.config.voters, *spare)  # whom clients turn to
         self.settings = CoreSettings(
             election_timeout_s=rng.choice((0.6, 0.3)),
             heartbeat_s=0.12,
@@ -198,6 +196,12 @@ class RaftWorld:
         self.committed_at = 0.0
         self.notes = 0  # commits that were written down by themselves
         self.resumed = 0  # starts with more than a snapshot that is known to be committed
+
+    def _draw_group(self) -> tuple[Config, tuple[str, ...]]:
+        """The first configuration, and members that wait outside of it."""
+        count = self.rng.choice((1, 3, 3, 3, 3, 5, 4, 2))
+        learners = ("n9",) if self.rng.random() < 0.2 else ()
+        return Config(tuple(f"n{i}" for i in range(count)), learners), ()
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +246,7 @@ class RaftWorld:
         member.lives += 1
         disk = member.durable
         member.kv = SessionKv()
-        config = self.config
+        config = self.config if name in self.config.members else Config(())
         if disk.snapshot is not None:
             member.kv.restore(disk.blob)
             config = disk.snapshot.config
@@ -478,9 +482,10 @@ class RaftWorld:
         for index, entry in enumerate(core.log.slice(first, core.commit + 1), first):
             known = self.committed.get(index)
             if known is None:
-                holders = sum(self.members[name].durable.holds(index, entry[0]) for name in self.config.voters)
-                if holders * 2 <= len(self.config.voters):
-                    raise Violation(f"durability: {member.name} commits {index}, which {holders} of {len(self.config.voters)} voters hold")
+                voters = core.config.voters  # the first that knows it committed is the leader that did it
+                holders = sum(self.members[name].durable.holds(index, entry[0]) for name in voters)
+                if holders * 2 <= len(voters):
+                    raise Violation(f"durability: {member.name} commits {index}, which {holders} of {len(voters)} voters hold")
                 self.committed[index] = entry
                 self.committed_at = self.time
             elif known != entry:
@@ -519,7 +524,7 @@ class Client:
         self._world, self._name = world, name
         self._session, self._sequence, self._values = 0, 0, 0
         self._versions = dict.fromkeys(KEYS, 0)
-        self._home = world.rng.choice(("", *world.config.voters))  # asks here first each time
+        self._home = world.rng.choice(("", *world.asked))  # asks here first each time
         self._target = ""
         self._kinds = world.rng.choice((("get", "put", "cas", "cas"), ("get", "get", "get", "get", "get", "get", "put")))
         self._done: Callable[[], None] | None = None
@@ -550,7 +555,7 @@ class Client:
             self._sequence = 0
             self.next()
             return
-        names = world.config.voters
+        names = world.asked
         if attempt or not self._target:
             self._target = world.rng.choice(names)
         elif self._home:
@@ -566,7 +571,7 @@ class Client:
         if core is None or operation.returned != FOREVER:
             return
         if core.role is not Role.LEADER:
-            if core.leader in world.config.voters and world.rng.random() < 0.7:
+            if core.leader in world.asked and world.rng.random() < 0.7:
                 self._target = core.leader
                 world.after(world.rng.uniform(*world.delay_s), self._arrive, request, core.leader)
             return
@@ -601,10 +606,10 @@ class Client:
             self._world.after(self._world.rng.expovariate(20), self.next)
 
 
-def violations(core: type[RaftCore], seeds: range) -> Iterator[tuple[int, str]]:
+def violations(core: type[RaftCore], seeds: range, world: type[RaftWorld] = RaftWorld) -> Iterator[tuple[int, str]]:
     """(seed, what was found) for each seed that a core fails."""
     for seed in seeds:
         try:
-            RaftWorld(seed, core=core).run()
+            world(seed, core=core).run()
         except (Violation, AssertionError) as error:
             yield seed, str(error)

@@ -176,6 +176,11 @@ class MetaClient:
         leader, leads, term, index = await self._read(Frame.STATUS, body())
         return {"leader": leader, "leads": leads, "term": term, "index": index, "stale_s": self.stale_s()}
 
+    async def members(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]:
+        """The members of the group behind a verb (heliograph.raft.members), and whether it changed something. Raises NotAllowed with the reason."""
+        report, changed = await self._read(Frame.MEMBERS, body(verb, member, address))
+        return report, changed
+
     def close(self) -> None:
         self._closed = True
         if self._runner is not None:

@@ -5,9 +5,7 @@ Isn't: time (a lease ends because a command says so), I/O, or a watch's transpor
 Invariants: the same commands at the same indexes give the same answers and the same snapshot bytes on every node; `apply` never raises for what a
 command holds; a deduplicated command is applied at most once while its session is known; a version is the index of the entry that made it.
 Bounds: SESSIONS_MAX sessions, the least recently used forgotten first; ANSWERS_MAX unanswered commands in each.
-
-A snapshot:  u8 version (1) · msgpack [index, [key...], [value...], [version...], [lease or 0...], counters [[name, next]...],
-             leases [[id, ttl_ms]...], sessions [[id, low, [[sequence, answer]...]]...] in order of last use]
+The bytes of a snapshot: heliograph.raft.image.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from itertools import chain
 from typing import Any
 
 from heliograph.model.errors import CorruptData, NotAllowed
-from heliograph.raft.commands import Kind, Malformed, Status, ok, ops_of, pack, refusal, unpack
+from heliograph.raft.commands import Kind, Malformed, Status, ok, ops_of, refusal, unpack
+from heliograph.raft.image import Head, Image, parts, read
 from heliograph.raft.store import RANGE_LIMIT, Check, Delete, Put, check_key, check_ops, check_ttl, prefix_end
 
 SESSIONS_MAX = 4096
@@ -113,6 +112,7 @@ class KvMachine:
         self._leases: dict[int, _Lease] = {}
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._observers: list[Observer] = []
+        self._images: list[Image] = []
         self.lease_changes = 0
         """Grows whenever the set of leases changes, for who keeps their deadlines; no part of the state."""
 
@@ -135,40 +135,64 @@ class KvMachine:
         return answer
 
     def snapshot(self) -> bytes:
-        keys = list(self._keys)
-        rows = [self._table[key] for key in keys]
-        return pack(
-            [
-                self.index,
-                keys,
-                *([row[column] for row in rows] for column in range(3)),
-                [[name, self._counters[name]] for name in sorted(self._counters)],
-                [[lease, held.ttl_ms] for lease, held in sorted(self._leases.items())],
-                [[number, s.low, sorted([k, v] for k, v in s.answers.items())] for number, s in self._sessions.items()],
-            ]
+        """All at once: for small tables and tests."""
+        return b"".join(self.parts())
+
+    def parts(self) -> Iterator[bytes]:
+        """The bytes of a snapshot of this moment, in pieces; entries may be applied between them. Ends early where `restore` came between."""
+        return self._parts(self.image())
+
+    def image(self) -> Image:
+        """The table of this moment, to be read in pieces. `release` it, else every later change is noted for it."""
+        head = Head(
+            self.index,
+            [(name, self._counters[name]) for name in sorted(self._counters)],
+            [(lease, held.ttl_ms) for lease, held in sorted(self._leases.items())],
+            [(number, s.low, sorted(s.answers.items())) for number, s in self._sessions.items()],
         )
+        return self._taken(Image(head, self._table, self._keys))
+
+    def image_under(self, prefix: str) -> Image:
+        """The same of the keys that begin with `prefix`, and of nothing else."""
+        return self._taken(Image(Head(self.index), self._table, self._keys, prefix, prefix_end(prefix)))
+
+    def _taken(self, image: Image) -> Image:
+        self._images.append(image)
+        return image
+
+    def release(self, image: Image) -> None:
+        if image in self._images:
+            self._images.remove(image)
+
+    def _parts(self, image: Image) -> Iterator[bytes]:
+        try:
+            yield from parts(image)
+        finally:
+            self.release(image)
 
     def restore(self, blob: bytes) -> None:
         """Observers are told the difference to what was there. Raises CorruptData, and changes nothing then."""
         try:
-            index, keys, values, versions, hung, counters, leases, sessions = unpack(blob)
-            table = dict(zip(keys, zip(values, versions, hung, strict=True), strict=True))
-            held = {number: _Lease(ttl_ms) for number, ttl_ms in leases}
+            head, table = read(blob)
+            held = {number: _Lease(ttl_ms) for number, ttl_ms in head.leases}
             for key, value in table.items():
                 if value[2]:
                     held[value[2]].keys[key] = None
-            known = OrderedDict((number, _Session(low, dict(answers))) for number, low, answers in sessions)
-            next_ids: dict[str, int] = dict(counters)
-        except (Malformed, ValueError, TypeError, KeyError) as error:
+            known = OrderedDict((number, _Session(low, dict(answers))) for number, low, answers in head.sessions)
+            next_ids: dict[str, int] = dict(head.counters)
+        except (ValueError, TypeError, KeyError) as error:
             raise CorruptData(f"metadata snapshot: {error}") from error
-        before = self._table
+        before, index = self._table, head.index
         changes: list[Change] = [(key, None, index) for key in sorted(before) if key not in table]
         changes += sorted(
             ((key, value, version) for key, (value, version, _) in table.items() if key not in before or before[key][1] != version),
             key=lambda change: (change[2], change[0]),
         )
+        for image in self._images:
+            image.broken = True
+        self._images = []
         self.index, self._table, self._leases, self._sessions, self._counters = index, table, held, known, next_ids
-        self._keys = SortedKeys(sorted(keys))
+        self._keys = SortedKeys(sorted(table))
         self.lease_changes += 1
         for observer in tuple(self._observers):
             observer(index, changes)
@@ -297,6 +321,8 @@ class KvMachine:
 
     def _set(self, key: str, value: bytes, lease: int, changes: list[Change]) -> None:
         found = self._table.get(key)
+        for image in self._images:
+            image.keep(key, found)
         if found is None:
             self._keys.add(key)
         elif found[2]:
@@ -310,6 +336,8 @@ class KvMachine:
         found = self._table.pop(key, None)
         if found is None:
             return
+        for image in self._images:
+            image.keep(key, found)
         self._keys.remove(key)
         if found[2]:
             del self._leases[found[2]].keys[key]

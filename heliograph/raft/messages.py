@@ -23,6 +23,7 @@ A message, big endian:
     entries:       u32 count, count x (u64 term, u8 kind, u32 size, data)     kind: 0 no-op, 1 command, 2 configuration
     snapshot:      u64 index, u64 term, u64 size of the blob, u32 crc32c of the blob, configuration
     configuration: u8 version (1), u16 members, members x (u8 role, u8 size, name)     role: 1 voter, 2 learner
+                   version 2 (some member has an address): members x (u8 role, u8 size, name, u16 size, address)
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ Entry = tuple[int, int, bytes]
 
 NOOP, COMMAND, CONFIG = 0, 1, 2
 VERSION = 1
+CONFIG_WITH_ADDRESSES = 2
 ROLE_VOTER, ROLE_LEARNER = 1, 2
 
 _HEAD = struct.Struct(">BBHQ")
@@ -55,16 +57,25 @@ _OFFSET = struct.Struct(">Q")
 _SNAPSHOT_REPLY = struct.Struct(">QQ")
 _CONFIG_HEAD = struct.Struct(">BH")
 _MEMBER = struct.Struct(">BB")
+_ADDRESS = struct.Struct(">H")
 
 ENTRY_OVERHEAD = _ENTRY.size
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Who belongs to the group. Voters decide; learners receive everything and count for nothing. Both sorted."""
+    """Who belongs to the group. Voters decide; learners receive everything and count for nothing. All sorted.
+
+    addresses: (member, where others reach it), of members that joined later; those of the first ones are settings of each node.
+    """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        return (*self.voters, *self.learners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +204,16 @@ def decode_entries(body: Buffer, at: int) -> list[Entry]:
 
 
 def encode_config(config: Config) -> bytes:
-    parts = [_CONFIG_HEAD.pack(VERSION, len(config.voters) + len(config.learners))]
+    """Version 1 where it says all, so that members of an older version go on as long as they can."""
+    addresses = dict(config.addresses)
+    parts = [_CONFIG_HEAD.pack(CONFIG_WITH_ADDRESSES if addresses else VERSION, len(config.members))]
     for role, names in ((ROLE_VOTER, config.voters), (ROLE_LEARNER, config.learners)):
         for name in names:
             raw = name.encode()
             parts.append(_MEMBER.pack(role, len(raw)) + raw)
+            if addresses:
+                address = addresses.get(name, "").encode()
+                parts.append(_ADDRESS.pack(len(address)) + address)
     return b"".join(parts)
 
 
@@ -205,9 +221,10 @@ def decode_config(body: Buffer, at: int = 0) -> tuple[Config, int]:
     """Returns the configuration and the offset behind it. Raises PeerError."""
     view = memoryview(body)
     names: dict[int, list[str]] = {ROLE_VOTER: [], ROLE_LEARNER: []}
+    addresses: list[tuple[str, str]] = []
     try:
         version, count = _CONFIG_HEAD.unpack_from(view, at)
-        if version != VERSION:
+        if version not in (VERSION, CONFIG_WITH_ADDRESSES):
             raise PeerError(f"configuration: version {version} is not known")
         at += _CONFIG_HEAD.size
         for _ in range(count):
@@ -218,9 +235,18 @@ def decode_config(body: Buffer, at: int = 0) -> tuple[Config, int]:
             if len(raw) != size or role not in names:
                 raise PeerError("configuration: a member is cut off or has an unknown role")
             names[role].append(raw.decode())
+            if version == CONFIG_WITH_ADDRESSES:
+                (size,) = _ADDRESS.unpack_from(view, at)
+                at += _ADDRESS.size
+                address = bytes(view[at : at + size])
+                at += size
+                if len(address) != size:
+                    raise PeerError("configuration: an address is cut off")
+                if address:
+                    addresses.append((names[role][-1], address.decode()))
     except (struct.error, UnicodeDecodeError) as error:
         raise PeerError("configuration: cut off") from error
-    return Config(tuple(names[ROLE_VOTER]), tuple(names[ROLE_LEARNER])), at
+    return Config(tuple(names[ROLE_VOTER]), tuple(names[ROLE_LEARNER]), tuple(sorted(addresses))), at
 
 
 def encode_meta(meta: SnapshotMeta) -> bytes:

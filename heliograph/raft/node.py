@@ -12,79 +12,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
-from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
+from heliograph.raft.core import Actions, RaftCore, Role
 from heliograph.raft.log import Log
+from heliograph.raft.membership import Change
 from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
+from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
+from heliograph.raft.snapshot_file import SnapshotWriter
 from heliograph.raft.storage import LogStorage, Recovered
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
-__all__ = ["NotLeader", "RaftNode", "RaftSettings", "RaftTransport", "StateMachine"]
+__all__ = ["MemberState", "NotLeader", "RaftNode", "RaftSettings", "RaftTransport", "StateMachine"]
 
-
-class StateMachine(Protocol):
-    """What the group agrees on. Deterministic: only the commands and their indexes decide."""
-
-    def apply(self, index: int, command: bytes) -> bytes:
-        """Applies one command; the answer goes to the proposer. May not raise."""
-        ...
-
-    def snapshot(self) -> bytes:
-        """Everything that was applied, so that `restore` makes it again in another process."""
-        ...
-
-    def restore(self, blob: bytes) -> None: ...
-
-
-class RaftTransport(Protocol):
-    """Carries messages between members; may lose, repeat, delay, and reorder them."""
-
-    def send(self, to: str, message: bytes) -> None:
-        """Never blocks, never raises."""
-        ...
-
-    def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
-        """callback(sender, message) from the event loop. The transport vouches for the sender's name."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftSettings:
-    """core: times and bounds of the protocol.
-
-    A snapshot is made after `snapshot_entries` or `snapshot_bytes` of log, and leaves `keep_entries` in memory for members that lag.
-    """
-
-    core: CoreSettings = field(default_factory=CoreSettings)
-    command_bytes_max: int = 1 << 20
-    waiting_max: int = 10_000
-    waiting_bytes_max: int = 16 << 20
-    segment_bytes: int = 1 << 20
-    segments_max: int = 16
-    snapshot_entries: int = 10_000
-    snapshot_bytes: int = 8 << 20
-    keep_entries: int = 1_000
-    full_retry_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.segment_bytes < 64 << 10:
-            raise ValueError("a segment of the Raft log needs at least 64 KiB")
-        if min(self.command_bytes_max, self.waiting_max, self.waiting_bytes_max, self.snapshot_entries, self.snapshot_bytes) < 1:
-            raise ValueError("bounds of a Raft member must be at least 1")
-
+WRITES_TIMED = 512
+CHANGE_BYTES_MAX = 256 << 10
+"""Of a configuration: MEMBERS_MAX names and addresses."""
 
 _Proposal = tuple[bytes, "asyncio.Future[bytes]"]
 
 
-class RaftNode:
-    """peers: all voters, with or without this one; only the first start of an empty disk heeds them.
+@dataclass(slots=True)
+class _Making:
+    """A snapshot of the machine while it is made. meta: without size and checksum."""
 
+    meta: SnapshotMeta
+    parts: Iterator[bytes]
+    writer: SnapshotWriter
+
+
+class RaftNode:
+    """peers: the first voters, with or without this one; they do not change when the group does, which its log says.
+
+    joining: this node was none of the first voters: it waits until it is added. (Its `peers` then say nothing of the group.)
     machine: empty; `start` restores and replays it. transport: see RaftTransport. Attributes are for reading.
     """
 
@@ -99,17 +63,25 @@ class RaftNode:
         settings: RaftSettings,
         clock: Clock,
         rng: Rng,
+        joining: bool = False,
     ) -> None:
         self.node_id, self.settings = node_id, settings
         self.on_role_change: Callable[[bool], None] = lambda leads: None
         """on_role_change(True) once this member leads and has applied everything of earlier terms; (False) as soon as that ends."""
         self.on_failed: Callable[[BaseException], None] = lambda error: None
+        self.on_config: Callable[[Config], None] = lambda config: None
+        """on_config(configuration) at the start, and whenever another one stands in the log, committed or not."""
         self.failed: BaseException | None = None
         self.applied_index = 0
         self.is_leader = False
         self.refused_messages = 0
         """Messages that could not be read: damaged, or of a newer version."""
-        self._peers, self._machine, self._transport, self._clock, self._rng = peers, machine, transport, clock, rng
+        self.write_s: deque[float] = deque(maxlen=WRITES_TIMED)
+        """How long the last writes that were proposed here took until they were applied here."""
+        self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers})))
+        self._told: Config | None = None
+        self._moved: asyncio.Future[bool] | None = None  # whoever hands the leadership over waits for it
+        self._machine, self._transport, self._clock, self._rng = machine, transport, clock, rng
         self._storage = LogStorage(disk, segment_bytes=settings.segment_bytes)
         self._core: RaftCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,7 +98,8 @@ class RaftNode:
         self._tokens = 0
         self._reads: dict[int, list[asyncio.Future[None]]] = {}
         self._unserved: deque[tuple[int, list[asyncio.Future[None]]]] = deque()  # reads whose index is not applied yet
-        self._snapshotting = False
+        self._making: _Making | None = None  # the snapshot on its way to the disk
+        self._snapshot_after = 0.0
         self._log_bytes = 0  # of commands since the last snapshot
         self._stopped = False
 
@@ -156,7 +129,7 @@ class RaftNode:
         recovering: asyncio.Future[Recovered] = loop.create_future()
         self._storage.recover_soon(partial(_settle, recovering))
         state = await recovering
-        base, base_term, config = 0, 0, Config(tuple(sorted({self.node_id, *self._peers})))
+        base, base_term, config = 0, 0, self._first
         if state.snapshot is not None:
             base, base_term, config = state.snapshot.index, state.snapshot.term, state.snapshot.config
             self._machine.restore(state.blob)
@@ -206,12 +179,15 @@ class RaftNode:
             raise MetadataUnavailable("the disk of the metadata log is full: free some space")
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
+        began = self._clock.monotonic()
         self._proposals.append((command, future))
         self._waiting_bytes += len(command)
         self._flush_soon()
         try:
             async with asyncio.timeout(timeout_s):
-                return await future
+                answer = await future
+            self.write_s.append(self._clock.monotonic() - began)
+            return answer
         except TimeoutError:
             raise OutcomeUnknown(f"no majority answered within {timeout_s:g} s; the write may still happen") from None
         finally:
@@ -232,6 +208,85 @@ class RaftNode:
         except TimeoutError:
             raise MetadataUnavailable(f"no majority confirmed the leader within {timeout_s:g} s") from None
 
+    async def change(self, change: Change, *, timeout_s: float) -> bool:
+        """Adds, promotes, or removes a member; returns once that is committed: False where it was so already.
+
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not made. OutcomeUnknown: it may be; repeating it does no harm.
+        """
+        core = self._check()
+        if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
+            raise MetadataUnavailable("the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter")
+        index = core.change(change, self._clock.monotonic())
+        if index is None:
+            raise NotLeader(self.leader)
+        if not index:
+            return False
+        assert self._loop is not None
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[index] = (core.term, future)
+        self._pump()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            raise OutcomeUnknown(f"no majority answered within {timeout_s:g} s; the change of the group may still happen") from None
+        return True
+
+    async def transfer_leadership(self, to: str) -> bool:
+        """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it leads already.
+
+        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not taken over, this member goes on leading.
+        """
+        core = self._check()
+        begun = core.transfer(to, self._clock.monotonic())
+        if begun is None:
+            raise NotLeader(self.leader)
+        if not begun:
+            return False
+        assert self._loop is not None
+        if self._moved is None:
+            self._moved = self._loop.create_future()
+        moved = self._moved
+        self._pump()
+        if not await asyncio.shield(moved):
+            raise MetadataUnavailable(f"{to!r} did not take the leadership over in time: {self.node_id!r} goes on leading")
+        return True
+
+    def examine(self, change: Change) -> bool:
+        """Whether a change would change anything now. Raises NotAllowed (why it would be refused), NotLeader, MetadataUnavailable."""
+        core = self._check()
+        config = core.examine(change, self._clock.monotonic())
+        if config is None:
+            raise NotLeader(self.leader)
+        return config != core.config
+
+    def examine_transfer(self, to: str) -> bool:
+        """As `examine`, of the leadership."""
+        may = self._check().examine_transfer(to, self._clock.monotonic())
+        if may is None:
+            raise NotLeader(self.leader)
+        return may
+
+    def members(self) -> list[MemberState]:
+        """Of the configuration in the log; how far each is, only the leader knows."""
+        core = self._check()
+        addresses, now = dict(core.config.addresses), self._clock.monotonic()
+        rows = []
+        for member in core.config.members:
+            progress = core.progress.get(member)
+            mine = member == self.node_id
+            rows.append(
+                MemberState(
+                    member=member,
+                    voter=member in core.config.voters,
+                    address=addresses.get(member, ""),
+                    leads=member == core.leader,
+                    behind=0 if mine and core.role is Role.LEADER else core.log.last_index - progress.match if progress is not None else None,
+                    silent_s=0.0 if mine else now - progress.heard if progress is not None else None,
+                )
+            )
+        return rows
+
     def _check(self) -> RaftCore:
         if self.failed is not None:
             raise MetadataUnavailable(f"the metadata node has stopped: {self.failed}")
@@ -250,8 +305,9 @@ class RaftNode:
         core = self._core
         if core is None or self._stopped:
             return
-        proposals = [each for each in self._proposals if not each[1].done()]
-        self._proposals = []
+        proposals = [] if core.transferring else [each for each in self._proposals if not each[1].done()]
+        if not core.transferring:
+            self._proposals = []
         if proposals:
             first = core.propose([command for command, _ in proposals])
             if first is None:
@@ -322,10 +378,23 @@ class RaftNode:
         finally:
             self._pumping = False
         if not self._stopped:
+            if core.config is not self._told:
+                self._told = core.config
+                self.on_config(core.config)
             self._show_role(core)
             self._arm(core)
+            if not core.transferring:
+                self._end_transfer(core.role is not Role.LEADER)
             if self._storage.full and self._retry is None and self._loop is not None:
                 self._retry = self._loop.call_later(self.settings.full_retry_s, self._retry_storage)
+
+    def _end_transfer(self, moved: bool) -> None:
+        if self._moved is not None:
+            if not self._moved.done():
+                self._moved.set_result(moved)
+            self._moved = None
+            if self._proposals:
+                self._flush_soon()
 
     def _retry_storage(self) -> None:
         self._retry = None
@@ -396,6 +465,9 @@ class RaftNode:
         self._snapshot_if_due()
 
     def _restore(self, meta: SnapshotMeta, blob: bytes) -> None:
+        if self._making is not None:
+            self._making.writer.abandon()
+            self._making = None
         self._machine.restore(blob)
         self.applied_index = meta.index
         self._log_bytes = 0
@@ -417,29 +489,55 @@ class RaftNode:
 
     def _snapshot_if_due(self) -> None:
         core, settings = self._core, self.settings
-        if core is None or self._snapshotting:
+        if core is None or self._making is not None:
             return
-        since = self.applied_index - (core.snapshot.index if core.snapshot is not None else 0)
-        crowded = since > 0 and self._storage.segment_count > settings.segments_max
-        if since < settings.snapshot_entries and self._log_bytes < settings.snapshot_bytes and not crowded:
+        index, size = (core.snapshot.index, core.snapshot.size_bytes) if core.snapshot is not None else (0, 0)
+        since = self.applied_index - index
+        bytes_due = max(settings.snapshot_bytes, size // 2)  # a large table is written again less often
+        crowded = since > 0 and self._storage.segment_count > max(settings.segments_max, 2 * bytes_due // settings.segment_bytes)
+        if since < max(settings.snapshot_entries, size // 512) and self._log_bytes < bytes_due and not crowded:
             return
-        blob = self._machine.snapshot()
-        meta = core.describe_snapshot(self.applied_index, blob)
-        self._snapshotting, self._log_bytes = True, 0
+        if self._clock.monotonic() < self._snapshot_after:
+            return
+        self._log_bytes = 0
+        self._making = _Making(core.describe_snapshot(self.applied_index, b""), self._machine.parts(), self._storage.begin_snapshot())
+        self._make_snapshot(self._making, None)
 
-        def stored(error: BaseException | None) -> None:
-            self._snapshotting = False
-            if self._storage.failed is not None:
-                self._fail(self._storage.failed)
-            elif error is None and not self._stopped:
-                core.on_snapshot_stored(meta, settings.keep_entries)
+    def _make_snapshot(self, making: _Making, error: BaseException | None) -> None:
+        """The next piece; the loop turns between one and the next, and the log's writes go between them too."""
+        core = self._core
+        if making is not self._making or core is None or self._stopped:
+            return
+        if self._storage.failed is not None:
+            self._fail(self._storage.failed)
+        elif error is not None:  # a full disk: the log stays as long as it is
+            self._end_snapshot(self.settings.full_retry_s)
+        elif (piece := next(making.parts, None)) is not None:
+            making.writer.add(making.meta, piece, partial(self._make_snapshot, making))
+        else:
+            meta = replace(making.meta, size_bytes=making.writer.size_bytes, crc=making.writer.crc)
+            making.writer.finish(meta, partial(self._snapshot_made, making, meta))
 
-        self._storage.save_snapshot(meta, blob, stored)
+    def _snapshot_made(self, making: _Making, meta: SnapshotMeta, error: BaseException | None) -> None:
+        core = self._core
+        if making is not self._making or core is None or self._stopped:
+            return
+        if self._storage.failed is not None:
+            self._fail(self._storage.failed)
+            return
+        if error is None:
+            core.on_snapshot_stored(meta, self.settings.keep_entries)
+        self._end_snapshot(0.0 if error is None else self.settings.full_retry_s)
+
+    def _end_snapshot(self, pause_s: float) -> None:
+        self._making = None
+        self._snapshot_after = self._clock.monotonic() + pause_s
 
     def _show_role(self, core: RaftCore) -> None:
         leads = core.ready and self.applied_index >= core.term_start
         if leads != self.is_leader:
             self.is_leader = leads
+            self.write_s.clear()
             self.on_role_change(leads)
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -471,6 +569,7 @@ class RaftNode:
         self._reads.clear()
         self._unserved.clear()
         self._batches.clear()
+        self._end_transfer(False)
         if self.is_leader:
             self.is_leader = False
             self.on_role_change(False)

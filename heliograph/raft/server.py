@@ -3,8 +3,9 @@
 Is: sockets, handshakes, frame limits, and the fan-out of changes. Isn't: what a request means (heliograph.raft.service).
 Invariants: a connection that says something wrong, is silent before its handshake, or doesn't read its watches is closed, and nothing else;
 a watch gets its listing first, then each change once, in order, with nothing left out in between.
-Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes (so a watch's first listing must
-fit them), WATCHES_MAX watches.
+A long listing is an image of one moment, sent in pieces as they are read; the changes since wait behind it.
+Bounds: REQUESTS_MAX requests of one connection at a time (then its reading stops), BUFFER_BYTES_MAX unread bytes, and as many of changes behind a listing
+(then the connection is closed), WATCHES_MAX watches.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from heliograph.model.errors import PeerError
+from heliograph.model.errors import MetadataUnavailable, PeerError
+from heliograph.raft.commands import answer_of, ok
+from heliograph.raft.image import Image, parts
 from heliograph.raft.machine import Change
 from heliograph.raft.service import MetaService
 from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame
@@ -23,7 +26,8 @@ from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, Fr
 REQUESTS_MAX = 1024
 WATCHES_MAX = 1024
 BUFFER_BYTES_MAX = 64 << 20
-LISTING_BYTES = 1 << 20
+PIECES_AT_ONCE = 8
+"""Of a listing, about 2 MiB: more of it waits until it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class MetaServer:
         self._heartbeat: asyncio.TimerHandle | None = None
         self._watches: dict[str, dict[tuple[_Connection, int], None]] = {}
         self._early: dict[tuple[_Connection, int], tuple[str, int]] = {}
+        self._listings: dict[tuple[_Connection, int], _Listing] = {}
         self._stop_observing = service.machine.observe(self._on_applied)
 
     async def start(self) -> int:
@@ -98,22 +103,40 @@ class MetaServer:
 
     def unwatch(self, connection: _Connection, watch: int, prefix: str) -> None:
         self._early.pop((connection, watch), None)
+        self._listings.pop((connection, watch), None)
         watchers = self._watches.get(prefix, {})
         watchers.pop((connection, watch), None)
         if not watchers:
             self._watches.pop(prefix, None)
 
     def _list(self, connection: _Connection, watch: int, prefix: str, since: int) -> None:
-        index = self.service.machine.index
-        rows: list[tuple[str, int, bytes | None]] = []
-        size = 0
-        for key, value, version in self.service.machine.under(prefix):
-            rows.append((key, version, value if version > since else None))
-            size += len(key) + 16 + (len(value) if version > since else 0)
-            if size >= LISTING_BYTES:
-                connection.write(frame(Frame.LISTING, watch, body(index, False, rows)))
-                rows, size = [], 0
-        connection.write(frame(Frame.LISTING, watch, body(index, True, rows)))
+        """A short listing at once; a long one goes on in a task, no faster than it is read."""
+        listing = _Listing(self.service.machine.image_under(prefix), since)
+        for _ in range(PIECES_AT_ONCE):
+            if listing.send_piece(connection, watch):
+                self.service.machine.release(listing.image)
+                return
+        self._listings[connection, watch] = listing
+        self.service.spawn(self._list_on(connection, watch, listing))
+
+    async def _list_on(self, connection: _Connection, watch: int, listing: _Listing) -> None:
+        try:
+            while True:
+                await asyncio.sleep(0)  # whatever waits goes first
+                await connection.writable()
+                if self._listings.get((connection, watch)) is not listing:
+                    return  # nobody wants it any more
+                if listing.image.broken:
+                    connection.close()  # the table was replaced by a snapshot: the client begins anew
+                    return
+                if listing.send_piece(connection, watch):
+                    for payload in listing.events:
+                        connection.write(frame(Frame.EVENT, watch, payload))
+                    return
+        finally:
+            self.service.machine.release(listing.image)
+            if self._listings.get((connection, watch)) is listing:
+                del self._listings[connection, watch]
 
     def _on_applied(self, index: int, changes: list[Change]) -> None:
         if changes:
@@ -122,12 +145,37 @@ class MetaServer:
                 if rows:
                     for payload in _event_payloads(index, rows):
                         for connection, watch in list(watchers):
-                            connection.write(frame(Frame.EVENT, watch, payload))
+                            listing = self._listings.get((connection, watch))
+                            if listing is None:
+                                connection.write(frame(Frame.EVENT, watch, payload))
+                            elif not listing.keep(payload):
+                                connection.close()
         if self._early:
             for (connection, watch), (prefix, since) in list(self._early.items()):
                 if since <= index:
                     del self._early[connection, watch]
                     self.watch(connection, watch, prefix, since)
+
+
+class _Listing:
+    """The first listing of a watch: the table of one moment. What changes while it is on its way waits behind it."""
+
+    def __init__(self, image: Image, since: int) -> None:
+        self.image, self.since = image, since
+        self.events: list[bytes] = []
+        self._events_bytes = 0
+
+    def send_piece(self, connection: _Connection, watch: int) -> bool:
+        """Returns whether it was the last one."""
+        rows = [(key, version, value if version > self.since else None) for key, (value, version, _) in self.image.rows()]
+        connection.write(frame(Frame.LISTING, watch, body(self.image.head.index, self.image.ended, rows)))
+        return self.image.ended
+
+    def keep(self, payload: bytes) -> bool:
+        """False: more changes than are kept for one that reads so slowly."""
+        self.events.append(payload)
+        self._events_bytes += len(payload)
+        return self._events_bytes <= BUFFER_BYTES_MAX
 
 
 def _event_payloads(index: int, rows: list[tuple[str, int, bytes | None]]) -> list[bytes]:
@@ -155,6 +203,8 @@ class _Connection(asyncio.Protocol):
         self._requests = 0
         self._paused = False
         self._watches: dict[int, str] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.greeted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,8 +216,19 @@ class _Connection(asyncio.Protocol):
         server.connections[self] = None
         self._deadline = asyncio.get_running_loop().call_later(server.settings.handshake_timeout_s, self.close)
 
+    async def writable(self) -> None:
+        """Until the other side has read most of what was written, or is gone."""
+        await self._writable.wait()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._writable.set()
         if self._deadline is not None:
             self._deadline.cancel()
         self._server.connections.pop(self, None)
@@ -214,9 +275,13 @@ class _Connection(asyncio.Protocol):
             self._on_hello(kind, payload)
             return
         match kind:
-            case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.RENEW | Frame.STATUS:
+            case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.RENEW | Frame.STATUS | Frame.MEMBERS:
                 self._requests += 1
                 self._server.service.spawn(self._answer(kind, request, payload))
+            case Frame.BACKUP:
+                (at_least,) = fields(payload, int)
+                self._requests += 1
+                self._server.service.spawn(self._send_image(request, at_least))
             case Frame.RAFT if self._server.on_raft is not None:
                 self._server.on_raft(payload)
             case Frame.WATCH:
@@ -248,6 +313,28 @@ class _Connection(asyncio.Protocol):
             frame(Frame.HELLO, 0, body(MAGIC, features & FEATURES, self._server.node, service.hears_leader(), service.machine.index))
         )
 
+    async def _send_image(self, request: int, at_least: int) -> None:
+        """An image in pieces, no faster than it is read; a client that goes away ends it."""
+        service = self._server.service
+        try:
+            image = await service.backup(at_least)
+            try:
+                for piece in parts(image):
+                    self.write(frame(Frame.PART, request, piece))
+                    await asyncio.sleep(0)  # whatever waits goes first
+                    await self.writable()
+                    if self._transport is None:
+                        return
+            finally:
+                service.end_backup(image)
+            if image.broken:
+                raise MetadataUnavailable("the table was replaced during the backup: begin again")
+            self.write(frame(Frame.ANSWER, request, ok()))
+        except MetadataUnavailable as error:
+            self.write(frame(Frame.ANSWER, request, answer_of(error)))
+        finally:
+            self._end_request()
+
     async def _answer(self, kind: int, request: int, payload: bytes) -> None:
         try:
             answer = await self._server.service.handle(kind, payload)
@@ -255,6 +342,9 @@ class _Connection(asyncio.Protocol):
         except PeerError:
             self.close()
         finally:
-            self._requests -= 1
-            if self._paused:
-                self._go_on()
+            self._end_request()
+
+    def _end_request(self) -> None:
+        self._requests -= 1
+        if self._paused:
+            self._go_on()

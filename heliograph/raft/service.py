@@ -22,6 +22,7 @@ from heliograph.model.errors import (
     PeerError,
 )
 from heliograph.raft.commands import Kind, Malformed, NotLeaderHere, Status, answer_of, command, ok, refusal, unpack
+from heliograph.raft.image import Image
 from heliograph.raft.leases import LeaseKeeper
 from heliograph.raft.machine import Change, KvMachine
 from heliograph.raft.store import RANGE_LIMIT
@@ -31,6 +32,14 @@ from heliograph.wire.metadata import Frame, fields
 PAGE_BYTES_MAX = 4 << 20
 _TICK_S = 0.25
 _PAUSE_S = 0.05
+
+
+class Desk(Protocol):
+    """Answers of a group's members (heliograph.raft.members)."""
+
+    def here(self, payload: bytes) -> bytes | None: ...
+
+    async def answer(self, payload: bytes, *, timeout_s: float) -> bytes: ...
 
 
 class Replica(Protocol):
@@ -91,6 +100,10 @@ class MetaService:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
+        self._backup: Image | None = None
+        self.unavailable_text = self._settings.unavailable_text
+        self.desk: Desk | None = None
+        """Who answers MEMBERS; without one they are refused."""
         self._stop_observing = machine.observe(self._on_applied)
 
     async def stop(self) -> None:
@@ -113,6 +126,8 @@ class MetaService:
         if kind == Frame.STATUS:
             replica = self.replica
             return ok(replica.leader, replica.is_leader, replica.term, self.machine.index)
+        if kind == Frame.MEMBERS and self.desk is not None and (answer := self.desk.here(payload)) is not None:
+            return answer
         try:
             return await self._anywhere(kind, payload)
         except (NotAllowed, Malformed) as error:
@@ -136,7 +151,7 @@ class MetaService:
         while True:
             left = deadline - self._clock.monotonic()
             if left <= 0:
-                raise MetadataUnavailable(self._settings.unavailable_text)
+                raise MetadataUnavailable(self.unavailable_text)
             answer: bytes | None = None
             if self.replica.is_leader:
                 try:
@@ -176,6 +191,11 @@ class MetaService:
                 return await self.replica.propose(payload, timeout_s=left_s)
             except MetadataUnavailable as error:
                 raise self._not_leader_or(error) from error
+        if kind == Frame.MEMBERS and self.desk is not None:
+            try:
+                return await self.desk.answer(payload, timeout_s=left_s)
+            except MetadataUnavailable as error:
+                raise self._not_leader_or(error) from error
         if kind not in (Frame.GET, Frame.RANGE, Frame.RENEW):
             raise PeerError(f"metadata frame of kind {kind} is not known here")
         try:
@@ -201,12 +221,28 @@ class MetaService:
 
     def _not_leader(self) -> NotLeaderHere:
         leader = self.replica.leader
-        return NotLeaderHere("" if leader is None else self._hint(leader), self._settings.unavailable_text)
+        return NotLeaderHere("" if leader is None else self._hint(leader), self.unavailable_text)
 
     def _not_leader_or(self, error: MetadataError) -> MetadataError:
         if self.replica.is_leader:
             return error if isinstance(error, MetadataUnavailable) else MetadataUnavailable(str(error))
         return self._not_leader()
+
+    async def backup(self, at_least: int) -> Image:
+        """One consistent image of this node's table, of an index from `at_least` on; one at a time. Raises MetadataUnavailable. `end_backup` it."""
+        if self._backup is not None:
+            raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
+        await self._applied(at_least, self._settings.request_timeout_s)
+        if self.machine.index < at_least:
+            raise MetadataUnavailable(f"this metadata node is behind: it is at index {self.machine.index}, and {at_least} was asked for")
+        if self._backup is not None:
+            raise MetadataUnavailable("another backup of this metadata node is under way; wait for its end")
+        self._backup = self.machine.image()
+        return self._backup
+
+    def end_backup(self, image: Image) -> None:
+        self.machine.release(image)
+        self._backup = None
 
     async def _applied(self, index: int, timeout_s: float) -> None:
         """Until this node applied `index`, or the time is over."""

@@ -10,7 +10,7 @@ committed entries are never replaced: so whatever prefix of the log survives hol
 them before it hears of anybody; what it doesn't know of is only what was committed after its last record.
 Source: formats below; ARCHITECTURE "Ledgers and journal".
 
-Files: log-{number}, snapshot-{index}; snapshot.tmp until it is whole. All numbers big endian. A segment holds records, then zeros. A record:
+Files: log-{number}; snapshots as in `snapshot_file`. All numbers big endian. A segment holds records, then zeros. A record:
 
     0  u32 magic "HRL1"           12 u32 crc32c of segment number, offset, the head without this field, and the body
     4  u8  version (1)            16 u64 sequence: one more than that of the record before
@@ -24,13 +24,10 @@ Files: log-{number}, snapshot-{index}; snapshot.tmp until it is whole. All numbe
     4 closed       -                                           clean end: everything before is durable
     5 commit       -                                           the commit index of its head, where nothing else was to be written for a while
 
-A snapshot file: u32 magic "HRS1", u8 version (1), u24 reserved, u32 size of the description, u32 crc32c of the description,
-the description (`messages.encode_meta`, which holds the crc32c of the blob), the blob.
 """
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,20 +42,18 @@ from heliograph.raft.messages import (
     Entry,
     SnapshotMeta,
     decode_entries,
-    decode_meta,
     encode_entries,
-    encode_meta,
 )
+from heliograph.raft.snapshot_file import SCRATCH_NAMES, SnapshotWriter, blob_start, is_full, load_snapshot, snapshot_name, store_snapshot
 from heliograph.runtime.disk import Disk, File
 
 VERSION = 1
-_MAGIC, _SNAPSHOT_MAGIC = b"HRL1", b"HRS1"
+_MAGIC = b"HRL1"
 _HEAD = struct.Struct(">4sBBHIIQQQ")
 _SEED = struct.Struct(">QQ")
 _HARD_STATE = struct.Struct(">QB")
 _FIRST = struct.Struct(">Q")
 _RESET = struct.Struct(">QQ")
-_SNAPSHOT_HEAD = struct.Struct(">4sB3xII")
 _KIND_HARD_STATE, _KIND_ENTRIES, _KIND_RESET, _KIND_CLOSED, _KIND_COMMIT = 1, 2, 3, 4, 5
 _RESERVE_BYTES = 16 << 10
 _SMALL_BYTES = 2 * _RESERVE_BYTES  # the segment of a member that starts on a full disk
@@ -140,10 +135,6 @@ def segment_name(number: int) -> str:
     return f"log-{number:010d}"
 
 
-def snapshot_name(index: int) -> str:
-    return f"snapshot-{index:020d}"
-
-
 class LogStorage:
     """recover() first, in a job or at start-up; then everything else from the event loop."""
 
@@ -170,7 +161,7 @@ class LogStorage:
         names = self._disk.names()
         snapshots = [name for name in names if name.startswith("snapshot-")]
         if snapshots:
-            state.snapshot, state.blob = self._load_snapshot(snapshots[-1])
+            state.snapshot, state.blob = load_snapshot(self._disk, snapshots[-1])
         base, base_term, entries = self._replay(sorted(name for name in names if name.startswith("log-")), state)
         needs_reset = False
         if state.snapshot is not None:
@@ -191,7 +182,7 @@ class LogStorage:
         self._snapshot = state.snapshot
         self._begin(needs_reset, state)
         for name in names:
-            if name == "snapshot.tmp" or (name in snapshots[:-1]):
+            if name in SCRATCH_NAMES or name in snapshots[:-1]:
                 self._disk.remove(name)
         return state
 
@@ -278,7 +269,7 @@ class LogStorage:
         try:
             segment = self._make_segment(number, self._segment_bytes)
         except OSError as error:
-            if not _is_full(error):
+            if not is_full(error):
                 raise
             segment, self.full = self._make_segment(number, _SMALL_BYTES), True
         bodies = [(_KIND_HARD_STATE, self._hard_state)]
@@ -430,7 +421,7 @@ class LogStorage:
             self.full = False
             self._spare = segment
             self._drain()
-        elif error is not None and _is_full(error):
+        elif error is not None and is_full(error):
             self.full = True
         else:
             self._fail(error)
@@ -460,11 +451,21 @@ class LogStorage:
             if error is None:
                 self._snapshot = meta
                 self._prune()
-            elif not _is_full(error):
+            elif not is_full(error):
                 self._fail(error)
             done(error)
 
-        self._disk.submit(partial(self._store_snapshot, meta, blob), stored)
+        self._disk.submit(partial(store_snapshot, self._disk, meta, blob), stored)
+
+    def begin_snapshot(self) -> SnapshotWriter:
+        """The same in pieces, for one that takes long to make. One at a time."""
+
+        def written(meta: SnapshotMeta) -> None:
+            if self._snapshot is None or meta.index > self._snapshot.index:
+                self._snapshot = meta
+                self._prune()
+
+        return SnapshotWriter(self._disk, written, lambda error: None if is_full(error) else self._fail(error))
 
     def read_chunk(self, meta: SnapshotMeta, offset: int, size_bytes: int, done: Callable[[bytes | None, BaseException | None], None]) -> None:
         """Part of the blob of a stored snapshot; FileNotFoundError where it is gone."""
@@ -472,8 +473,7 @@ class LogStorage:
         def job() -> bytes:
             snapshot_file = self._disk.open(snapshot_name(meta.index))
             try:
-                start = _SNAPSHOT_HEAD.size + len(encode_meta(meta))
-                return snapshot_file.pread(min(size_bytes, meta.size_bytes - offset), start + offset)
+                return snapshot_file.pread(min(size_bytes, meta.size_bytes - offset), blob_start(meta) + offset)
             finally:
                 snapshot_file.close()
 
@@ -504,43 +504,12 @@ class LogStorage:
             if error is None:
                 self._snapshot, self._installing, self.full = meta, None, False
                 self._drain()
-            elif _is_full(error):
+            elif is_full(error):
                 self.full = True  # `retry` tries again; until then nothing is written, so nothing is promised
             else:
                 self._fail(error)
 
-        self._disk.submit(partial(self._store_snapshot, meta, blob), stored)
-
-    def _store_snapshot(self, meta: SnapshotMeta, blob: bytes) -> None:
-        name, description = "snapshot.tmp", encode_meta(meta)
-        head = _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, VERSION, len(description), crc32c.crc32c(description))
-        snapshot_file = self._disk.open(name, create=True)
-        try:
-            snapshot_file.truncate(0)
-            snapshot_file.pwritev([head, description, blob], 0)
-            snapshot_file.datasync()
-        finally:
-            snapshot_file.close()
-        self._disk.rename(name, snapshot_name(meta.index))
-        self._disk.sync_directory()
-
-    def _load_snapshot(self, name: str) -> tuple[SnapshotMeta, bytes]:
-        snapshot_file = self._disk.open(name)
-        raw = snapshot_file.pread(snapshot_file.size_bytes(), 0)
-        snapshot_file.close()
-        if len(raw) < _SNAPSHOT_HEAD.size:
-            raise CorruptData(f"{name} is cut off")
-        magic, version, size, crc = _SNAPSHOT_HEAD.unpack_from(raw)
-        description = raw[_SNAPSHOT_HEAD.size : _SNAPSHOT_HEAD.size + size]
-        if magic != _SNAPSHOT_MAGIC or crc32c.crc32c(description) != crc:
-            raise CorruptData(f"{name}: its head is damaged")
-        if version != VERSION:
-            raise CorruptData(f"{name}: version {version} is not known to this program")
-        meta, _ = decode_meta(description)
-        blob = raw[_SNAPSHOT_HEAD.size + size :]
-        if len(blob) != meta.size_bytes or crc32c.crc32c(blob) != meta.crc:
-            raise CorruptData(f"{name}: its contents are damaged")
-        return meta, blob
+        self._disk.submit(partial(store_snapshot, self._disk, meta, blob), stored)
 
     def _prune(self) -> None:
         """Drops segments and snapshots that the newest snapshot replaces. One older snapshot stays, for a member that is being sent it."""
@@ -557,7 +526,3 @@ class LogStorage:
                 self._disk.remove(name)
 
         self._disk.submit(job, lambda _, error: self._fail(error) if error is not None else None)
-
-
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

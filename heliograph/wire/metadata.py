@@ -21,12 +21,16 @@ A frame, big endian:
     UNWATCH 7  []                                           EVENT 18     [index, [[key, version, value | nil]...]]
     RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index]
     STATUS 9   []                           -> leader | nil, leads, term, index: what this node knows, whoever leads
+    MEMBERS 11 [verb, member, address]      -> a report, whether something was changed (heliograph.raft.members)
+    BACKUP 10  [at least]                   -> nothing, behind the last PART
+                                                            PART 20      a piece of a snapshot (heliograph.raft.image)
 
 A LISTING holds every key of the prefix, in order, in one or more frames; the value is nil where the version is not above `since` (the client has it).
 What the client knows and the listing lacks was deleted. In an EVENT nil means deleted. The server waits with the listing until it has
 applied `since`.
 HEARTBEAT comes each second; "hears leader" false means that what watches tell may be old.
-Features (bits): 1 watches, 2 leases. A side uses what both have.
+Behind BACKUP come the pieces of one consistent image of the node's table, of an index from `at least` on; ANSWER is the last.
+Features (bits): 1 watches, 2 leases, 4 backups. A side uses what both have.
 """
 
 from __future__ import annotations
@@ -44,8 +48,8 @@ VERSION = 1
 FRAME_BYTES_MAX = 8 << 20
 HANDSHAKE_BYTES_MAX = 4096
 MAGIC = "heliograph-meta"
-FEATURE_WATCHES, FEATURE_LEASES = 1, 2
-FEATURES = FEATURE_WATCHES | FEATURE_LEASES
+FEATURE_WATCHES, FEATURE_LEASES, FEATURE_BACKUPS = 1, 2, 4
+FEATURES = FEATURE_WATCHES | FEATURE_LEASES | FEATURE_BACKUPS
 
 _HEAD = struct.Struct(">IBBQ")
 _BEHIND_SIZE = _HEAD.size - 4
@@ -61,10 +65,13 @@ class Frame(IntEnum):
     UNWATCH = 7
     RAFT = 8
     STATUS = 9
+    BACKUP = 10
+    MEMBERS = 11
     ANSWER = 16
     LISTING = 17
     EVENT = 18
     HEARTBEAT = 19
+    PART = 20
 
 
 def frame(kind: int, request: int, payload: bytes) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown
+from heliograph.raft.messages import Config
 
 
 class Mesh:
@@ -63,6 +64,9 @@ class MeshTransport:
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         self._callback = callback
+
+    def on_config(self, config: Config) -> None:
+        """Every node of a simulation is known by its name."""
 
     def on_forward(self, handler: ForwardHandler) -> None:
         self.handler = handler

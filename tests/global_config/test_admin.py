@@ -12,7 +12,7 @@ import pytest
 from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
-from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError, NotAllowed, NotFound
+from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
@@ -113,17 +113,18 @@ def test_policies_change_by_compare_and_set() -> None:
     async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
         await provision(admin)
         changes: list[Callable[[NamespacePolicies], NamespacePolicies]] = [
-            lambda p: replace(p, retention_mb=p.retention_mb + 1),
-            lambda p: replace(p, retention_minutes=p.retention_minutes + 1),
+            lambda p: replace(p, policies=p.policies | {"maxProducers": p.policies.get("maxProducers", 0) + 1}),
+            lambda p: replace(p, policies=p.policies | {"maxConsumers": p.policies.get("maxConsumers", 0) + 1}),
         ]
         await asyncio.gather(*(admin.update_namespace("t/n", changes[n % 2]) for n in range(8)))
         found = await store.get(keys.namespace("t/n"))
         assert found is not None
         policies = NamespacePolicies.decode(found[0])
-        assert (policies.retention_mb, policies.retention_minutes) == (4, 4)
+        assert policies.policies == {"maxProducers": 4, "maxConsumers": 4}
         await refused(NotAllowed, "bundles is 4 and cannot", admin.update_namespace("t/n", lambda p: replace(p, bundles=8)))
         await refused(NotAllowed, "not allowed", admin.update_namespace("t/n", lambda p: replace(p, regions=("ap",))))
-        await refused(ConfigError, "ack quorum", admin.update_namespace("t/n", lambda p: replace(p, ack_quorum=3)))
+        wrong = {"persistence": {"bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 2, "bookkeeperEnsemble": 2}}
+        await refused(NotAllowed, "ack quorum", admin.update_namespace("t/n", lambda p: replace(p, policies=wrong)))
         await refused(NotFound, "t/x", admin.update_namespace("t/x", lambda p: p))
 
     run(main)

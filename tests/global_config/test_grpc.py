@@ -13,7 +13,7 @@ import pytest
 
 from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from global_config.node import ConfigNode, ConfigNodeSettings
-from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, PeerError
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftSettings
@@ -84,6 +84,68 @@ def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path)
         for client in clients.values():
             client.close()
         await nodes[left[1]].stop()
+        for disk in disks:
+            disk.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certificates: Path) -> None:
+    """ap and eu are the first; us reaches each by an address of its settings, and they reach us by that of the configuration."""
+
+    async def main() -> None:
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, free_ports(3), strict=True)}
+        nodes: dict[str, ConfigNode] = {}
+        disks: list[SystemDisk] = []
+
+        async def start(number: int, name: str, joining: bool) -> None:
+            rng = random.Random(number)
+            known = addresses if joining else {first: addresses[first] for first in ("ap", "eu")}
+            transport = GrpcTransport(name, known, rng=rng, port=int(addresses[name].rpartition(":")[2]), tls=tls_of(certificates, "config", name))
+            disks.append(SystemDisk(tmp_path / name))
+            nodes[name] = ConfigNode(
+                node_id=name,
+                peers=sorted(known),
+                joining=joining,
+                disk=disks[-1],
+                transport=transport,
+                clock=SystemClock(),
+                rng=rng,
+                settings=SETTINGS,
+            )
+            await nodes[name].start()
+
+        await start(0, "ap", False)
+        await start(1, "eu", False)
+        client = MetaClient([f"127.0.0.1:{nodes['eu'].port}"], clock=SystemClock(), rng=random.Random(7), settings=ClientSettings(timeout_s=8.0))
+        await client.put("/before", b"1")
+        await start(2, "us", True)
+        assert (await client.members("add", "us", f"nobody=127.0.0.1:1,{addresses['us']}"))[1]
+        deadline = asyncio.get_running_loop().time() + 8
+        while True:
+            try:
+                await client.members("promote", "us")
+                break
+            except NotAllowed:
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.05)
+        report, _ = await client.members()
+        assert [row["role"] for row in report["members"]] == ["voter"] * 3
+        assert (await client.members("transfer", "us"))[0] is not None and (await client.members())[0]["leader"] == "us"
+        await client.put("/through-us", b"1")
+        assert (await client.members("remove", "ap"))[1]
+        hasty = MetaClient([f"127.0.0.1:{nodes['ap'].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=4.0))
+        with pytest.raises(MetadataUnavailable, match="'ap' was removed from the global configuration"):
+            await hasty.put("/from-ap", b"1")
+        hasty.close()
+        await nodes["ap"].stop()
+        await client.put("/without-ap", b"1")
+        assert await client.get("/from-ap") is None
+        assert nodes["us"].machine.get("/before") is not None and [row["member"] for row in (await client.members())[0]["members"]] == ["eu", "us"]
+        client.close()
+        for name in ("eu", "us"):
+            await nodes[name].stop()
         for disk in disks:
             disk.close()
 
@@ -211,7 +273,8 @@ def test_a_taken_port_is_named(certificates: Path) -> None:
 
 
 def test_message_bytes() -> None:
-    assert open_message(make_message("us", b"m")) == ("us", b"m")
+    assert open_message(make_message("us", b"m")) == ("us", b"m", "")
+    assert open_message(make_message("ap", b"m", "us=h:1,h:2")) == ("ap", b"m", "us=h:1,h:2")
     for wrong in (b"", b"\x02\x02us", b"\x01\x05us", b"\x01"):
         with pytest.raises(PeerError):
             open_message(wrong)

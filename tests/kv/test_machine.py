@@ -315,7 +315,7 @@ def test_a_snapshot_of_another_version_is_refused() -> None:
     driver = Driver()
     driver.txn(Put("/a", b"1"))
     blob = driver.machine.snapshot()
-    for wrong in (b"", b"\x02" + blob[1:], blob[:-1], b"\x01\x91\x01"):
+    for wrong in (b"", b"\x03" + blob[1:], blob[:-1], blob[:-6], blob + b"\x00\x00\x00\x01\xc0", b"\x01\x91\x01", b"\x02\x00\x00\x00\x02\x91\x01"):
         with pytest.raises(CorruptData):
             driver.machine.restore(wrong)
     assert driver.machine.get("/a") == (b"1", 1)

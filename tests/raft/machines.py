@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from geo_tests.sim.raft_transport import RaftNetwork
@@ -25,6 +26,10 @@ class Journal:
 
     def snapshot(self) -> bytes:
         return b"\n".join(b"%d %s" % (index, command.hex().encode()) for index, command in self.lines)
+
+    def parts(self) -> Iterator[bytes]:
+        blob = self.snapshot()
+        return iter([blob[at : at + 100] for at in range(0, len(blob), 100)])
 
     def restore(self, blob: bytes) -> None:
         pairs = [line.split(b" ") for line in blob.split(b"\n") if line]

@@ -16,7 +16,8 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.loop import ProcessDied, SimLoop
 from heliograph.model.errors import CorruptData
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
-from heliograph.raft.storage import Done, LogStorage, Recovered, segment_name, snapshot_name
+from heliograph.raft.snapshot_file import snapshot_name
+from heliograph.raft.storage import Done, LogStorage, Recovered, segment_name
 
 SEGMENT = 4096 + (16 << 10)
 

@@ -1,0 +1,106 @@
+"""An instance of two regions grows to three and shrinks back, by one command each, while messages and configuration writes go on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph
+from geo_tests.wan.test_links import Stream
+from region_node.demo import _rest as rest
+from region_node.instance.control import call
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    """us and eu, 10 ms apart."""
+    (tmp_path / "wan.json").write_text(json.dumps({pair: {"rtt_ms": 10} for pair in ("us-eu", "us-ap", "eu-ap")}))
+    made = Instance(tmp_path / "data", regions=("us", "eu"), wan=str(tmp_path / "wan.json"))
+    try:
+        yield made
+    finally:
+        made.down()
+
+
+class Writers:
+    """Messages into us and configuration writes through eu, all the time; every one of them must succeed."""
+
+    def __init__(self, instance: Instance, stream: Stream) -> None:
+        self._stream, self._eu = stream, instance.admin("eu")
+        self._ended = threading.Event()
+        self.configured = 0
+        self.failed: list[str] = []
+        self._threads = [threading.Thread(target=target) for target in (self._publish, self._configure)]
+        for thread in self._threads:
+            thread.start()
+
+    def _publish(self) -> None:
+        while not self._ended.wait(0.01):
+            self._stream.publish(1)
+
+    def _configure(self) -> None:
+        while not self._ended.wait(0.25):
+            try:
+                rest("POST", f"{self._eu}/admin/v2/namespaces/public/geo/messageTTL", 1_000_000 + self.configured)
+                self.configured += 1
+            except Exception as error:
+                self.failed.append(str(error))
+
+    def end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def members(instance: Instance, region: str) -> dict[str, Any]:
+    answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/config/members")
+    return answer
+
+
+def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
+    data, us = str(instance.data), instance.admin("us")
+    topic = "persistent://public/geo/growing"
+    instance.namespace("public/geo", ["us", "eu"])
+    stream = Stream(instance, "us", topic)
+    writers = Writers(instance, stream)
+    try:
+        grow_and_shrink(instance, data, us, topic, stream)
+    finally:
+        writers.end()
+    stream.finish()
+    assert not writers.failed and writers.configured > 10, (writers.configured, writers.failed)
+    eventually(lambda: len(instance.read_all("eu", topic)) == stream.sent, "all of it in eu")
+    assert instance.read_all("eu", topic) == stream.bodies(), "each once, in order"
+
+
+def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: Stream) -> None:
+    heliograph("region", "join", "ap", "--data", data, "--bookies", "2")
+    instance.state = call(instance.data, "status")
+    report = members(instance, "ap")
+    assert {row["member"]: row["role"] for row in report["members"]} == {"us": "voter", "eu": "voter", "ap": "voter"}
+    rest("POST", f"{us}/admin/v2/tenants/public", {"allowedClusters": ["us", "eu", "ap"]})
+    rest("POST", f"{us}/admin/v2/namespaces/public/geo/replication", ["us", "eu", "ap"])
+    since = stream.sent
+    copy = eventually(lambda: [n for n in numbers(instance, topic) if n >= since][:50], "what is published from now on arrives")
+    assert copy == list(range(since, since + len(copy))), "in order, each once"
+
+    moved = rest("POST", f"{us}/heliograph/v1/config/members/ap/lead")
+    assert moved["changed"] or moved["leader"] == "ap"
+    refused = heliograph("region", "leave", "ap", "--data", data, check=False)
+    assert refused.returncode == 2 and "'public/geo' is in region 'ap': take it out there first" in refused.stderr
+    rest("POST", f"{us}/admin/v2/namespaces/public/geo/replication", ["us", "eu"])
+    rest("POST", f"{us}/admin/v2/tenants/public", {"allowedClusters": ["us", "eu"]})
+    heliograph("region", "leave", "ap", "--data", data)
+    report = members(instance, "us")
+    assert [row["member"] for row in report["members"]] == ["eu", "us"] and report["leader"] in ("eu", "us") and report["writes"]["count"] is not None
+    assert sorted(call(instance.data, "status")["regions"]) == ["eu", "us"] and (instance.data / "ap").is_dir()
+
+
+def numbers(instance: Instance, topic: str) -> list[int]:
+    """Of the messages in ap."""
+    return [int(body.rpartition("-")[2]) for body in instance.read_all("ap", topic)]

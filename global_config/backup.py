@@ -1,0 +1,26 @@
+"""What a restore of the global configuration changes in what the backup holds.
+
+Is: the rules, row by row. Isn't: files (heliograph.raft.backup).
+Invariants: a region's number is never given to another one: numbers that may have been given out since the backup are passed over. A region's epoch
+may come back lower than it was; its brokers raise it again where their metadata is another than the one it was raised for, and a topic's own
+epoch never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from global_config import keys
+from heliograph.raft.image import Row
+
+NUMBERS_MARGIN = 1000
+
+
+def restored_counters(counters: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted({**counters, keys.NUMBERS: max(counters.get(keys.NUMBERS, 0), 1) + NUMBERS_MARGIN}.items())
+
+
+def restored_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, bytes]]:
+    for key, (value, _, lease) in rows:
+        if not lease:
+            yield key, value

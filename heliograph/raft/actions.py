@@ -1,0 +1,79 @@
+"""What the Raft core hands to its shell: actions in an order, and the times and bounds by which it acts.
+
+Is: Role, CoreSettings, Actions. Isn't: a rule of Raft (`core`), or what carries actions out (`node`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from heliograph.raft.messages import Entry, Message, SnapshotMeta
+
+FOREVER = float("inf")
+
+
+class Role(IntEnum):
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSettings:
+    """Times and bounds. The election time-out is drawn from [t, 2t) each time; heartbeats need several to fit into it."""
+
+    election_timeout_s: float = 1.0
+    heartbeat_s: float = 0.15
+    append_bytes_max: int = 256 << 10
+    inflight_appends_max: int = 64
+    inflight_bytes_max: int = 4 << 20
+    chunk_bytes: int = 512 << 10
+    read_rounds_max: int = 8
+    note_commit_s: float = 1.0
+    """A commit that no batch has carried to the disk for so long is written down by itself."""
+    snapshot_bytes_max: int = 1 << 30
+    promotion_lag_max: int = 1_000
+    """Entries that a learner may lack when it becomes a voter."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_s * 2 <= self.election_timeout_s:
+            raise ValueError("the election time-out must be at least two heartbeats")
+        if min(self.append_bytes_max, self.inflight_appends_max, self.inflight_bytes_max, self.chunk_bytes, self.read_rounds_max) < 1:
+            raise ValueError("bounds of the Raft core must be at least 1")
+
+
+@dataclass(slots=True)
+class Actions:
+    """What the shell does, in this order, before it begins with the next batch.
+
+    1. Store durably: `hard_state` (term, vote), then `snapshot` (the log is empty behind it), then `entries`, which replace everything
+       from `first_index` on; with the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
+       `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
+    2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
+    3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`.
+    4. Answer `reads` (tokens, index): they may be served once that index is applied. `lost_reads`: no longer leader.
+    """
+
+    term: int = 0
+    hard_state: tuple[int, str] | None = None
+    snapshot: tuple[SnapshotMeta, bytes] | None = None
+    first_index: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    commit: int = 0
+    note_commit: bool = False
+    durable_mark: tuple[int, int] = (0, 0)
+    sends: list[tuple[str, Message]] = field(default_factory=list)
+    chunks: list[tuple[str, SnapshotMeta, int]] = field(default_factory=list)
+    committed_first: int = 0
+    committed: list[Entry] = field(default_factory=list)
+    reads: list[tuple[list[int], int]] = field(default_factory=list)
+    lost_reads: list[int] = field(default_factory=list)
+
+    @property
+    def stores(self) -> bool:
+        return self.hard_state is not None or self.snapshot is not None or bool(self.entries)
+
+    def __bool__(self) -> bool:
+        return self.stores or self.note_commit or bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)

@@ -1,0 +1,149 @@
+"""What a restore of a region's local metadata changes in what the backup holds.
+
+Is: the rules, row by row, and what must be known of the bookies for them. Isn't: files (heliograph.raft.backup), asking bookies, or the raise of the
+region's epoch, which the brokers see to when they find another `/instance` than the one that the global configuration knows.
+Invariants: no ledger id is given out that may have been given out before, also by a metadata that is lost; nothing is taken for deleted that a bookie
+holds, or might hold (one of its bookies was not asked); keys under a lease are gone, because whoever held it is; the restored metadata has an
+`/instance` of its own, so that no bookie deletes by it before an operator confirms.
+Source: ARCHITECTURE "The five ideas", 4, and "Ledgers and journal"; docs/operating.md, "Backup and restore".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgpack
+
+from heliograph.model.errors import ConfigError, CorruptData
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadState
+from heliograph.raft.image import Row
+from heliograph.runtime.clock import Rng
+from local_meta import keys
+
+LEDGER_IDS_MARGIN = 1_000_000_000
+"""Ids that may have been given out since the backup and stand on no bookie any more, or not yet."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a first pass over a backup tells."""
+
+    keys: int = 0
+    leased: int = 0
+    ledgers: set[int] = field(default_factory=set)
+    topics: int = 0
+    bookies: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Id -> (host, port) of those that were registered then."""
+    named_bookies: set[str] = field(default_factory=set)
+    """Those that a ledger names."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """What the second pass did."""
+
+    keys: int = 0
+    vanished: set[int] = field(default_factory=set)
+    """Closed ledgers that bookies have no more: deleted since the backup, or moved to an object store."""
+
+
+def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
+    """Raises CorruptData."""
+    found = Survey()
+    for key, (value, _, lease) in rows:
+        found.keys += 1
+        found.leased += bool(lease)
+        if key.startswith(keys.LEDGERS):
+            found.ledgers.add(keys.ledger_of(key))
+            for _, bookies in LedgerMetadata.decode(value).fragments:
+                found.named_bookies.update(bookies)
+        elif key.startswith(keys.MANAGED_LEDGERS):
+            found.topics += 1
+        elif key.startswith(keys.BOOKIES):
+            found.bookies[keys.id_of(key)] = _address(key, value)
+    return found
+
+
+def ledger_ids_from(counters: Mapping[str, int], known: Survey, held: Mapping[str, Iterable[int]]) -> int:
+    """The first ledger id that a restored metadata may give out. held: bookie -> the ledgers it holds, of those that were asked."""
+    highest = max(known.ledgers, default=-1)
+    for ledgers in held.values():
+        highest = max(highest, max(ledgers, default=-1))
+    return max(counters.get(keys.LEDGER_IDS, 0), highest + 1) + LEDGER_IDS_MARGIN
+
+
+def restored_counters(counters: Mapping[str, int], first_ledger: int) -> list[tuple[str, int]]:
+    return sorted({**counters, keys.LEDGER_IDS: first_ledger}.items())
+
+
+def new_instance(rng: Rng) -> str:
+    """The text at `/instance`. Random, so that no two restores of one backup are taken for each other."""
+    return f"{rng.getrandbits(128):032x}"
+
+
+def restored_rows(
+    rows: Iterable[tuple[str, Row]], held: Mapping[str, Iterable[int]], instance: str, done: Restored
+) -> Iterator[tuple[str, bytes]]:
+    """rows: in the order of their keys, so ledgers come before the topics that name them. done: is filled in."""
+    present: set[int] = set()
+    for ledgers in held.values():
+        present.update(ledgers)
+    for key, (value, _, lease) in rows:
+        kept: bytes | None = value
+        if lease or key == keys.INSTANCE:
+            kept = None
+        elif key.startswith(keys.LEDGERS):
+            if _vanished(LedgerMetadata.decode(value), present, held):
+                done.vanished.add(keys.ledger_of(key))
+                kept = None
+        elif key.startswith(keys.MANAGED_LEDGERS) and done.vanished:
+            kept = _without(value, done.vanished)
+        if kept is not None:
+            done.keys += 1
+            yield key, kept
+    done.keys += 1
+    yield keys.INSTANCE, instance.encode()
+
+
+def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iterable[int]]) -> bool:
+    """It had entries, all its bookies were asked, and nobody holds it: it was deleted since. (What is open is recovered when its topic is loaded.)"""
+    if ledger.state is not LedgerState.CLOSED or ledger.last_entry < 0 or ledger.ledger in present:
+        return False
+    return all(bookie in held for _, bookies in ledger.fragments for bookie in bookies)
+
+
+def _without(value: bytes, vanished: set[int]) -> bytes:
+    """What an object store has whole is read from there; the rest is gone."""
+    topic = ManagedLedgerMetadata.decode(value)
+    if not any(info.ledger in vanished for info in topic.ledgers):
+        return value
+    left: list[LedgerInfo] = []
+    for info in topic.ledgers:
+        if info.ledger not in vanished:
+            left.append(info)
+        elif info.offload is not None and info.offload.state is not OffloadState.BEGUN:
+            left.append(replace(info, offload=replace(info.offload, state=OffloadState.LOCAL_GONE)))
+    return replace(topic, ledgers=tuple(left)).encode()
+
+
+def _address(key: str, value: bytes) -> tuple[str, int]:
+    try:
+        fields = msgpack.unpackb(value)
+        return str(fields["host"]), int(fields["port"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptData(f"{key}: {error}") from error
+
+
+def addresses(known: Survey, given: Mapping[str, tuple[str, int]], without: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Whom to ask: every bookie that was registered or that a ledger names, less those that are given up. Raises ConfigError where none has an address."""
+    left_out = set(without)
+    wanted = sorted((set(known.bookies) | known.named_bookies | set(given)) - left_out)
+    found = {**known.bookies, **given}
+    missing = [bookie for bookie in wanted if bookie not in found]
+    if missing:
+        raise ConfigError(
+            f"ledgers of the backup name bookie {missing[0]}, and the backup has no address of it: give it with --bookie {missing[0]}=HOST:PORT, "
+            f"or --without-bookie {missing[0]} if it is gone for good"
+        )
+    return {bookie: found[bookie] for bookie in wanted}

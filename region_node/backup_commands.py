@@ -1,0 +1,366 @@
+"""The commands `backup`, `restore`, and `confirm-restore`.
+
+Is: options, files and folders, asking the bookies, and what a person sees. Isn't: the format (`heliograph.raft.backup`), or the rules of a restore
+(`local_meta.backup`, `global_config.backup`).
+Source: docs/operating.md, "Backup and restore".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from heliograph import __version__
+from heliograph.model.errors import ConfigError, CorruptData, HeliographError
+from region_node.instance.layout import HOST, InstancePlan, RegionPlan, load_plan
+
+if TYPE_CHECKING:
+    from heliograph.raft.backup import BackupReader, Store
+
+DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
+RegionOption = Annotated[str, typer.Option("--region", help="The region; not needed where there is one.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+_DEFAULT_DATA = Path(".heliograph")
+_PARTS = {1: "meta", 2: "config"}
+"""Store -> its folder in the data folder of a process."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(backup)
+    app.command()(restore)
+    app.command("confirm-restore")(confirm_restore)
+
+
+# -- backup -----------------------------------------------------------------------------------------------------------
+
+
+def backup(
+    out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet.")],
+    region: RegionOption = "",
+    data: DataOption = None,
+    config: Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's local metadata.")] = False,
+    address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")] = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Back up a running region's local metadata, or the global configuration: consistent at one moment, while everything goes on.
+
+    It holds everything that was acknowledged before the command began. Messages are not in it: they lie on the bookies.
+    """
+    from heliograph.raft.backup import Store
+
+    store = Store.GLOBAL if config else Store.LOCAL
+    if address:
+        name = region
+    else:
+        where = region_of(data, region)
+        name, address = where.name, f"{HOST}:{where.metadata.ports['config' if config else 'meta']}"
+    if out.exists():
+        raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
+    console = Console(stderr=True, quiet=json_output)
+    columns = (TextColumn("backing up"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("backing up", total=None)
+        found = asyncio.run(_back_up(store, name, address, out, lambda size: bar.update(task, completed=size)))
+    if json_output:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{out}: {found['keys']} keys, {found['bytes']} bytes, as of index {found['index']}")
+
+
+async def _back_up(store: Store, region: str, address: str, out: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+    from heliograph.raft.backup import BackupReader, BackupWriter, Info
+    from heliograph.raft.backup_client import fetch
+    from heliograph.raft.client import MetaClient
+    from heliograph.raft.image import head_of
+    from heliograph.runtime.clock import SystemClock, system_rng
+    from heliograph.runtime.system_disk import SystemDisk
+
+    folder = SystemDisk(str(out.parent.resolve()))
+    scratch = f"{out.name}.new"
+    file = folder.open(scratch, create=True)
+    clock = SystemClock()
+    client = MetaClient([address], clock=clock, rng=system_rng())
+    try:
+        file.truncate(0)
+        writer = BackupWriter(file)
+
+        def on_piece(piece: bytes) -> None:
+            if not writer.size_bytes:
+                writer.begin(Info(store, region, clock.wall_ms(), head_of(piece).index, __version__))
+            writer.add(piece)
+            progress(writer.size_bytes)
+
+        await fetch(client, address, on_piece)
+        file.datasync()
+        reader = BackupReader(file)
+        keys = sum(1 for _ in reader.rows())
+        folder.rename(scratch, out.name)
+        folder.sync_directory()
+        return {"file": str(out), "region": region, "index": reader.info.index, "keys": keys, "bytes": writer.size_bytes}
+    finally:
+        client.close()
+        file.close()
+        if scratch in folder.names():
+            folder.remove(scratch)
+        folder.close()
+
+
+# -- restore ----------------------------------------------------------------------------------------------------------
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `heliograph backup` wrote.")],
+    region: RegionOption = "",
+    data: DataOption = None,
+    to: Annotated[Path | None, typer.Option("--to", help="The data folder of one stopped metadata process, without an instance's folder.")] = None,
+    voter: Annotated[list[str] | None, typer.Option("--voter", help="With --to: the node id of each voter; the same for all of them.")] = None,
+    bookie: Annotated[list[str] | None, typer.Option("--bookie", help="ID=HOST:PORT of a bookie that moved since the backup.")] = None,
+    without_bookie: Annotated[list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers must be stopped.
+
+    Bookies are asked what they hold, so they must run. Nothing is deleted there until `heliograph confirm-restore`.
+    """
+    from heliograph.raft.backup import BackupReader, Store
+    from heliograph.runtime.system_disk import SystemDisk
+
+    if not file.is_file():
+        raise ConfigError(f"there is no backup {file}")
+    disk = SystemDisk(str(file.parent.resolve()))
+    opened = disk.open(file.name)
+    try:
+        reader = BackupReader(opened)
+        targets, voters = _targets(reader, region, data, to, voter or [])
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        with _locked(targets), Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
+            if reader.info.store is Store.GLOBAL:
+                found = _restore_global(reader, targets, voters, bar)
+            else:
+                found = _restore_local(reader, targets, voters, bar, _given(bookie or []), without_bookie or [])
+    except CorruptData as error:
+        raise ConfigError(f"{file} cannot be restored: {error}; use another backup") from error
+    finally:
+        opened.close()
+        disk.close()
+    if json_output:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo(f"restored {found['keys']} keys as of {found['made']} into {', '.join(found['folders'])}")
+    if reader.info.store is Store.LOCAL:
+        typer.echo(f"ledgers that were deleted since, and are forgotten again: {found['vanished_ledgers']}; new ledger ids begin at {found['ledger_ids_from']}")
+        typer.echo(f"ledgers on bookies that the backup does not know: {found['unknown_ledgers']}; they stay until `heliograph confirm-restore`")
+    typer.echo("start the metadata processes, then the brokers")
+
+
+def _restore_local(
+    reader: BackupReader, targets: list[Path], voters: list[str], bar: Progress, given: Mapping[str, tuple[str, int]], without: Iterable[str]
+) -> dict[str, Any]:
+    from heliograph.raft.backup import restored_index, restored_pieces
+    from heliograph.runtime.clock import SystemClock, system_rng
+    from local_meta import backup as rules
+
+    known = rules.survey(_watched(reader, bar, "verifying"))
+    held = asyncio.run(_ask_bookies(rules.addresses(known, given, without)))
+    counters = dict(reader.head.counters)
+    first_ledger, instance = rules.ledger_ids_from(counters, known, held), rules.new_instance(system_rng())
+    index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
+    for target in targets:
+        done = rules.Restored()
+        rows = rules.restored_rows(_watched(reader, bar, "restoring"), held, instance, done)
+        _write(target, index, voters, restored_pieces(index, rules.restored_counters(counters, first_ledger), rows))
+    on_bookies = {ledger for ledgers in held.values() for ledger in ledgers}
+    found = {"vanished_ledgers": len(done.vanished), "unknown_ledgers": len(on_bookies - known.ledgers), "ledger_ids_from": first_ledger}
+    return {**_summary(reader, targets, done.keys), **found, "instance": instance, "bookies": sorted(held)}
+
+
+def _restore_global(reader: BackupReader, targets: list[Path], voters: list[str], bar: Progress) -> dict[str, Any]:
+    from global_config import backup as rules
+    from heliograph.raft.backup import restored_index, restored_pieces
+    from heliograph.runtime.clock import SystemClock
+
+    count = sum(1 for _ in rules.restored_rows(_watched(reader, bar, "verifying")))
+    index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
+    for target in targets:
+        rows = rules.restored_rows(_watched(reader, bar, "restoring"))
+        _write(target, index, voters, restored_pieces(index, rules.restored_counters(dict(reader.head.counters)), rows))
+    return _summary(reader, targets, count)
+
+
+def _summary(reader: BackupReader, targets: list[Path], count: int) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    made = datetime.fromtimestamp(reader.info.made_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {"keys": count, "made": made, "region": reader.info.region, "folders": [str(target) for target in targets]}
+
+
+def _write(target: Path, index: int, voters: list[str], pieces: Iterable[bytes]) -> None:
+    from heliograph.raft.backup import RESTORED_TERM, group_of
+    from heliograph.raft.snapshot_file import write_snapshot
+    from heliograph.runtime.system_disk import SystemDisk
+
+    disk = SystemDisk(str(target))
+    try:
+        write_snapshot(disk, index, RESTORED_TERM, group_of(voters), pieces)
+    finally:
+        disk.close()
+
+
+def _watched(reader: BackupReader, bar: Progress, what: str) -> Iterator[Any]:
+    task = bar.add_task(what, total=None)
+    yield from reader.rows(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+async def _ask_bookies(wanted: Mapping[str, tuple[str, int]]) -> dict[str, list[int]]:
+    """Bookie -> the ledgers it holds."""
+    from heliograph.runtime.clock import system_rng
+    from storage.ledger.bookie_client import BookieClient
+
+    held: dict[str, list[int]] = {}
+    for name, (host, port) in wanted.items():
+        client = BookieClient(name, host, port, rng=system_rng())
+        try:
+            held[name] = await client.ledgers()
+        except HeliographError as error:
+            raise ConfigError(
+                f"bookie {name} at {host}:{port} does not answer ({error}): start it, give its new address with --bookie {name}=HOST:PORT, "
+                f"or --without-bookie {name} if it is gone for good"
+            ) from error
+        finally:
+            client.close()
+    return held
+
+
+def _targets(reader: BackupReader, region: str, data: Path | None, to: Path | None, voter: list[str]) -> tuple[list[Path], list[str]]:
+    """The folders to fill, and the voters of the group."""
+    from heliograph.raft.backup import Store
+
+    info = reader.info
+    part = _PARTS[info.store]
+    if to is not None:
+        if not voter:
+            raise ConfigError("--to needs the node id of each voter of the group, with --voter")
+        return [to.resolve() / part], voter
+    folder, plan = _folder(data), _plan_of(data)
+    if info.store is Store.GLOBAL:
+        return [_process_folder(folder, r) / part for r in plan.regions], [r.name for r in plan.regions]
+    where = plan.region(region or info.region)
+    if info.region != where.name:
+        raise ConfigError(f"the backup is of region {info.region}, not of {where.name}")
+    return [_process_folder(folder, where) / part], [where.metadata.name]
+
+
+def _process_folder(data: Path, region: RegionPlan) -> Path:
+    return data / region.name / region.metadata.name.removeprefix(f"{region.name}-")
+
+
+@contextmanager
+def _locked(targets: list[Path]) -> Iterator[None]:
+    """Keeps each target's process from starting, and says so where it runs, or where the target is not empty."""
+    locks = []
+    try:
+        for target in targets:
+            target.mkdir(parents=True, exist_ok=True)
+            lock = (target.parent / "lock").open("a+")
+            locks.append(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"the process of {target.parent} is running: stop it first (`heliograph process kill NAME`)") from error
+            if any(target.iterdir()):
+                raise ConfigError(f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not deleted for you")
+        yield
+    finally:
+        for lock in locks:
+            lock.close()
+
+
+def _given(texts: list[str]) -> dict[str, tuple[str, int]]:
+    found = {}
+    for text in texts:
+        name, _, address = text.partition("=")
+        host, _, port = address.rpartition(":")
+        if not name or not host or not port.isdigit():
+            raise ConfigError(f"--bookie {text}: expected ID=HOST:PORT")
+        found[name] = (host.strip("[]"), int(port))
+    return found
+
+
+# -- confirm ----------------------------------------------------------------------------------------------------------
+
+
+def confirm_restore(
+    region: RegionOption = "",
+    data: DataOption = None,
+    http: Annotated[list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was published after the backup."""
+    if http:
+        places = {address: address for address in http}
+    else:
+        where = region_of(data, region)
+        places = {node.name: f"{HOST}:{node.ports['http']}" for node in where.bookies if node.ports.get("http")}
+    if not places:
+        raise ConfigError("these bookies have no HTTP port: set bookie.http_port, start them again, and give it with --http HOST:PORT")
+    for _ in range(2):  # that it is another metadata, and then that it does not know so many ledgers
+        refusals = {name: str(_ask(address, "POST", "/gc")["garbageCollection"]["refusal"]) for name, address in places.items()}
+        for name, refusal in refusals.items():
+            typer.echo(f"{name}: {refusal or 'collects garbage; there is nothing to confirm'}")
+        waiting = [name for name, refusal in refusals.items() if refusal]
+        if not waiting:
+            return
+        if not yes and not typer.confirm("What the metadata does not know will be deleted there. Go on?"):
+            raise typer.Exit(1)
+        for name in waiting:
+            _ask(places[name], "POST", "/gc/confirm")
+            typer.echo(f"{name}: confirmed")
+
+
+def _ask(address: str, method: str, path: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"http://{address}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+    except urllib.error.HTTPError as error:
+        try:
+            reason = json.load(error).get("reason", "")
+        except ValueError:
+            reason = str(error)
+        raise ConfigError(f"the bookie at {address} refuses: {reason}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the bookie at {address} does not answer ({error}): start it first") from error
+
+
+# -- the instance -----------------------------------------------------------------------------------------------------
+
+
+def _folder(data: Path | None) -> Path:
+    return (data or _DEFAULT_DATA).resolve()
+
+
+def region_of(data: Path | None, name: str) -> RegionPlan:
+    plan = _plan_of(data)
+    if not name and len(plan.regions) > 1:
+        raise ConfigError(f"which region? give --region, one of {', '.join(r.name for r in plan.regions)}")
+    return plan.region(name) if name else plan.regions[0]
+
+
+def _plan_of(data: Path | None) -> InstancePlan:
+    folder = _folder(data)
+    plan = load_plan(folder)
+    if plan is None:
+        raise ConfigError(f"there is no instance in {folder}: give its folder with --data, or an address")
+    return plan

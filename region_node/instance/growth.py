@@ -1,0 +1,129 @@
+"""A region joins a running instance, or leaves it: the plan, and the steps in the global configuration.
+
+Is: the next plan, and the calls that make a region's configuration node a voter, or take it out. Isn't: processes and proxies (`supervisor`), or what a
+region replicates (an operator adds it to namespaces, and takes it out of them, as ever).
+Invariants: a name and a number are used once; the regions that an instance began with stay the first voters in every node's settings; each step may be
+repeated, so that a command that was interrupted is given again; a region goes only while no tenant and no namespace names it, and while the rest keeps
+a quorum.
+Source: docs/operating.md, "A region joins, a region leaves".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+from collections.abc import Awaitable, Callable
+
+from global_config import keys
+from global_config.admin import ConfigAdmin
+from heliograph.model.errors import ConfigError, NotAllowed, NotFound
+from heliograph.model.names import check_name
+from heliograph.model.policies import NamespacePolicies, TenantInfo
+from heliograph.raft.client import MetaClient
+from heliograph.raft.store import prefix_end
+from region_node.instance.layout import HOST, InstancePlan, Ports, RegionPlan, plan_links, plan_region, reach, round_trips
+
+CATCH_UP_S = 60.0
+_POLL_S = 0.1
+
+Progress = Callable[[str], None]
+
+
+def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, voter: bool = True) -> InstancePlan:
+    """The plan with one region more. Raises ConfigError."""
+    try:
+        check_name("region", name)
+    except NotAllowed as error:
+        raise ConfigError(str(error)) from error
+    if plan.standalone or (len(plan.regions) == 1 and not plan.founders):
+        raise ConfigError("this instance was begun with one region, whose configuration no other can reach: begin one with `heliograph up --regions a,b`")
+    if name in plan.left:
+        raise ConfigError(f"a region {name!r} left this instance, and its messages are known by that name: take another one")
+    if not 1 <= brokers <= 16 or not 2 <= bookies <= 16:
+        raise ConfigError("a region has 1 to 16 brokers and 2 to 16 bookies")
+    new = copy.deepcopy(plan)
+    _remember_founders(new)
+    ports = Ports()
+    ports.take(port for node in plan.nodes() for port in node.ports.values())
+    ports.take(link.port for link in plan.links)
+    new.numbers += 1
+    clients = ports.free(), ports.free()
+    region = plan_region(name, new.numbers, ports, brokers=brokers, bookies=bookies, clients=clients, linked=True, tls=plan.tls)
+    region.voter = voter
+    new.regions.append(region)
+    if plan.wan != "none":
+        trips = round_trips(plan.wan, [r.name for r in new.regions])
+        plan_links(new, {pair: trip for pair, trip in trips.items() if name in pair}, ports)
+    return new
+
+
+def without_region(plan: InstancePlan, name: str) -> InstancePlan:
+    """The plan with one region less. Raises ConfigError."""
+    plan.region(name)
+    if len(plan.regions) == 1:
+        raise ConfigError(f"{name!r} is the only region: `heliograph down` stops the instance")
+    new = copy.deepcopy(plan)
+    _remember_founders(new)
+    new.regions = [region for region in new.regions if region.name != name]
+    new.links = [link for link in new.links if name not in (link.source, link.target)]
+    new.left.append(name)
+    return new
+
+
+def _remember_founders(plan: InstancePlan) -> None:
+    if not plan.founders:
+        plan.founders = {region.name: region.metadata.ports["raft"] for region in plan.regions}
+        plan.numbers = max(region.number for region in plan.regions)
+
+
+def address_of(plan: InstancePlan, region: RegionPlan) -> str:
+    """Where the other regions reach its configuration node, each by its own way."""
+    own = f"{HOST}:{region.metadata.ports['raft']}"
+    ways = [(other.name, f"{HOST}:{reach(plan, other.name, 'config', region.metadata)}") for other in plan.regions if other is not region]
+    return ",".join([*(f"{source}={way}" for source, way in ways if way != own), own])
+
+
+async def admit(store: MetaClient, plan: InstancePlan, region: RegionPlan, progress: Progress) -> None:
+    """Makes the region's configuration node, which runs, a voter, or a learner where the plan wants that. Raises ConfigError, HeliographError."""
+    report, _ = await store.members()
+    roles = {row["member"]: row["role"] for row in report["members"]}
+    if region.name not in roles:
+        progress(f"{region.name} receives the configuration")
+        await _soon(lambda: store.members("add", region.name, address_of(plan, region)), "try again")
+    if region.voter and roles.get(region.name) != "voter":
+        await _soon(lambda: store.members("promote", region.name), "try again", "behind", "does not answer")
+
+
+async def dismiss(store: MetaClient, region: str, others: list[str]) -> None:
+    """Takes the region out of the configuration, and its node out of the voters. Raises NotAllowed with the reason, HeliographError."""
+    await check_dismissal(store, region)
+    with contextlib.suppress(NotFound):
+        await ConfigAdmin(store).delete_region(region)
+    report, _ = await store.members()
+    if report["leader"] == region:
+        await _soon(lambda: store.members("transfer", others[0]), "try again")
+    await _soon(lambda: store.members("remove", region), "try again")
+
+
+async def check_dismissal(store: MetaClient, region: str) -> None:
+    """Raises NotAllowed with what names the region still, or with why its voter can't be spared."""
+    for prefix, what in ((keys.NAMESPACES, "namespace"), (keys.TENANTS, "tenant")):
+        for key, value, _ in await store.range(prefix, prefix_end(prefix)):
+            regions = NamespacePolicies.decode(value).regions if prefix == keys.NAMESPACES else TenantInfo.decode(value).allowed_regions
+            if region in regions:
+                raise NotAllowed(f"{what} {key.removeprefix(prefix)!r} is in region {region!r}: take it out there first (set-clusters, allowed clusters)")
+    await _soon(lambda: store.members("dry-remove", region), "try again")
+
+
+async def _soon(call: Callable[[], Awaitable[object]], *signs: str) -> None:
+    """Repeats a call while its refusal is one that time ends."""
+    deadline = asyncio.get_running_loop().time() + CATCH_UP_S
+    while True:
+        try:
+            await call()
+            return
+        except NotAllowed as error:
+            if asyncio.get_running_loop().time() > deadline or not any(sign in str(error) for sign in signs):
+                raise
+        await asyncio.sleep(_POLL_S)

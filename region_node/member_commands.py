@@ -1,0 +1,155 @@
+"""The commands for the members of a metadata group: `meta members`, `meta add`, `meta promote`, `meta remove`, `meta transfer`.
+
+Is: options, requests to a broker's admin interface, waiting with progress, and what a person sees. Isn't: a rule; the group's leader decides, and its
+sentence is shown. `--config` means the global configuration, whose members are regions, instead of the region's own metadata.
+Invariants: each command may be repeated, also after it was interrupted: what is done already is not done again.
+Source: docs/operating.md, "Members of the metadata"; docs/protocols/admin.md, "Members".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.model.errors import ConfigError, NotAllowed
+
+Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region.")]
+Config = Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's own metadata.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Ask the leader whether it would be done, and do nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Member = Annotated[str, typer.Argument(help="Its node id; of the global configuration the region's name.")]
+Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait until the member has caught up.", min=0, max=86_400)]
+_ADMIN = "http://127.0.0.1:8080"
+_POLL_S = 0.2
+_SOON = ("behind", "does not answer", "try again")
+"""Of a refusal that time alone may end."""
+
+
+def register(app: typer.Typer) -> None:
+    meta = typer.Typer(help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True)
+    for command in (members, add, promote, remove, transfer):
+        meta.command()(command)
+    app.add_typer(meta, name="meta")
+
+
+def members(admin: Admin = _ADMIN, config: Config = False, token: Token = "", json_output: Json = False) -> None:
+    """Who belongs to the group, who leads, how far each is, and how long writes take."""
+    answer = call(admin, token, config, "GET")
+    if json_output:
+        typer.echo(json.dumps(answer))
+    else:
+        _show(answer)
+
+
+def add(
+    member: Member,
+    address: Annotated[str, typer.Argument(help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by another way.")],
+    admin: Admin = _ADMIN,
+    config: Config = False,
+    promote_too: Annotated[bool, typer.Option("--promote", help="Make it a voter as soon as it has caught up.")] = False,
+    wait: Wait = 60.0,
+    dry_run: DryRun = False,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is promoted."""
+    answer = call(admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address})
+    if promote_too and not dry_run:
+        answer = _promote(admin, token, config, member, wait, quiet=json_output)
+        answer["changed"] = True
+    _tell(answer, dry_run, json_output, f"{member} is a {'voter' if promote_too else 'learner'}", f"{member} would be added as a learner")
+
+
+def promote(
+    member: Member, admin: Admin = _ADMIN, config: Config = False, wait: Wait = 60.0, dry_run: DryRun = False, token: Token = "", json_output: Json = False
+) -> None:
+    """Make a learner a voter, as soon as it has caught up."""
+    answer = _promote(admin, token, config, member, 0 if dry_run else wait, quiet=json_output, dry_run=dry_run)
+    _tell(answer, dry_run, json_output, f"{member} is a voter", f"{member} would become a voter")
+
+
+def remove(member: Member, admin: Admin = _ADMIN, config: Config = False, dry_run: DryRun = False, token: Token = "", json_output: Json = False) -> None:
+    """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be lost."""
+    answer = call(admin, token, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
+    _tell(answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed")
+
+
+def transfer(to: Member, admin: Admin = _ADMIN, config: Config = False, dry_run: DryRun = False, token: Token = "", json_output: Json = False) -> None:
+    """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
+    answer = call(admin, token, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
+    _tell(answer, dry_run, json_output, f"{to} leads", f"the leadership would move to {to}")
+
+
+def _promote(admin: str, token: str, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False) -> dict[str, Any]:
+    """Again and again while the leader says that the member is not there yet."""
+    deadline = time.monotonic() + wait_s
+    with Console(stderr=True, quiet=quiet).status(f"{member} catches up") as spinner:
+        while True:
+            try:
+                return call(admin, token, config, "POST", f"/{quote(member, safe='')}/promote", dry_run=dry_run)
+            except NotAllowed as error:
+                if time.monotonic() >= deadline or not any(sign in str(error) for sign in _SOON):
+                    raise
+                spinner.update(str(error).partition(": a learner")[0])
+            time.sleep(_POLL_S)
+
+
+def _tell(answer: dict[str, Any], dry_run: bool, json_output: bool, done: str, would: str) -> None:
+    if json_output:
+        typer.echo(json.dumps(answer))
+    elif dry_run:
+        typer.echo(would if answer["would_change"] else "nothing would change")
+    else:
+        typer.echo(done if answer["changed"] else f"nothing to do: {done}")
+
+
+def _show(answer: dict[str, Any]) -> None:
+    table = Table("member", "role", "state", "behind", "address")
+    for row in answer["members"]:
+        silent = row["silent_s"]
+        state = "[green]leads[/]" if row["leads"] else "" if silent is None else "follows" if silent < 3 else f"[red]silent for {silent:.0f} s[/]"
+        table.add_row(row["member"], row["role"], state, "" if row["behind"] is None else str(row["behind"]), row["address"] or "(settings)")
+    console = Console()
+    console.print(table)
+    if answer["leader"] is None:
+        console.print(f"[red]nobody leads[/], as {answer['node']} knows it: a majority of the voters must run and reach each other")
+        return
+    writes = answer["writes"]
+    took = f"; of the last {writes['count']} writes half took {writes['p50_ms']:g} ms, 99 % {writes['p99_ms']:g} ms" if writes["count"] else ""
+    console.print(f"{answer['leader']} leads term {answer['term']}, {answer['commit']} entries committed{took}", soft_wrap=True)
+
+
+def call(
+    admin: str, token: str, config: bool, method: str, path: str = "", *, dry_run: bool = False, given: Any = None, timeout_s: float = 30
+) -> dict[str, Any]:
+    """One request. Raises NotAllowed with the leader's reason of a refusal, ConfigError with what else went wrong."""
+    url = f"{admin.rstrip('/')}/heliograph/v1/{'config' if config else 'metadata'}/members{path}{'?dry_run=true' if dry_run else ''}"
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    data = None if given is None else json.dumps(given).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=timeout_s) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except urllib.error.HTTPError as error:
+        reason = _reason(error.read())
+        if error.code == 412:
+            raise NotAllowed(reason) from error
+        raise ConfigError(f"{url}: {reason}") from error
+    except OSError as error:
+        raise ConfigError(f"no answer from {admin}: {error}; give a broker's admin URL with --admin") from error
+
+
+def _reason(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text.decode(errors="replace")[:200]

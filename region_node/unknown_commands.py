@@ -1,0 +1,153 @@
+"""The command `unknown-ledgers`: what lies on bookies and is in no topic, because it was published after the backup that was restored.
+
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.unknown`), or the publishing (`region_node.republish`).
+Source: docs/operating.md, "Backup and restore".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import msgpack
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.model.errors import ConfigError, HeliographError
+from region_node.backup_commands import DataOption, JsonOption, RegionOption, region_of
+from region_node.instance.layout import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from heliograph.raft.store import MetadataStore
+    from heliograph.wire.run import Run
+    from storage.ledger.bookie_client import BookieClient
+    from storage.ledger.unknown import Unknown
+
+
+def register(app: typer.Typer) -> None:
+    app.command("unknown-ledgers")(unknown_ledgers)
+
+
+def unknown_ledgers(
+    region: RegionOption = "",
+    data: DataOption = None,
+    address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")] = "",
+    ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
+    publish_to: Annotated[str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")] = "",
+    service: Annotated[str, typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known.")] = "",
+    json_output: JsonOption = False,
+) -> None:
+    """List what lies on bookies and is in no topic since a restore; publish one such ledger again.
+
+    Which topic it belonged to only the lost metadata knew: producers, times, and counts help to tell.
+    """
+    if publish_to and ledger is None:
+        raise ConfigError("--publish-to wants one --ledger: list them first, without it")
+    if not address:
+        where = region_of(data, region)
+        address, service = f"{HOST}:{where.metadata.ports['meta']}", service or f"pulsar://{HOST}:{where.service_port}"
+    if publish_to and not service:
+        raise ConfigError("--publish-to wants the address of a broker, with --service pulsar://HOST:PORT")
+    found = asyncio.run(_run(address, ledger, publish_to, service))
+    if json_output:
+        typer.echo(json.dumps([{**asdict(one), "producers": sorted(one.producers)} for one in found]))
+    else:
+        _show(found)
+    if publish_to:
+        one = found[0]
+        typer.echo(f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}", err=json_output)
+
+
+async def _run(address: str, wanted: int | None, topic: str, service: str) -> list[Unknown]:
+    from storage.ledger.unknown import Unknown, read_unknown
+    from storage.ledger.unknown import unknown_ledgers as find
+
+    async with _bookies(address) as (meta, bookies):
+        held = await find(meta, bookies)
+        if wanted is not None and wanted not in held:
+            raise ConfigError(f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those that it does not know")
+        found: list[Unknown] = []
+        for ledger, names in held.items():
+            if wanted is None or ledger == wanted:
+                one = Unknown(ledger, names)
+                runs = read_unknown(ledger, [bookies[name] for name in names], one)
+                if topic:
+                    await _publish(runs, ledger, topic, service)
+                else:
+                    async for _ in runs:
+                        pass
+                found.append(one)
+        return found
+
+
+async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str) -> None:
+    """What was first published in another region comes from there, and what no consumer ever saw is left out."""
+    from region_node.republish import open_producer
+
+    producer = await open_producer(service, topic, f"restored-ledger-{ledger}")
+    try:
+        async for first, run in runs:
+            if run.origin is not None:
+                continue
+            for index in range(run.count) if run.flags is not None else (-1,):
+                if index < 0:
+                    await producer.publish(first, run)
+                elif run.flags is not None and not run.flags[index]:
+                    await producer.publish(first + index, run.cut(index, index + 1))
+        await producer.finish()
+    finally:
+        producer.close()
+
+
+@asynccontextmanager
+async def _bookies(address: str) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
+    """A client of the metadata, and one of each bookie that is registered there."""
+    from heliograph.raft.client import MetaClient
+    from heliograph.raft.store import prefix_end
+    from heliograph.runtime.clock import SystemClock, system_rng
+    from local_meta import keys
+    from storage.ledger.bookie_client import BookieClient
+
+    rng = system_rng()
+    meta, clients = MetaClient([address], clock=SystemClock(), rng=rng), dict[str, BookieClient]()
+    try:
+        for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES)):
+            fields = msgpack.unpackb(value)
+            clients[keys.id_of(key)] = BookieClient(keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng)
+        if not clients:
+            raise ConfigError(f"no bookie is registered in the metadata at {address}: start them first")
+        yield meta, clients
+    except ConfigError:
+        raise
+    except HeliographError as error:
+        raise ConfigError(f"it did not come to its end: {error}; begin again") from error
+    finally:
+        for client in clients.values():
+            client.close()
+        meta.close()
+
+
+def _show(found: list[Unknown]) -> None:
+    if not found:
+        typer.echo("the metadata knows every ledger that lies on a bookie")
+        return
+    table = Table("ledger", "on", "entries", "messages", "bytes", "first published", "last published", "producers", "")
+    for one in found:
+        notes = ["behind a gap there is more"] if one.beyond_a_gap else []
+        notes += [f"{one.replicated_entries} entries of other regions"] if one.replicated_entries else []
+        numbers = (str(one.entries), str(one.messages), str(one.size_bytes))
+        names = ", ".join(sorted(one.producers)[:3]) + (" …" if len(one.producers) > 3 else "")
+        table.add_row(str(one.ledger), ", ".join(one.bookies), *numbers, _when(one.first_ms), _when(one.last_ms), names, "; ".join(notes))
+    Console().print(table)
+
+
+def _when(wall_ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds") if wall_ms else "-"

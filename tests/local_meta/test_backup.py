@@ -1,0 +1,108 @@
+"""The rules of a restore, for the local metadata and for the global configuration."""
+
+from __future__ import annotations
+
+import random
+
+import msgpack
+import pytest
+
+from global_config import backup as config_rules
+from global_config import keys as config_keys
+from heliograph.model.errors import ConfigError, CorruptData
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState, local_gone
+from heliograph.raft.image import Row
+from local_meta import keys
+from local_meta.backup import LEDGER_IDS_MARGIN, Restored, addresses, ledger_ids_from, new_instance, restored_counters, restored_rows, survey
+
+TOPIC = "persistent://public/default/t"
+
+
+def ledger(number: int, *bookies: str, state: LedgerState = LedgerState.CLOSED, last: int = 9) -> tuple[str, Row]:
+    return keys.ledger(number), (LedgerMetadata(number, 2, 2, ((0, bookies),), state, last, topic=TOPIC).encode(), number, 0)
+
+
+def bookie(name: str, port: int) -> tuple[str, Row]:
+    return keys.bookie(name), (msgpack.packb({"host": "10.0.0.1", "port": port, "http_port": 0, "writable": True}), 3, 77)
+
+
+def topic(*ledgers: int) -> tuple[str, Row]:
+    return keys.managed_ledger(TOPIC), (ManagedLedgerMetadata(tuple(LedgerInfo(number, closed_ms=1) for number in ledgers)).encode(), 5, 0)
+
+
+ROWS = [
+    bookie("b0", 1),
+    bookie("b1", 2),
+    (keys.INSTANCE, (b"old", 1, 0)),
+    ledger(3, "b0", "b1"),
+    ledger(4, "b0", "b1"),
+    ledger(5, "b0", "b2"),
+    ledger(6, "b0", "b1", last=-1),
+    ledger(7, "b0", "b1", state=LedgerState.OPEN, last=-1),
+    topic(3, 4, 5, 6, 7),
+    (keys.owner("public/default", 1), (b"me", 4, 76)),
+]
+
+
+def restore(held: dict[str, list[int]]) -> tuple[dict[str, bytes], Restored]:
+    done = Restored()
+    rows = dict(restored_rows(ROWS, held, "new", done))
+    assert done.keys == len(rows)
+    return rows, done
+
+
+def test_what_hung_on_a_lease_is_gone_and_the_instance_is_another() -> None:
+    rows, _ = restore({})
+    assert rows[keys.INSTANCE] == b"new"
+    assert not [key for key in rows if key.startswith((keys.BOOKIES, keys.OWNERS))]
+    assert rows[keys.managed_ledger(TOPIC)] == dict(ROWS)[keys.managed_ledger(TOPIC)][0]
+    assert len({new_instance(random.Random(seed)) for seed in range(50)}) == 50
+
+
+def test_no_ledger_id_comes_twice() -> None:
+    known = survey(ROWS)
+    assert known.ledgers == {3, 4, 5, 6, 7} and known.topics == 1 and known.leased == 3
+    assert ledger_ids_from({}, known, {}) == 8 + LEDGER_IDS_MARGIN
+    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3, 20]}) == 100 + LEDGER_IDS_MARGIN
+    assert ledger_ids_from({keys.LEDGER_IDS: 100}, known, {"b0": [3], "b1": [5000]}) == 5001 + LEDGER_IDS_MARGIN
+    assert restored_counters({keys.LEDGER_IDS: 100, "other": 4}, 7000) == [(keys.LEDGER_IDS, 7000), ("other", 4)]
+
+
+def test_a_ledger_that_was_deleted_since_is_forgotten_again() -> None:
+    rows, done = restore({"b0": [3], "b1": [3]})
+    assert done.vanished == {4}  # 5: one of its bookies was not asked; 6: empty; 7: open, its topic recovers it
+    assert keys.ledger(4) not in rows and keys.ledger(5) in rows
+    kept = ManagedLedgerMetadata.decode(rows[keys.managed_ledger(TOPIC)])
+    assert [info.ledger for info in kept.ledgers] == [3, 5, 6, 7]
+    assert restore({"b0": [3]})[1].vanished == set()
+    assert restore({"b0": [], "b1": [4]})[1].vanished == {3}
+
+
+def test_a_ledger_that_lies_in_an_object_store_is_kept() -> None:
+    """Its copies on bookies were deleted since, or were not there any more."""
+    stored, begun = OffloadRecord("ab", "us-1", OffloadState.STORED, size_bytes=9), OffloadRecord("cd", "us-1")
+    infos = (LedgerInfo(3, closed_ms=1, offload=stored), LedgerInfo(4, closed_ms=1, offload=begun), LedgerInfo(6, closed_ms=1))
+    key, (_, *about) = topic()
+    rows = [ledger(3, "b0"), ledger(4, "b0"), ledger(6, "b0"), (key, (ManagedLedgerMetadata(infos).encode(), *about))]
+    done = Restored()
+    restored = dict(restored_rows(rows, {"b0": [6]}, "new", done))  # type: ignore[arg-type]
+    assert done.vanished == {3, 4} and keys.ledger(3) not in restored
+    kept = ManagedLedgerMetadata.decode(restored[key]).ledgers
+    assert [(info.ledger, local_gone(info)) for info in kept] == [(3, True), (6, False)]
+
+
+def test_every_bookie_is_asked_that_may_hold_something() -> None:
+    known = survey(ROWS)
+    with pytest.raises(ConfigError, match="--bookie b2=HOST:PORT"):
+        addresses(known, {}, ())
+    assert addresses(known, {"b2": ("h", 9), "b0": ("h", 8)}, ()) == {"b0": ("h", 8), "b1": ("10.0.0.1", 2), "b2": ("h", 9)}
+    assert sorted(addresses(known, {}, ["b2", "b1"])) == ["b0"]
+    with pytest.raises(CorruptData):
+        survey([(keys.bookie("x"), (b"\x01", 1, 0))])
+
+
+def test_the_global_configuration_gives_no_number_twice() -> None:
+    rows: list[tuple[str, Row]] = [(config_keys.region("us"), (b"{}", 4, 0)), ("/leased", (b"", 4, 9))]
+    assert list(config_rules.restored_rows(rows)) == [(config_keys.region("us"), b"{}")]
+    assert dict(config_rules.restored_counters({config_keys.NUMBERS: 4}))[config_keys.NUMBERS] > 1000
+    assert dict(config_rules.restored_counters({}))[config_keys.NUMBERS] > 1000

@@ -1,0 +1,133 @@
+"""Snapshots in pieces under a running voter: power cuts and full disks in the middle of one, and writes between its pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.model.errors import MetadataUnavailable
+from heliograph.raft import image as image_module
+from heliograph.raft.client import ClientSettings, MetaClient
+from heliograph.raft.node import RaftSettings
+from local_meta.node import LocalMetaNode, LocalMetaSettings
+
+PORT = 7001
+DEFAULT = LocalMetaSettings()
+OFTEN = replace(DEFAULT, raft=replace(DEFAULT.raft, snapshot_entries=25, segment_bytes=64 << 10, keep_entries=5))
+
+
+class Voter:
+    def __init__(self, sim: Simulation, settings: LocalMetaSettings = OFTEN) -> None:
+        self.sim, self.settings = sim, settings
+        self.node: LocalMetaNode
+        self.start()
+
+    def start(self) -> None:
+        self.sim.machine("m0").start(self._serve)
+
+    async def _serve(self, machine: Machine) -> None:
+        self.node = LocalMetaNode(
+            node_id="m0", disk=machine.disk("meta"), clock=machine.clock, rng=machine.rng, host="m0", port=PORT, settings=self.settings
+        )
+        await self.node.start()
+
+    def client(self) -> MetaClient:
+        machine = self.sim.machine("c")
+
+        async def idle(_: Machine) -> None: ...
+
+        machine.start(idle)
+        made: MetaClient = machine.run(lambda: MetaClient([f"m0:{PORT}"], clock=machine.clock, rng=machine.rng, settings=ClientSettings(timeout_s=30.0)))
+        machine.run(made._run)
+        return made
+
+    def files(self) -> list[str]:
+        return self.sim.machine("m0").platter("meta").names()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_module, "PART_ROWS", 3)
+    unfinished = 0
+
+    async def main(sim: Simulation) -> None:
+        nonlocal unfinished
+        voter, rng, kept = Voter(sim), random.Random(seed), dict[str, tuple[bytes, int]]()
+        client = voter.client()
+        for step in range(300):
+            key = f"/{rng.randrange(60):02d}"
+            if rng.random() < 0.2:
+                await client.delete(key)
+                kept.pop(key, None)
+            else:
+                kept[key] = (b"%d" % step, await client.put(key, b"%d" % step))
+            if rng.random() < 0.03 or (rng.random() < 0.4 and "image.tmp" in voter.files()):
+                unfinished += "image.tmp" in voter.files()
+                sim.machine("m0").power_cut()
+                voter.start()
+                await asyncio.sleep(0.1)
+                assert "image.tmp" not in voter.files() or voter.node.raft._making is not None
+        found = await client.range("/", "/~")
+        assert {key: (value, version) for key, value, version in found} == kept
+        assert any(name.startswith("snapshot-") for name in voter.files())
+
+    with Simulation(seed) as sim:
+        sim.run(main(sim), limit_s=600)
+    assert unfinished or seed != 0
+
+
+def test_a_snapshot_that_meets_a_full_disk_is_given_up_and_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_module, "PART_ROWS", 3)
+
+    async def main(sim: Simulation) -> None:
+        voter = Voter(sim)
+        client = voter.client()
+        for number in range(24):
+            await client.put(f"/{number:02d}", bytes(2000))
+        platter = sim.machine("m0").platter("meta")
+        platter.capacity_bytes = platter.used_bytes() + 5000  # less than a snapshot needs
+        refused = 0
+        for number in range(60):
+            try:
+                await client.put(f"/{number % 24:02d}", bytes(2000))
+            except MetadataUnavailable as error:
+                assert "full: free some space" in str(error)
+                refused += 1
+                break
+        await asyncio.sleep(5)
+        assert refused and not [name for name in voter.files() if name.startswith(("snapshot-", "image"))]
+        assert await client.get("/07") is not None and voter.node.raft.failed is None
+        platter.capacity_bytes = 10 << 20
+        await asyncio.sleep(3)
+        for number in range(40):
+            await client.put(f"/{number % 24:02d}", b"again")
+        await asyncio.sleep(1)
+        assert [name for name in voter.files() if name.startswith("snapshot-")] and "image.tmp" not in voter.files()
+
+    with Simulation(5) as sim:
+        sim.run(main(sim), limit_s=600)
+
+
+def test_a_large_table_is_written_again_less_often() -> None:
+    """Each snapshot of a table of some MB is due after half its size of log: what is written stays in proportion to what came."""
+    made: list[int] = []
+
+    async def main(sim: Simulation) -> None:
+        raft: RaftSettings = replace(DEFAULT.raft, snapshot_bytes=64 << 10, snapshot_entries=100_000)
+        voter = Voter(sim, replace(DEFAULT, raft=raft))
+        client = voter.client()
+        for number in range(600):
+            await client.put(f"/{number:03d}", bytes(2000))
+            index = max((int(name[9:]) for name in voter.files() if name.startswith("snapshot-")), default=0)
+            if index not in made:
+                made.append(index)
+
+    with Simulation(6) as sim:
+        sim.run(main(sim), limit_s=600)
+    gaps = [later - earlier for earlier, later in pairwise(made[1:])]
+    assert 4 <= len(made) <= 12 and gaps == sorted(gaps), made
