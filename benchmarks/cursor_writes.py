@@ -54,6 +54,7 @@ class Topic:
 
     def __init__(self, name: str, flusher: MetadataFlusher) -> None:
         self.name, self._flusher, self._version = name, flusher, 0
+        self._key, self._cursor_key = keys.managed_ledger(name), keys.cursor(name, "sub")
         self.catalog = Catalog([LedgerInfo(1, 1 << 30, 1, 1)], (1, (1 << 30) - 1))
         self.cursor = Cursor(
             "sub", self.catalog, (1, -1), durable=True, properties={}, request_flush=lambda cursor: flusher.request(self), wait_flushed=self._wait
@@ -65,13 +66,13 @@ class Topic:
 
     async def create(self, meta: MetaClient) -> None:
         blob = ManagedLedgerMetadata((LedgerInfo(1, 100, 1000),), bytes(100), owner=7).encode()
-        self._version = await meta.put(keys.managed_ledger(self.name), blob)
+        self._version = await meta.put(self._key, blob)
 
     def ack(self) -> None:
         self.cursor.ack_cumulative((1, self.cursor.mark_delete[1] + 10))
 
     def collect(self) -> Sequence[Op]:
-        return [Check(keys.managed_ledger(self.name), self._version), Put(keys.cursor(self.name, "sub"), self.cursor.encode())]
+        return [Check(self._key, self._version), Put(self._cursor_key, self.cursor.encode())]
 
     def on_written(self, version: int) -> None:
         if not self.waiter.done():

@@ -13,8 +13,12 @@ from typing import Any, Self
 import msgpack
 
 from heliograph.model.errors import CorruptData
+from heliograph.model.striping import Striping
 
 FORMAT = 1
+PLACED = 2
+"""The format of the metadata of a ledger that is striped, or kept to some bookies: a version that knows of neither refuses it, and so never looks for an
+entry where it is not, or puts a copy where none may be."""
 
 
 class LedgerState(IntEnum):
@@ -23,16 +27,16 @@ class LedgerState(IntEnum):
     CLOSED = 2
 
 
-def pack(fields: list[Any]) -> bytes:
+def pack(fields: list[Any], version: int = FORMAT) -> bytes:
     """A version byte, then the fields."""
     packed: bytes = msgpack.packb(fields)
-    return bytes([FORMAT]) + packed
+    return bytes([version]) + packed
 
 
-def unpack(kind: str, blob: bytes) -> list[Any]:
+def unpack(kind: str, blob: bytes, newest: int = FORMAT) -> list[Any]:
     """Raises CorruptData where the bytes are no `kind` of a format that this version reads."""
-    if not blob or blob[0] != FORMAT:
-        raise CorruptData(f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads format {FORMAT})")
+    if not blob or not FORMAT <= blob[0] <= newest:
+        raise CorruptData(f"{kind}: format {blob[0] if blob else 'none'} is not known here (this version reads formats up to {newest})")
     try:
         fields = msgpack.unpackb(memoryview(blob)[1:], strict_map_key=False)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
@@ -40,6 +44,20 @@ def unpack(kind: str, blob: bytes) -> list[Any]:
     if not isinstance(fields, list):
         raise CorruptData(f"{kind}: expected a list of fields")
     return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Groups of bookies (`bookie.group`) that a ledger is kept to; of the secondary ones where the primary ones have too few. No primary: all bookies."""
+
+    primary: tuple[str, ...] = ()
+    secondary: tuple[str, ...] = ()
+
+    def allows(self, group: str) -> bool:
+        return not self.primary or group in self.primary or group in self.secondary
+
+
+ANYWHERE = Affinity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +76,21 @@ class LedgerMetadata:
     """Whose it is; "" where it is no topic's."""
     owner: int = 0
     """`ManagedLedgerMetadata.owner` of the opening that made it: once the topic has another one, nobody will name this ledger who has not done so."""
+    stride: int = 0
+    """Entries of a stripe, where the ensemble is wider than the write quorum; else 0."""
+    affinity: Affinity = ANYWHERE
+
+    @property
+    def striping(self) -> Striping:
+        return Striping(len(self.fragments[0][1]), self.write_quorum, self.stride or 1)
+
+    def write_set(self, entry: int) -> tuple[str, ...]:
+        """The bookies that hold `entry`."""
+        ensemble = self.ensemble_at(entry)
+        return tuple(ensemble[place] for place in self.striping.places(entry))
 
     def ensemble_at(self, entry: int) -> tuple[str, ...]:
-        """The bookies that hold `entry`."""
+        """The bookies of the fragment of `entry`: those that hold it are among them (`write_set`)."""
         chosen = self.fragments[0][1]
         for first, bookies in self.fragments:
             if first > entry:
@@ -74,12 +104,56 @@ class LedgerMetadata:
 
     def encode(self) -> bytes:
         places = [self.write_quorum, self.ack_quorum, self.fragments]
-        return pack([self.ledger, *places, int(self.state), self.last_entry, self.size_bytes, self.topic, self.owner])
+        fields = [self.ledger, *places, int(self.state), self.last_entry, self.size_bytes, self.topic, self.owner]
+        if not self.stride and self.affinity == ANYWHERE:
+            return pack(fields)
+        return pack([*fields, self.stride, self.affinity.primary, self.affinity.secondary], PLACED)
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        ledger, write_quorum, ack_quorum, fragments, state, last, size, topic, owner = unpack("ledger metadata", blob)
-        return cls(ledger, write_quorum, ack_quorum, tuple((f, tuple(b)) for f, b in fragments), LedgerState(state), last, size, topic, owner)
+        fields = unpack("ledger metadata", blob, PLACED)
+        try:
+            ledger, write_quorum, ack_quorum, fragments, state, last, size, topic, owner, *more = fields
+            stride, primary, secondary = more or (0, (), ())
+            affinity = Affinity(tuple(primary), tuple(secondary)) if primary or secondary else ANYWHERE
+            places = tuple((first, tuple(bookies)) for first, bookies in fragments)
+            return cls(ledger, write_quorum, ack_quorum, places, LedgerState(state), last, size, topic, owner, stride, affinity)
+        except (ValueError, TypeError) as error:
+            raise CorruptData(f"ledger metadata: {error}") from error
+
+
+class OffloadState(IntEnum):
+    BEGUN = 0
+    """An upload was begun; its object may be there, in part, or not at all, and nothing reads it."""
+    STORED = 1
+    """The object is whole and was verified; the local copy is there too."""
+    LOCAL_GONE = 2
+    """Only the object is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRecord:
+    """Where the object of an offloaded ledger lies; the numbers are 0 while it is BEGUN."""
+
+    attempt: str
+    """Hexadecimal, of one upload: no two objects ever have the same name."""
+    holder: str
+    """The region's metadata that made the object: its folder in the store. Another holder's objects are read, and never deleted."""
+    state: OffloadState = OffloadState.BEGUN
+    store: str = ""
+    """URL of the store; "" is the one that brokers are set to."""
+    size_bytes: int = 0
+    index_bytes: int = 0
+    stored_ms: int = 0
+    """Wall time of the commit."""
+
+    def fields(self) -> list[Any]:
+        return [self.attempt, self.holder, int(self.state), self.store, self.size_bytes, self.index_bytes, self.stored_ms]
+
+    @classmethod
+    def of(cls, fields: list[Any]) -> Self:
+        attempt, holder, state, store, size, index, stored_ms = fields
+        return cls(attempt, holder, OffloadState(state), store, size, index, stored_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +167,22 @@ class LedgerInfo:
     """Wall time of its closing; 0 where it is open."""
     first_index: int = 0
     """Message index before its first message."""
+    offload: OffloadRecord | None = None
+    """Of a closed one that was, or is being, copied to an object store."""
+
+    def fields(self) -> list[Any]:
+        plain = [self.ledger, self.entries, self.size_bytes, self.closed_ms, self.first_index]
+        return plain if self.offload is None else [*plain, self.offload.fields()]
+
+    @classmethod
+    def of(cls, fields: list[Any]) -> Self:
+        ledger, entries, size, closed_ms, first_index, *more = fields
+        return cls(ledger, entries, size, closed_ms, first_index, OffloadRecord.of(more[0]) if more else None)
+
+
+def local_gone(info: LedgerInfo) -> bool:
+    """Whether only the object store has it."""
+    return info.offload is not None and info.offload.state == OffloadState.LOCAL_GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +201,14 @@ class ManagedLedgerMetadata:
     owner: int = 0
 
     def encode(self) -> bytes:
-        ledgers = [[i.ledger, i.entries, i.size_bytes, i.closed_ms, i.first_index] for i in self.ledgers]
+        ledgers = [info.fields() for info in self.ledgers]
         return pack([ledgers, self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner])
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
         ledgers, state_blob, through, terminated, properties, next_index, owner = unpack("managed ledger metadata", blob)
         return cls(
-            tuple(LedgerInfo(*i) for i in ledgers),
+            tuple(LedgerInfo.of(info) for info in ledgers),
             state_blob,
             (through[0], through[1]),
             (terminated[0], terminated[1]) if terminated else None,

@@ -1,8 +1,9 @@
 """LedgerAppend: says how far one open ledger is durable, and what a bookie that comes in has to be sent.
 
 Is: the ack bookkeeping of a ledger's single writer, by runs. Isn't: I/O, placement, recovery, or the runs themselves.
-Invariants: LAC only grows; LAC = n means that ack_quorum bookies of the *recorded* ensemble hold each entry 0..n.
-E = Qw: every bookie of the ensemble gets every entry. A striped ensemble would keep one such object a write set.
+Invariants: LAC only grows; LAC = n means that ack_quorum bookies of its write set in the *recorded* ensemble hold each entry 0..n.
+A bookie acknowledges, in order, what it was sent, and it was sent all entries of its stripes: so one number says what it holds of each of its
+write sets. LAC goes from stripe to stripe, each as far as an ack quorum of its own write set has come.
 Source: the BookKeeper protocol, "ensemble changes"; docs/protocols/ledger.md.
 """
 
@@ -10,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heliograph.model.striping import Striping
+
 
 class LedgerAppend:
     """The core of an open ledger."""
 
-    def __init__(self, ensemble: Sequence[str], ack_quorum: int) -> None:
-        assert 1 <= ack_quorum <= len(ensemble) == len(set(ensemble))
+    def __init__(self, ensemble: Sequence[str], ack_quorum: int, striping: Striping | None = None) -> None:
+        self.striping = striping or Striping(len(ensemble), len(ensemble))
+        assert len(ensemble) == len(set(ensemble)) == self.striping.width
+        assert 1 <= ack_quorum <= self.striping.write_quorum
         self.ensemble = list(ensemble)
         self.lac = -1
         self.changes = 0
@@ -30,7 +35,7 @@ class LedgerAppend:
         return self._recorded == self.changes
 
     def on_ack(self, bookie: str, through: int) -> bool:
-        """`bookie` holds every entry from where it came in up to `through`. Returns whether LAC moved."""
+        """`bookie` holds every entry that it was sent, from where it came in up to `through`. Returns whether LAC moved."""
         durable = self._durable.get(bookie)
         if durable is None or through <= durable:  # replaced meanwhile: its acks are withdrawn
             return False
@@ -66,8 +71,14 @@ class LedgerAppend:
     def _advance(self) -> bool:
         if self._recorded < self.changes:  # one more bookie may have gone meanwhile: then LAC still waits
             return False
-        reached = sorted(self._durable.values())[-self._ack_quorum]
-        if reached <= self.lac:
+        lac = self.lac
+        while True:
+            last = self.striping.last(lac + 1)
+            reached = sorted([self._durable[self.ensemble[place]] for place in self.striping.places(lac + 1)])[-self._ack_quorum]
+            lac = max(lac, min(reached, last))
+            if reached < last:
+                break
+        if lac == self.lac:
             return False
-        self.lac = reached
+        self.lac = lac
         return True

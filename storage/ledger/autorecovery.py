@@ -22,12 +22,14 @@ from heliograph.raft.store import LEASE_TTL_MS, prefix_end
 from local_meta import keys
 from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
 from storage.ledger.context import LedgerContext
+from storage.ledger.placement import adheres, racks
 from storage.ledger.repair import LedgerRepair
 
 log = logging.getLogger(__name__)
 
 _PAGE = 1000
 _RENEW_S = 1.0
+MISPLACED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class AutoRecovery:
         """Whether this broker is the one that looks."""
         self.repair = LedgerRepair(context, settings.bytes_per_s)
         self.scans = 0
+        self.misplaced: list[int] = []
+        """Ledgers found by the last scan, the first MISPLACED_MAX of them, whose copies lie on fewer racks than there are, or outside of their groups."""
+        self.misplaced_count = 0
         self._context, self._node, self._settings, self._also = context, node.encode(), settings, also
         self._loop = asyncio.get_running_loop()
         self._lost = LostBookies(settings.lost_after_s)
@@ -59,6 +64,7 @@ class AutoRecovery:
         self._marks: dict[int, tuple[int, list[str]]] = {}
         self._not_before: dict[int, float] = {}
         self._audited: list[str] = []
+        self._audited_directories: list[tuple[str, int]] = []
         self._scan_at = 0.0
         self._wake = asyncio.Event()
         self._stops: list[Callable[[], None]] = []
@@ -132,7 +138,7 @@ class AutoRecovery:
             self._on_bookies()
             now = self._loop.time()
             wanted = sorted({*self._lost.lost(now), *self._context.pool.all_draining()})
-            if now < self._scan_at and all(b in self._audited for b in wanted):
+            if now < self._scan_at and all(b in self._audited for b in wanted) and self._context.pool.failed_directories() == self._audited_directories:
                 continue
             try:
                 await self._scan(wanted)
@@ -142,28 +148,42 @@ class AutoRecovery:
     async def _scan(self, lost: list[str]) -> None:
         """Looks at every ledger, and marks those that lack copies."""
         settings, meta = self._settings, self._context.meta
-        marked = waiting = 0
+        marked = waiting = misplaced = 0
+        found: list[int] = []
+        pool = self._context.pool
+        there = racks(pool.all_registered(), pool.rack)
         full = False
+        directories = pool.failed_directories()
+        partly = sorted({b for b, _ in directories} - set(lost))
         async for metadata in self.ledgers():
             self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
-            waiting += waits_for_its_writer(metadata, lost)
+            gone = [*lost, *(b for b in partly if pool.lacks(b, metadata.ledger))]
+            waiting += waits_for_its_writer(metadata, gone)
+            if not adheres(metadata, there, pool.rack, pool.group):
+                misplaced += 1
+                if len(found) < MISPLACED_MAX:
+                    found.append(metadata.ledger)
             version, known = self._marks.get(metadata.ledger, (-1, []))
-            if not repairs(metadata, [b for b in lost if b not in known]):
+            if not repairs(metadata, [b for b in gone if b not in known]):
                 continue
             if version < 0 and len(self._marks) + marked >= settings.marks_max:
                 full = True
                 break
             try:
-                await meta.put(keys.underreplicated(metadata.ledger), pack([lost]), expected=version)
+                await meta.put(keys.underreplicated(metadata.ledger), pack([gone]), expected=version)
                 marked += 1
             except VersionConflict:
                 continue
+        if not full:
+            self.misplaced, self.misplaced_count = found, misplaced
+            if misplaced:
+                log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
         self.scans += 1
         if self._also is not None and not full:
             await self._also(self._loop.time())
         if lost:
             log.info("auditor.scanned", extra={"lost": lost, "marked": marked, "open_left": waiting, "more": full})
-        self._audited = lost
+        self._audited, self._audited_directories = lost, directories
         self._scan_at = self._loop.time() + (settings.rescan_s if full or waiting else settings.scan_s)
 
     async def ledgers(self) -> AsyncIterator[LedgerMetadata]:
@@ -181,7 +201,14 @@ class AutoRecovery:
         pool = self._context.pool
         writable = pool.writable()
         return [
-            {"id": b, "registered": pool.registered(b), "writable": b in writable, "draining": pool.draining(b)}
+            {
+                "id": b,
+                "registered": pool.registered(b),
+                "writable": b in writable,
+                "draining": pool.draining(b),
+                "rack": pool.rack(b),
+                "group": pool.group(b) or "",
+            }
             for b in sorted({*pool.all_registered(), *pool.all_draining()})
         ]
 

@@ -33,6 +33,8 @@ class BookieClientSettings:
     """With something outstanding and nothing heard for so long, the connection counts as lost."""
     backoff_min_s: float = 0.05
     backoff_max_s: float = 2.0
+    unsent_bytes_max: int = 8 << 20
+    """With more that the bookie has not read yet, no further writer begins."""
 
     def __post_init__(self) -> None:
         assert 0 < self.backoff_min_s <= self.backoff_max_s and self.connect_timeout_s > 0 and self.answer_timeout_s > 0
@@ -95,10 +97,15 @@ class BookieClient:
         """
         self.close_writer(ledger)
         self._writers[ledger] = _Writer(on_ack, on_lost)
-        if self._ready():
-            self._send([encode(Kind.OPEN_WRITER, ledger=ledger)])
+        if not self._ready():
+            error = self._unavailable()
+        elif (unsent := self._unsent_bytes()) > self._settings.unsent_bytes_max:
+            # what writers before this one have left there: each would leave as much again, for as long as the bookie reads so slowly
+            error = BookieUnavailable(f"bookie {self.bookie_id}: {unsent} bytes are not sent yet; it takes no more until it has read them")
         else:
-            asyncio.get_running_loop().call_soon(self._lose_writer, ledger, self._writers[ledger], self._unavailable())
+            self._send([encode(Kind.OPEN_WRITER, ledger=ledger)])
+            return
+        asyncio.get_running_loop().call_soon(self._lose_writer, ledger, self._writers[ledger], error)
 
     def add(self, ledger: int, first: int, count: int, block: Sequence[Buffer], lac: int) -> None:
         """Sends one run. Does nothing where the ledger has no open writer: its `on_lost` was called or is about to be."""
@@ -237,7 +244,7 @@ class BookieClient:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """A timer only while something is outstanding."""
         self._watch = None
-        if not self._requests and not self.backlog_bytes:
+        if not self._requests and not self.backlog_bytes and not self._unsent_bytes():
             return
         now, limit = loop.time(), self._settings.answer_timeout_s
         oldest = min((at for _, at in self._requests.values()), default=now)
@@ -245,6 +252,9 @@ class BookieClient:
             self._lost(f"no answer within {limit} s")
         else:
             self._arm(loop)
+
+    def _unsent_bytes(self) -> int:
+        return self._connection.transport.get_write_buffer_size() if self._connection is not None else 0
 
     def _unavailable(self) -> BookieUnavailable:
         return BookieUnavailable(f"bookie {self.bookie_id} at {self.host}:{self.port}: {self._reason}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError
+from heliograph.model.striping import STRIDE
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from storage.ledger.latency import ReadLatency
@@ -20,6 +21,8 @@ from storage.ledger.ticker import Ticker
 class LedgerSettings:
     add_timeout_s: float = 5.0
     """A bookie that owes an ack for longer is replaced, as if its connection had broken."""
+    slow_after_s: float = 1.0
+    """A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere for a while."""
     lost_after_s: float = 10.0
     """A ledger whose LAC stands still for longer, with runs waiting, is given up for a new one."""
     backlog_bytes_max: int = 32 << 20
@@ -32,6 +35,8 @@ class LedgerSettings:
     second_read_min_s: float = 0.02
     """But not before this; also the wait while too few reads are known."""
     second_read_max_s: float = 1.0
+    stride: int = STRIDE
+    """Entries of a stripe of new ledgers whose ensemble is wider than the write quorum."""
     recovery_timeout_s: float = 20.0
     """How long a recovery goes on trying while bookies don't answer."""
 
@@ -40,7 +45,9 @@ class LedgerSettings:
             raise ConfigError(f"ledgers: want 0 < retry_s {self.retry_s} <= retry_max_s {self.retry_max_s}")
         if not 0 < self.second_read_percentile < 1 or not 0 < self.second_read_min_s <= self.second_read_max_s:
             raise ConfigError("ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s")
-        if min(self.add_timeout_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
+        if self.stride < 1:
+            raise ConfigError(f"ledgers: stride must be at least 1, not {self.stride}")
+        if min(self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
             raise ConfigError("ledgers: time-outs must be above 0")
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata, LedgerState
 from heliograph.wire.run import Buffer, Run, encode_block
 from local_meta import keys
 from storage.ledger.append import LedgerAppend
@@ -28,17 +28,24 @@ _Pending = tuple[int, int, list[Buffer], int]
 
 
 async def create_ledger(
-    context: LedgerContext, write_quorum: int, ack_quorum: int, *, topic: str = "", owner: int = 0
+    context: LedgerContext,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    *,
+    topic: str = "",
+    owner: int = 0,
+    affinity: Affinity = ANYWHERE,
 ) -> tuple[LedgerMetadata, int]:
     """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the metadata raises.
 
-    topic, owner: by which it is known later that nobody will ever name it.
-
-    Of a wider ensemble than the write quorum, `write_quorum` bookies are chosen: striping would go over the fragments' bookies here.
+    ensemble: wider than the write quorum, entries are striped over it; with fewer writable bookies it is as wide as they are, because the
+    write quorum is a promise and the width is not. topic, owner: by which it is known later that nobody will ever name it.
     """
-    bookies = context.pool.pick(write_quorum)
+    bookies = context.pool.pick(ensemble, write_quorum, affinity)
     ledger = await context.meta.next_ids(keys.LEDGER_IDS)
-    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner)
+    stride = context.settings.stride if len(bookies) > write_quorum else 0
+    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner, stride=stride, affinity=affinity)
     return metadata, await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=-1)
 
 
@@ -79,9 +86,11 @@ class LedgerHandle:
         self._context, self._version = context, version
         self._on_lac, self._on_failed = on_lac, on_failed
         self._loop = asyncio.get_running_loop()
-        self._core = LedgerAppend(metadata.fragments[-1][1], metadata.ack_quorum)
+        self._striping = metadata.striping
+        self._core = LedgerAppend(metadata.fragments[-1][1], metadata.ack_quorum, self._striping)
         self._next = 0
         self._pending: deque[_Pending] = deque()
+        self._cut: deque[tuple[int, int]] = deque()  # (first, last) of runs that lie in several stripes
         self._drained: asyncio.Future[None] | None = None
         self._recording: asyncio.Task[None] | None = None
         self._unknown = False
@@ -93,31 +102,39 @@ class LedgerHandle:
         self._attempts: dict[str, int] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._stop_watching: Callable[[], None] | None = None
-        self._slots = [self._open_slot(bookie, 0) for bookie in self._core.ensemble]
+        self._slots = [self._open_slot(bookie, place, 0) for place, bookie in enumerate(self._core.ensemble)]
 
     @property
     def lac(self) -> int:
-        return self._core.lac
+        """Whole runs only: one that was cut at its stripes is confirmed, told of, and closed at with its last piece; so none is confirmed in part."""
+        lac = self._core.lac
+        while self._cut and self._cut[0][1] <= lac:
+            self._cut.popleft()
+        return min(lac, self._cut[0][0] - 1) if self._cut else lac
 
     @property
     def last_appended(self) -> int:
         return self._next - 1
 
     def append_run(self, run: Run) -> int:
-        """Sends one run to the ensemble and returns its first entry id; in the order of the calls. Nothing is allocated an entry."""
+        """Sends one run to its write set, cut where a stripe ends, and returns its first entry id; in the order of the calls.
+
+        Nothing is allocated an entry.
+        """
         assert not self._stopped
-        first, count = self._next, run.count
-        block = encode_block(run, self.ledger, first)
-        self._next = first + count
-        self._pending.append((first, count, block, run.size_bytes))
-        self.pending_bytes += run.size_bytes
-        self._lac_sent = lac = self._core.lac
-        for slot in self._slots:
-            if slot.writing:
-                slot.sent = first + count - 1
-                slot.client.add(self.ledger, first, count, block, lac)  # type: ignore[union-attr]
+        idle = not self._pending
+        first, last = self._next, self._striping.last(self._next)
+        if first + run.count - 1 <= last:
+            self._append(run)
+        else:
+            self._cut.append((first, first + run.count - 1))
+            start = 0
+            while start < run.count:
+                stop = min(run.count, self._striping.last(first + start) + 1 - first)
+                self._append(run.cut(start, stop))
+                start = stop
         self._fresh = True
-        if len(self._pending) == 1:
+        if idle:
             self._lac_moved_at = now = self._loop.time()
             if not self._ticking:
                 self._ticking = True
@@ -125,6 +142,20 @@ class LedgerHandle:
                     slot.moved_at = now
                 self._context.ticker.watch(self)
         return first
+
+    def _append(self, run: Run) -> None:
+        """Of one stripe."""
+        first, count = self._next, run.count
+        block = encode_block(run, self.ledger, first)
+        self._next = first + count
+        self._pending.append((first, count, block, run.size_bytes))
+        self.pending_bytes += run.size_bytes
+        self._lac_sent = lac = self.lac
+        for place in self._striping.places(first):
+            slot = self._slots[place]
+            if slot.writing:
+                slot.sent = first + count - 1
+                slot.client.add(self.ledger, first, count, block, lac)  # type: ignore[union-attr]
 
     async def drained(self) -> None:
         """Returns once LAC has passed everything appended, or nothing moves it any more."""
@@ -147,7 +178,7 @@ class LedgerHandle:
         deadline = self._loop.time() + self._context.settings.lost_after_s
         attempt = 0
         while True:
-            closed = replace(self.metadata, state=LedgerState.CLOSED, last_entry=self._core.lac, size_bytes=self.size_bytes)
+            closed = replace(self.metadata, state=LedgerState.CLOSED, last_entry=self.lac, size_bytes=self.size_bytes)
             try:
                 if await self._write(closed):
                     return closed
@@ -173,7 +204,7 @@ class LedgerHandle:
     def leave_draining(self) -> None:
         """Goes on elsewhere than on bookies that are being emptied, as far as there are spares."""
         for slot in list(self._slots):
-            if slot.writing and self._context.pool.draining(slot.bookie) and self._context.pool.spare(self._core.ensemble) is not None:
+            if slot.writing and self._context.pool.draining(slot.bookie) and self._spare(self._slots.index(slot)) is not None:
                 self._end_slot(slot)
                 self._loop.call_soon(self._replace, slot, None)
 
@@ -190,6 +221,8 @@ class LedgerHandle:
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"))
             elif self._core.durable(slot.bookie) < self._core.lac and slot.client.backlog_bytes > settings.backlog_bytes_max:
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} is too far behind"))
+            elif self._core.durable(slot.bookie) < self._core.lac and now - slot.moved_at > settings.slow_after_s:
+                self._context.pool.suspect(slot.bookie)
         if self._pending:
             if now - self._lac_moved_at > settings.lost_after_s:
                 self._fail(NotEnoughBookies(f"ledger {self.ledger}: no ack quorum for {settings.lost_after_s:.0f} s"))
@@ -198,18 +231,18 @@ class LedgerHandle:
         if self._fresh:
             self._fresh = False
             return True
-        if self._lac_sent < self._core.lac:
-            self._lac_sent = self._core.lac
+        if self._lac_sent < (lac := self.lac):
+            self._lac_sent = lac
             for slot in self._slots:
                 if slot.writing and slot.client is not None:
-                    slot.client.write_lac(self.ledger, self._core.lac)
+                    slot.client.write_lac(self.ledger, lac)
         self._ticking = any(slot.writing and self._core.durable(slot.bookie) < slot.sent for slot in self._slots)
         return self._ticking
 
     # -- bookies that come and go -------------------------------------------------------------------------------------
 
-    def _open_slot(self, bookie: str, first: int) -> _Slot:
-        """A new writer on `bookie`, which is sent everything from `first` on that still waits."""
+    def _open_slot(self, bookie: str, place: int, first: int) -> _Slot:
+        """A new writer on `bookie`, which is sent everything of its stripes from `first` on that still waits."""
         slot = _Slot(bookie, self._loop.time())
         try:
             slot.client = self._context.pool.client(bookie)
@@ -219,9 +252,9 @@ class LedgerHandle:
         slot.writing = True
         slot.client.open_writer(self.ledger, partial(self._on_ack, slot), partial(self._on_lost, slot))
         for start, count, block, _ in self._pending:
-            if start + count > first and slot.writing:
+            if start + count > first and slot.writing and self._striping.holds(place, start):
                 slot.sent = start + count - 1
-                slot.client.add(self.ledger, start, count, block, self._core.lac)
+                slot.client.add(self.ledger, start, count, block, self.lac)
         return slot
 
     def _end_slot(self, slot: _Slot) -> None:
@@ -252,20 +285,31 @@ class LedgerHandle:
             return
         if error is not None:
             self._context.pool.suspect(slot.bookie)
-        spare = self._context.pool.spare(self._core.ensemble, [b for b in self._core.ensemble if b != slot.bookie])
         at = self._slots.index(slot)
+        spare = self._spare(at)
         if spare is not None:
             first = self._core.on_bookie_replaced(slot.bookie, spare)
-            self._slots[at] = self._open_slot(spare, first)
+            self._slots[at] = self._open_slot(spare, at, first)
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
         elif error is None:
-            self._slots[at] = self._open_slot(slot.bookie, self._core.on_bookie_back(slot.bookie))
+            self._slots[at] = self._open_slot(slot.bookie, at, self._core.on_bookie_back(slot.bookie))
+        elif self._stuck() and self._context.pool.can_go_on(self.metadata.write_quorum, self.metadata.affinity):
+            self._fail(NotEnoughBookies(f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"))
         else:
             self._attempts[slot.bookie] = attempt = self._attempts.get(slot.bookie, 0) + 1
             self._watch_pool(True)
             if self._retry is None:
                 self._retry = self._loop.call_later(self._context.pause_s(attempt), self._retry_lost)
+
+    def _stuck(self) -> bool:
+        """Whether some write set has too few bookies left that are written to."""
+        return any(sum(self._slots[place].writing for place in places) < self.metadata.ack_quorum for places in self._striping.sets)
+
+    def _spare(self, at: int) -> str | None:
+        ensemble = self._core.ensemble
+        beside = [[ensemble[place] for place in others] for others in self._striping.others(at)]
+        return self._context.pool.spare(ensemble, beside, self.metadata.affinity)
 
     def _retry_lost(self) -> None:
         if self._retry is not None:
@@ -328,7 +372,7 @@ class LedgerHandle:
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def _lac_moved(self) -> None:
-        lac, pending = self._core.lac, self._pending
+        lac, pending = self.lac, self._pending
         while pending and pending[0][0] + pending[0][1] - 1 <= lac:
             size = pending.popleft()[3]
             self.pending_bytes -= size

@@ -7,9 +7,10 @@ too few racks are no reason to refuse); then by chance, in proportion to free sp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from heliograph.model.ledgers import LedgerMetadata
 from heliograph.runtime.clock import Rng
 
 _WEIGHT_MAX = 8.0
@@ -23,19 +24,62 @@ class Candidate:
     free_bytes: int = 0
     """0: not known."""
     suspicious: bool = False
+    secondary: bool = False
+    """Only where the others do not suffice."""
 
 
-def choose(candidates: Sequence[Candidate], count: int, racks: Collection[str], rng: Rng) -> list[str]:
-    """`count` of the candidates, or all where there are fewer; the racks in `racks` have a copy already."""
-    left, taken, chosen = list(candidates), list(racks), list[str]()
+def choose(candidates: Sequence[Candidate], count: int, racks: Collection[str], rng: Rng, write_quorum: int = 0) -> list[str]:
+    """`count` of the candidates, or all where there are fewer; the racks in `racks` have a copy already.
+
+    write_quorum: where it is less than `count`, the ensemble is striped: then so many neighbours, also over the end, lie on different racks
+    as far as can be.
+    """
+    left, taken, chosen = list(candidates), list(racks), list[Candidate]()
     while left and len(chosen) < count:
-        least = min((c.suspicious, bool(c.rack) and c.rack in taken) for c in left)
-        best = [c for c in left if (c.suspicious, bool(c.rack) and c.rack in taken) == least]
-        one = _weighted(best, rng)
+        ranks = [(c.suspicious, c.secondary, taken.count(c.rack) if c.rack else 0) for c in left]
+        least = min(ranks)
+        one = _weighted([c for c, rank in zip(left, ranks, strict=True) if rank == least], rng)
         left.remove(one)
         taken.append(one.rack)
-        chosen.append(one.bookie)
-    return chosen
+        chosen.append(one)
+    if 0 < write_quorum < len(chosen):
+        _spread(chosen, write_quorum)
+    return [c.bookie for c in chosen]
+
+
+def racks(bookies: Iterable[str], rack: Callable[[str], str]) -> int:
+    """On how many racks these lie; a bookie without a label is a rack of its own."""
+    return len({(label, "") if (label := rack(bookie)) else ("", bookie) for bookie in bookies})
+
+
+def adheres(metadata: LedgerMetadata, wanted: int, rack: Callable[[str], str], group: Callable[[str], str | None]) -> bool:
+    """Whether each write set lies on so many racks, and all bookies are of the ledger's groups. group: None of a bookie that is not there."""
+    for _, ensemble in metadata.fragments:
+        if any(found is not None and not metadata.affinity.allows(found) for found in map(group, ensemble)):
+            return False
+        if any(racks((ensemble[place] for place in places), rack) < min(wanted, metadata.write_quorum) for places in metadata.striping.sets):
+            return False
+    return True
+
+
+def _spread(chosen: list[Candidate], write_quorum: int) -> None:
+    """Swaps places for as long as that brings fewer copies of one entry together on one rack."""
+    width = len(chosen)
+    near = [(a, (a + step) % width) for a in range(width) for step in range(1, write_quorum)]
+
+    def together() -> int:
+        return sum(bool(chosen[a].rack) and chosen[a].rack == chosen[b].rack for a, b in near)
+
+    best, improved = together(), True
+    while best and improved:
+        improved = False
+        for a in range(width):
+            for b in range(a + 1, width):
+                chosen[a], chosen[b] = chosen[b], chosen[a]
+                if (now := together()) < best:
+                    best, improved = now, True
+                else:
+                    chosen[a], chosen[b] = chosen[b], chosen[a]
 
 
 def _weighted(candidates: Sequence[Candidate], rng: Rng) -> Candidate:

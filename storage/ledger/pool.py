@@ -14,29 +14,35 @@ from collections.abc import Callable, Collection, Sequence
 import msgpack
 
 from heliograph.model.errors import BookieUnavailable, NotEnoughBookies
+from heliograph.model.ledgers import ANYWHERE, Affinity
+from heliograph.model.striping import Striping
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
-from storage.ledger.placement import Candidate, choose
+from storage.bookie.cookie import home_of
+from storage.ledger.placement import Candidate, choose, racks
 from storage.ledger.port import BookiePort
+from storage.ledger.quarantine import Quarantine
 
-SUSPECT_S = 5.0
-"""For how long a bookie that failed is the last choice."""
 ClientFactory = Callable[[str, str, int], BookiePort]
 
 
 class BookiePool:
     """Hands out clients and places ensembles."""
 
-    def __init__(self, meta: MetadataStore, client_factory: ClientFactory, rng: Rng) -> None:
+    def __init__(self, meta: MetadataStore, client_factory: ClientFactory, rng: Rng, *, racks_min: int = 1) -> None:
+        """racks_min: on so many racks the copies of an entry lie, or nothing is put anywhere."""
+        self.racks_min = racks_min
         self._meta, self._factory, self._rng = meta, client_factory, rng
         self._loop = asyncio.get_running_loop()
         self._addresses: dict[str, tuple[str, int]] = {}
         self._writable: dict[str, bool] = {}
         self._racks: dict[str, str] = {}
+        self._groups: dict[str, str] = {}
         self._free_bytes: dict[str, int] = {}
+        self._lost_dirs: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._clients: dict[str, BookiePort] = {}
-        self._suspects: dict[str, float] = {}
+        self._quarantine = Quarantine()
         self._waiting: dict[object, Callable[[], None]] = {}
         self._draining: dict[str, None] = {}
         self._stops = [meta.watch(keys.BOOKIES, self._on_registration), meta.watch(keys.DECOMMISSIONS, self._on_decommission)]
@@ -59,6 +65,23 @@ class BookiePool:
     def registered(self, bookie: str) -> bool:
         return bookie in self._writable
 
+    def lacks(self, bookie: str, ledger: int) -> bool:
+        """Whether a directory of that bookie failed in which it had that ledger: what it still has of it is no copy to count on."""
+        directories, lost = self._lost_dirs.get(bookie, (1, ()))
+        return bool(lost) and home_of(ledger, directories) in lost
+
+    def failed_directories(self) -> list[tuple[str, int]]:
+        """(bookie, index of a ledger directory), of those that are registered."""
+        return sorted((b, at) for b, (_, lost) in self._lost_dirs.items() if b in self._writable for at in lost)
+
+    def rack(self, bookie: str) -> str:
+        """What it says of itself; "" where it says nothing."""
+        return self._racks.get(bookie, "")
+
+    def group(self, bookie: str) -> str | None:
+        """None of one that is not registered."""
+        return self._groups.get(bookie, "") if bookie in self._writable else None
+
     def draining(self, bookie: str) -> bool:
         """Whether it is being emptied: it is still read from, and gets nothing new."""
         return bookie in self._draining
@@ -76,25 +99,50 @@ class BookiePool:
         """For a read: those that are there, then those that have just failed, then those that are not registered; else in the order given."""
         return sorted(bookies, key=lambda b: (b not in self._writable, self._suspicious(b)))
 
-    def pick(self, count: int, exclude: Collection[str] = ()) -> tuple[str, ...]:
-        """`count` writable bookies, as `placement` chooses. Raises NotEnoughBookies."""
-        found = [b for b in self.writable() if b not in exclude]
-        if len(found) < count:
-            raise NotEnoughBookies(f"{count} bookies are needed, and only {len(found)} more are writable in this region")
-        return tuple(choose([self._candidate(b) for b in found], count, (), self._rng))
+    def pick(self, count: int, write_quorum: int = 0, affinity: Affinity = ANYWHERE) -> tuple[str, ...]:
+        """`count` writable bookies, as `placement` chooses; of a striped ensemble at least `write_quorum`. Raises NotEnoughBookies."""
+        found, least = self._allowed((), affinity), write_quorum or count
+        if len(found) < least:
+            kept = f" of the groups {', '.join((*affinity.primary, *affinity.secondary))}" if affinity.primary else ""
+            raise NotEnoughBookies(f"{least} bookies{kept} are needed, and only {len(found)} are writable in this region")
+        well = [b for b in found if not self._suspicious(b)]
+        width = min(count, max(len(well), least))  # rather narrower than on one that has just failed
+        chosen = choose([self._candidate(b, affinity) for b in found], width, (), self._rng, least)
+        for places in Striping(width, least).sets:
+            if (lies := racks((chosen[place] for place in places), self.rack)) < min(self.racks_min, least):
+                raise NotEnoughBookies(
+                    f"the copies of an entry would lie on {lies} racks, and broker.racks_min is {self.racks_min}: start bookies on other racks, or lower it"
+                )
+        return tuple(chosen)
 
-    def spare(self, exclude: Collection[str], beside: Sequence[str] = ()) -> str | None:
-        """A writable bookie outside `exclude` that has not just failed; None where there is none. beside: who has the other copies."""
-        found = [self._candidate(b) for b in self.writable() if b not in exclude and not self._suspicious(b)]
-        chosen = choose(found, 1, [self._racks.get(b, "") for b in beside], self._rng)
+    def spare(self, exclude: Collection[str], beside: Sequence[Sequence[str]] = (), affinity: Affinity = ANYWHERE) -> str | None:
+        """A writable bookie outside `exclude` that has not just failed; None where there is none.
+
+        beside: who has the other copies, write set by write set; each keeps to `racks_min` with it.
+        """
+        found = [
+            self._candidate(b, affinity)
+            for b in self._allowed(exclude, affinity)
+            if not self._suspicious(b) and all(racks((*others, b), self.rack) >= min(self.racks_min, len(others) + 1) for others in beside)
+        ]
+        chosen = choose(found, 1, [self.rack(b) for b in dict.fromkeys(b for others in beside for b in others)], self._rng)
         return chosen[0] if chosen else None
 
-    def _candidate(self, bookie: str) -> Candidate:
-        return Candidate(bookie, self._racks.get(bookie, ""), self._free_bytes.get(bookie, 0), self._suspicious(bookie))
+    def can_go_on(self, write_quorum: int, affinity: Affinity) -> bool:
+        """Whether a ledger could be made of bookies that have not just failed."""
+        well = [b for b in self._allowed((), affinity) if not self._suspicious(b)]
+        return len(well) >= write_quorum and racks(well, self.rack) >= min(self.racks_min, write_quorum)
+
+    def _allowed(self, exclude: Collection[str], affinity: Affinity) -> list[str]:
+        return [b for b in self.writable() if b not in exclude and affinity.allows(self._groups.get(b, ""))]
+
+    def _candidate(self, bookie: str, affinity: Affinity) -> Candidate:
+        secondary = bool(affinity.primary) and self._groups.get(bookie, "") not in affinity.primary
+        return Candidate(bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self._suspicious(bookie), secondary)
 
     def suspect(self, bookie: str) -> None:
-        """It has just failed."""
-        self._suspects[bookie] = self._loop.time() + SUSPECT_S
+        """It has just failed, or is slow: nothing new is put on it for a while, where there are others."""
+        self._quarantine.on_failed(bookie, self._loop.time())
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a bookie."""
@@ -114,7 +162,7 @@ class BookiePool:
         self._clients.clear()
 
     def _suspicious(self, bookie: str) -> bool:
-        return self._suspects.get(bookie, 0.0) > self._loop.time()
+        return self._quarantine.holds(bookie, self._loop.time())
 
     def _on_registration(self, key: str, value: bytes | None, _version: int) -> None:
         bookie = keys.id_of(key)
@@ -128,11 +176,16 @@ class BookiePool:
                 if (old := self._clients.pop(bookie, None)) is not None:
                     old.close()
             writable, rack, free = bool(fields.get("writable", True)), str(fields.get("rack", "")), int(fields.get("free_bytes", 0))
-            only_space = self._writable.get(bookie) == writable and self._racks.get(bookie) == rack and self._free_bytes.get(bookie) != free
-            self._writable[bookie], self._racks[bookie], self._free_bytes[bookie] = writable, rack, free
+            group = str(fields.get("group", ""))
+            directories, lost = fields.get("lost_dirs", (1, ()))
+            before = (self._writable.get(bookie), self._racks.get(bookie), self._groups.get(bookie), self._lost_dirs.get(bookie))
+            self._lost_dirs[bookie] = int(directories), tuple(lost)
+            said = (writable, rack, group, self._lost_dirs[bookie]) == before
+            only_space = said and self._free_bytes.get(bookie) != free
+            self._writable[bookie], self._racks[bookie], self._groups[bookie], self._free_bytes[bookie] = writable, rack, group, free
             if only_space:
                 return
-            self._suspects.pop(bookie, None)
+            self._quarantine.on_registered(bookie, self._loop.time())
         self._changed()
 
     def _on_decommission(self, key: str, value: bytes | None, _version: int) -> None:

@@ -29,7 +29,8 @@ async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: 
         if start > first:
             last = min(last, start - 1)
             break
-    bookies = list(metadata.ensemble_at(first))
+    last = min(last, metadata.striping.last(first))
+    bookies = list(metadata.write_set(first))
     turn = metadata.ledger % len(bookies)
     left = context.pool.best_first(bookies[turn:] + bookies[:turn])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}

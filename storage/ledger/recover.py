@@ -4,7 +4,7 @@ Is: what fencing and reading have shown so far, and what follows from it. Isn't:
 Invariants: nothing is decided before so many bookies are fenced that no ack quorum can do without them; only a fenced bookie is asked, because
 one that is not may get the entry after it said no; an entry is absent only after Qw - Qa + 1 explicit "no such entry": a time-out is not
 absence. Entries are decided in order, so the end is the first absent one.
-E = Qw: there is one write set. A striped ensemble would need the fence for each write set, and ask the write set of each entry.
+Of a striped ledger each write set is fenced so, and of each entry only its own write set is asked.
 Source: the BookKeeper protocol, "ledger recovery"; docs/protocols/ledger.md.
 """
 
@@ -21,6 +21,7 @@ class LedgerRecovery:
         self.next = first
         """The next entry to be decided: everything below is confirmed, or found. (An ensemble changes at LAC + 1, so all before it is confirmed.)"""
         self._quorum = metadata.write_quorum - metadata.ack_quorum + 1
+        self._striping = metadata.striping
         self._fenced: dict[str, None] = {}
         self._absent: dict[str, None] = {}
         self._found = False
@@ -28,7 +29,7 @@ class LedgerRecovery:
     @property
     def fenced(self) -> bool:
         """Whether the writer can confirm nothing any more."""
-        return len(self._fenced) >= self._quorum
+        return all(sum(self.ensemble[p] in self._fenced for p in places) >= self._quorum for places in self._striping.sets)
 
     @property
     def ended(self) -> bool:
@@ -40,7 +41,10 @@ class LedgerRecovery:
 
     def to_ask(self) -> list[str]:
         """The bookies that may be asked for `next`."""
-        return [b for b in self._fenced if b not in self._absent] if self.fenced else []
+        if not self.fenced:
+            return []
+        holders = [self.ensemble[place] for place in self._striping.places(self.next)]
+        return [b for b in holders if b in self._fenced and b not in self._absent]
 
     def on_fenced(self, bookie: str, lac: int) -> None:
         """`bookie` will take no more adds of the writer; it knew of this LAC."""
@@ -53,7 +57,7 @@ class LedgerRecovery:
 
     def on_absent(self, bookie: str) -> None:
         """A fenced bookie said explicitly that it has not got `next`."""
-        assert bookie in self._fenced
+        assert bookie in self._fenced and bookie in self.to_ask()
         self._absent[bookie] = None
 
     def on_found(self, through: int) -> None:

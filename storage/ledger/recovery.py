@@ -67,7 +67,7 @@ async def _recover_once(context: LedgerContext, ledger: int) -> LedgerMetadata:
         version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
     core = LedgerRecovery(metadata)
     await _fence(context, core, ledger)
-    tail = await _read_tail(context, core, ledger)
+    tail = _cut_at_stripes(metadata, await _read_tail(context, core, ledger))
     closed = replace(metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail))
     if tail:
         first = tail[0][0]
@@ -155,20 +155,40 @@ def _pieces(ledger: int, at: int, blocks: Sequence[Buffer]) -> list[_Block]:
     return pieces
 
 
+def _cut_at_stripes(metadata: LedgerMetadata, tail: list[_Block]) -> list[_Block]:
+    """The same, so that no block lies in two stripes: a writer of ours sends none, but what was found need not be ours."""
+    if not metadata.stride:
+        return tail
+    pieces: list[_Block] = []
+    for first, count, block, size in tail:
+        if metadata.striping.last(first) >= first + count - 1:
+            pieces.append((first, count, block, size))
+            continue
+        _, start, run = decode_block(b"".join(block))
+        at = first
+        while at < first + count:
+            stop = min(metadata.striping.last(at) + 1, first + count)
+            piece = run.cut(at - start, stop - start)
+            pieces.append((at, piece.count, encode_block(piece, metadata.ledger, at), piece.size_bytes))
+            at = stop
+    return pieces
+
+
 async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]) -> tuple[str, ...]:
     """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded.
 
     Where no spare is left, the ack quorum is enough: the rest is repair. Raises BookieUnavailable.
     """
-    ensemble = list(metadata.fragments[-1][1])
+    striping, ensemble = metadata.striping, list(metadata.fragments[-1][1])
     holders: dict[str, None] = {}
     failed: dict[str, None] = {}
 
-    async def one(bookie: str) -> None:
+    async def one(place: int, bookie: str) -> None:
         try:
             client = context.pool.client(bookie)
             for first, count, block, _ in tail:
-                await client.add_recovery(metadata.ledger, first, count, block, tail[0][0] - 1)
+                if striping.holds(place, first):
+                    await client.add_recovery(metadata.ledger, first, count, block, tail[0][0] - 1)
         except HeliographError:
             context.pool.suspect(bookie)
             failed[bookie] = None
@@ -176,14 +196,16 @@ async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: li
             holders[bookie] = None
 
     while True:
-        await asyncio.gather(*(one(bookie) for bookie in ensemble if bookie not in holders and bookie not in failed))
+        await asyncio.gather(*(one(place, bookie) for place, bookie in enumerate(ensemble) if bookie not in holders and bookie not in failed))
         replaced = False
         for at, bookie in enumerate(ensemble):
-            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed], [b for b in ensemble if b != bookie])) is not None:
+            beside = [[ensemble[place] for place in others] for others in striping.others(at)]
+            if bookie in failed and (spare := context.pool.spare([*ensemble, *failed], beside, metadata.affinity)) is not None:
                 ensemble[at] = spare
                 replaced = True
         if not replaced:
             break
-    if sum(bookie in holders for bookie in ensemble) < metadata.ack_quorum:
-        raise BookieUnavailable(f"ledger {metadata.ledger}: the tail could not be written to {metadata.ack_quorum} bookies")
+    for first, *_ in tail:
+        if sum(ensemble[place] in holders for place in striping.places(first)) < metadata.ack_quorum:
+            raise BookieUnavailable(f"ledger {metadata.ledger}: entry {first} could not be written to {metadata.ack_quorum} bookies")
     return tuple(ensemble)

@@ -1,8 +1,8 @@
 """Repair: copies what lost bookies held of one ledger to spares, and records the new place.
 
 Is: the shell around `storage.ledger.audit.repairs` for one ledger that is marked. Isn't: the choice of ledgers, or the judgement of who is lost.
-Invariants: a spare is recorded, by compare-and-set, only once it has made every entry of the fragment durable; the mark of the ledger stands,
-unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
+Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had there; the mark of the ledger
+stands, unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
 same ledger at once disturb each other's progress, not the ledger.
 Source: docs/protocols/storage.md, "Auto-recovery".
 """
@@ -55,10 +55,12 @@ class LedgerRepair:
         refused: dict[str, None] = {}
         while (found := await meta.get(keys.ledger(ledger))) is not None:
             metadata, version = LedgerMetadata.decode(found[0]), found[1]
-            todo = repairs(metadata, [b for b in suspected if pool.draining(b) or not pool.registered(b)])
+            todo = repairs(metadata, [b for b in suspected if pool.draining(b) or not pool.registered(b) or pool.lacks(b, ledger)])
             if not todo:
                 break
-            spare = pool.spare([*todo[0].ensemble, *refused], [b for b in todo[0].ensemble if b != todo[0].lost[0]])
+            striping, place = metadata.striping, todo[0].ensemble.index(todo[0].lost[0])
+            beside = [[todo[0].ensemble[other] for other in others] for others in striping.others(place)]
+            spare = pool.spare([*todo[0].ensemble, *refused], beside, metadata.affinity)
             if spare is None:
                 raise NotEnoughBookies(f"ledger {ledger}: no bookie is left for a copy of the entries {todo[0].first} to {todo[0].last}")
             try:
@@ -72,8 +74,11 @@ class LedgerRepair:
 
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
         """Raises NoSuchLedger where the spare takes this ledger no more."""
-        at = repair.first
+        at, striping, place = repair.first, metadata.striping, repair.ensemble.index(repair.lost[0])
         while at <= repair.last:
+            if not striping.holds(place, at):  # another stripe: the lost bookie never had it
+                at = striping.last(at) + 1
+                continue
             try:
                 runs = await read_entries(self._context, metadata, at, repair.last, READ_BYTES)
             except NoSuchLedger as error:

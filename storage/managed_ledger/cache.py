@@ -1,143 +1,175 @@
-"""EntryCache: the newest confirmed runs of a broker's topics, bounded by bytes.
+"""EntryCache: the one memory of a broker for entries, bounded by bytes, shared fairly between its topics.
 
-Is: one a broker; what consumers and links at the tail read. Isn't: a cache of what lagging readers fetch from bookies.
-Invariants: at most `byte_bound` bytes (of entries, and of the blocks that they pin), the newest run excepted; least recently written goes first,
-so what is held of one topic is a contiguous end of its log. A run is copied only where its block would pin more than twice its size.
+Is: the byte bound, and which run goes when. Isn't: the runs (TopicCache), or what lagging readers fetch: that is ReadAhead's, within this bound.
+Invariants: at most `byte_bound` bytes (of entries, of the blocks that they pin, and of what was fetched ahead), the newest run excepted. What is
+above the bound goes from the topics that hold most, to within a factor of two: so a flooded topic cannot empty the cache of the others.
+Only the newest end of a topic's log is ever held: a cold backlog that is drained evicts nothing from here.
+
+Three strategies say what goes before the bound is hit; in each, a run that has been here for longer than `time_ms` goes too:
+
+    read         what every active cursor has read
+    mark_delete  what every active cursor has acknowledged: a consumer that restarts finds what it had not acknowledged
+    time         nothing else
+
+A cursor is active while somebody reads for it, and `time_ms` longer, and while its backlog is at most `backlogged_entries`.
+Source: Pulsar's managedLedgerCacheSizeMB, managedLedgerCacheEvictionTimeThresholdMillis, managedLedgerCursorBackloggedThreshold,
+cacheEvictionByMarkDeletedPosition; docs/operating.md, "Entry cache".
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from itertools import accumulate
+from collections.abc import Callable
 
 from heliograph.model.positions import Position
-from heliograph.wire.run import Run
+from storage.managed_ledger.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.topic_cache import TopicCache
 
-_COMPACT_ABOVE = 64
-RUN_BYTES = 400
-"""What a run costs beside its entries' bytes."""
+SWEEP_S = 0.1
+"""How often what nobody needs is looked for while there is anything at all."""
+_LOW_WATER = 0.9
+_RATE_S = 1.0
 
 
 class EntryCache:
-    """The byte bound, and the order of eviction."""
+    """hits, misses: entries that readers got from memory, and from bookies; beside them their bytes."""
 
-    def __init__(self, byte_bound: int) -> None:
-        self.byte_bound = byte_bound
-        self.size_bytes = 0
-        self._order: deque[tuple[TopicCache, int]] = deque()
+    def __init__(self, byte_bound: int, settings: CacheSettings | None = None) -> None:
+        self.byte_bound, self.settings = byte_bound, settings or CacheSettings()
+        self.size_bytes = self.entries = 0
+        self.inserted = self.evicted = self.evictions = 0
+        self.hits = self.hit_bytes = self.misses = self.miss_bytes = 0
+        self.now = 0.0
+        """Of the last sweep, or of the write that found nothing here: coarse, so that a write reads no clock."""
+        self.on_first: Callable[[], None] | None = None
+        """Called when there is something again: sets `now`, and sees to it that `sweep` is called."""
+        self._buckets: list[dict[TopicCache, None]] = [{} for _ in range(65)]  # by size_bytes.bit_length()
+        self._top = 0
+        self._runs = 0
+        self._rated_at = 0.0
+        self._counted = (0, 0, 0, 0)
+        self._rates = (0.0, 0.0, 0.0, 0.0)
 
     def topic(self) -> TopicCache:
         return TopicCache(self)
 
-    def _written(self, topic: TopicCache, cost: int) -> None:
-        self._order.append((topic, cost))
+    @property
+    def topics(self) -> int:
+        """How many hold anything."""
+        return sum(len(bucket) for bucket in self._buckets)
+
+    def on_hit(self, entries: int, size_bytes: int) -> None:
+        self.hits += entries
+        self.hit_bytes += size_bytes
+
+    def on_miss(self, entries: int, size_bytes: int) -> None:
+        self.misses += entries
+        self.miss_bytes += size_bytes
+
+    def rates(self, now: float) -> tuple[float, float, float, float]:
+        """Hits, bytes of hits, misses, bytes of misses, a second, since about the last call."""
+        if now - self._rated_at >= _RATE_S:
+            counted = (self.hits, self.hit_bytes, self.misses, self.miss_bytes)
+            elapsed, before = now - self._rated_at, self._counted
+            hits, hit_bytes, misses, miss_bytes = ((b - a) / elapsed for a, b in zip(before, counted, strict=True))
+            self._rates = hits, hit_bytes, misses, miss_bytes
+            self._rated_at, self._counted = now, counted
+        return self._rates
+
+    # -- what comes and goes ------------------------------------------------------------------------------------------
+
+    def on_written(self, topic: TopicCache, cost: int, entries: int) -> None:
+        """A member of CacheOwner."""
+        first = not self._runs
+        self._runs += 1
         self.size_bytes += cost
-        while self.size_bytes > self.byte_bound and len(self._order) > 1:
-            oldest, oldest_cost = self._order.popleft()
-            if not oldest.closed:
-                self.size_bytes -= oldest_cost
-                oldest._evict_first(oldest_cost)
+        self.entries += entries
+        self.inserted += entries
+        self._place(topic)
+        if first and self.on_first is not None:
+            self.on_first()
+        if self.size_bytes > self.byte_bound:
+            self._shrink(topic)
 
+    def on_gone(self, topic: TopicCache, cost: int, entries: int, *, evicted: bool) -> None:
+        """A member of CacheOwner."""
+        self._runs -= 1
+        self.size_bytes -= cost
+        self.entries -= entries
+        if evicted:
+            self.evicted += entries
+        self._place(topic)
 
-class TopicCache:
-    """The end of one topic's log."""
+    def reserve(self, size_bytes: int) -> None:
+        """So many more bytes of the bound (or fewer: below 0) are used for something else."""
+        self.size_bytes += size_bytes
+        if size_bytes > 0 and self.size_bytes > self.byte_bound:
+            self._shrink(None)
 
-    __slots__ = ("_bytes", "_cache", "_head", "_keys", "_runs", "closed")
+    def sweep(self, now: float) -> bool:
+        """Evicts what nobody needs, and what is too old. Returns whether anything is left, and `sweep` must be called again."""
+        self.now = now
+        by_position, oldest = self.settings.eviction is not Eviction.TIME, now - self.settings.time_ms / 1000
+        before = self.evicted
+        for bucket in self._buckets:
+            for topic in list(bucket):
+                topic.evict_older(oldest)
+                if by_position and topic.runs:
+                    topic.evict_passed()
+        self.evictions += self.evicted > before
+        return self._runs > 0
 
-    def __init__(self, cache: EntryCache) -> None:
-        self._cache = cache
-        self._keys: list[Position] = []
-        self._runs: list[Run] = []
-        self._head = 0
-        self._bytes = 0
-        self.closed = False
+    def needed_from(self, cursors: dict[str, Cursor]) -> Position | None:
+        """The first position that an active one of these cursors needs, by the strategy; None: there is none."""
+        settings = self.settings
+        slowest: Position | None = None
+        since = self.now - settings.time_ms / 1000
+        for cursor in cursors.values():
+            needed = cursor.needed_from(self.now, since, by_mark_delete=settings.eviction is Eviction.MARK_DELETE)
+            if needed is None or (slowest is not None and slowest <= needed):
+                continue
+            if not settings.backlogged_entries or cursor.backlog_entries <= settings.backlogged_entries:
+                slowest = needed
+        return slowest
 
-    def append(self, ledger: int, first: int, run: Run) -> None:
-        """The run behind the last one."""
-        cost = _compact(run) + RUN_BYTES
-        self._keys.append((ledger, first))
-        self._runs.append(run)
-        self._bytes += cost
-        self._cache._written(self, cost)
+    # -- the bound ----------------------------------------------------------------------------------------------------
 
-    def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """Runs from `position` on, which must exist, cut to what is asked for; at least one entry. [] where it is not held."""
-        keys, runs = self._keys, self._runs
-        at = bisect_right(keys, position, self._head) - 1
-        if at < self._head or keys[at][0] != position[0]:
-            return []
-        ledger, first = keys[at]
-        run = runs[at]
-        start = position[1] - first
-        if start >= run.count:
-            return []
-        out: list[tuple[int, int, Run]] = []
-        end = len(keys)
-        while True:
-            if run.count - start > max_entries or run.size_bytes > max_bytes:
-                stop = cut_point(run, start, max_entries, max_bytes, not out)
-                if stop > start:
-                    out.append((ledger, first + start, run.cut(start, stop)))
-                return out
-            run = run.cut(start, run.count)
-            out.append((ledger, first + start, run))
-            max_entries -= run.count
-            max_bytes -= run.size_bytes
-            at += 1
-            if at == end or max_entries <= 0 or max_bytes <= 0:
-                return out
-            (ledger, first), run, start = keys[at], runs[at], 0
+    def _shrink(self, writer: TopicCache | None) -> None:
+        """Evicts down to a little below the bound; of `writer` not the last run."""
+        wanted = int(self.byte_bound * _LOW_WATER)
+        looked: dict[TopicCache, None] = {}
+        self.evictions += 1
+        while self.size_bytes > wanted:
+            victim = self._largest(writer)
+            if victim is None:
+                return
+            if victim not in looked and self.settings.eviction is not Eviction.TIME:
+                looked[victim] = None
+                victim.evict_passed()
+            else:
+                victim.evict_first()
+            bucket = self._buckets[victim.bucket]
+            if victim.bucket and victim in bucket:  # the others of about its size are next
+                del bucket[victim]
+                bucket[victim] = None
 
-    def close(self) -> None:
-        """Gives everything up, at once."""
-        self.closed = True
-        self._cache.size_bytes -= self._bytes
-        self._bytes = 0
-        self._keys, self._runs, self._head = [], [], 0
+    def _largest(self, writer: TopicCache | None) -> TopicCache | None:
+        at = self._top
+        while at and not self._buckets[at]:
+            at -= 1
+        self._top = at
+        while at:
+            for topic in self._buckets[at]:
+                if topic is not writer or topic.runs > 1:
+                    return topic
+            at -= 1
+        return None
 
-    def _evict_first(self, cost: int) -> None:
-        head = self._head
-        self._bytes -= cost
-        self._runs[head] = _GONE
-        self._head = head = head + 1
-        if head > _COMPACT_ABOVE and head * 2 > len(self._keys):
-            del self._keys[:head], self._runs[:head]
-            self._head = 0
-
-
-def cut_point(run: Run, start: int, max_entries: int, max_bytes: int, at_least_one: bool) -> int:
-    """How far a read of `run` from entry `start` may go."""
-    stop = min(run.count, start + max_entries)
-    total = 0
-    for index, size in enumerate(accumulate(run.lengths[start:stop]), start):
-        total = size
-        if total > max_bytes:
-            return max(index, start + 1) if at_least_one else index
-    return stop
-
-
-def pinned_bytes(run: Run) -> int:
-    """The memory that a run keeps alive: whole blocks, where its entries are views."""
-    if run.body is not None:
-        return memoryview(run.body.obj if isinstance(run.body, memoryview) else run.body).nbytes
-    total = 0
-    last: object = None
-    for part in run.parts:
-        base = part.obj if isinstance(part, memoryview) else part
-        if base is not last:
-            total += memoryview(base).nbytes
-            last = base
-    return total
-
-
-def _compact(run: Run) -> int:
-    """Copies the entries where they pin more than twice their size. Returns what the run pins now."""
-    pinned = pinned_bytes(run)
-    if pinned <= 2 * run.size_bytes:
-        return pinned
-    run.own_bytes()
-    return run.size_bytes
-
-
-_GONE = Run([], [])
+    def _place(self, topic: TopicCache) -> None:
+        bucket = topic.size_bytes.bit_length()
+        if bucket != topic.bucket:
+            self._buckets[topic.bucket].pop(topic, None)
+            if bucket:
+                self._buckets[bucket][topic] = None
+                self._top = max(self._top, bucket)
+            topic.bucket = bucket

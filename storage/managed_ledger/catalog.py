@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
 
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledgers import LedgerInfo, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 
 
 class Catalog:
     """A position exists where its entry is confirmed and not trimmed."""
+
+    __slots__ = (
+        "_before",
+        "_bytes",
+        "_bytes_before",
+        "_entries",
+        "_infos",
+        "_through",
+        "ids",
+    )
 
     def __init__(self, infos: Iterable[LedgerInfo] = (), through: Position = (-1, -1)) -> None:
         """through: the last confirmed position that was ever known; its ledger may be trimmed."""
@@ -59,6 +70,14 @@ class Catalog:
         last = self._infos[-1]
         self._infos[-1] = LedgerInfo(last.ledger, self._entries[-1], self._bytes[-1], closed_ms, last.first_index)
 
+    def set_offload(self, ledger: int, record: OffloadRecord) -> bool:
+        """Returns whether the ledger is still there."""
+        at = bisect_left(self.ids, ledger)
+        found = at < len(self.ids) and self.ids[at] == ledger
+        if found:
+            self._infos[at] = replace(self._infos[at], offload=record)
+        return found
+
     def drop_last(self) -> None:
         """An empty one, whose successor takes its place."""
         assert self._entries[-1] == 0
@@ -74,7 +93,7 @@ class Catalog:
     def infos(self) -> list[LedgerInfo]:
         """Every ledger, the last with live numbers."""
         return [
-            LedgerInfo(i.ledger, entries, size, i.closed_ms, i.first_index)
+            LedgerInfo(i.ledger, entries, size, i.closed_ms, i.first_index, i.offload)
             for i, entries, size in zip(self._infos, self._entries, self._bytes, strict=True)
         ]
 
@@ -95,6 +114,16 @@ class Catalog:
         """0 where the ledger is not there."""
         at = bisect_left(self.ids, ledger)
         return self._entries[at] if at < len(self.ids) and self.ids[at] == ledger else 0
+
+    def offload_of(self, ledger: int) -> OffloadRecord | None:
+        """What was last said of its copy in an object store."""
+        at = bisect_left(self.ids, ledger)
+        return self._infos[at].offload if at < len(self.ids) and self.ids[at] == ledger else None
+
+    def local_gone(self, ledger: int) -> bool:
+        """Whether only the object store has it."""
+        record = self.offload_of(ledger)
+        return record is not None and record.state == OffloadState.LOCAL_GONE
 
     def at_or_after(self, position: Position) -> Position | None:
         """The first position that exists, not before `position`."""

@@ -4,9 +4,11 @@ Is: the mark-delete position, the acknowledged entries above it, and how both ar
 Invariants: the mark-delete position never passes an entry that was not acknowledged, and moves back only by `reset`; what lies beyond the
 last confirmed entry can't be acknowledged.
 
-Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties, partly]; half-open
-ranges, at most 10,000 of them: beyond, entries are delivered again after a failure. partly, only where there are any: [[ledger, entry, bits], ...],
-batches of which single messages are acknowledged; bit i of `bits` (bytes, little endian): message i is not. At most 64 KiB of bits; the same holds.
+Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties, partly, bits]; half-open
+ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are acknowledged; bit i of `bits` (bytes, little endian): message i is
+not. bits: [[ledger, chunk, bits], ...] of ledgers with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is
+absent at the end is left out. Bounds: ACKED_BYTES_MAX of ranges and bits (bits of eight million entries), 64 KiB of partly: what is beyond, the newest
+first, is delivered again after a failure.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import pack, unpack
+from heliograph.model.ledgers import FORMAT, pack, unpack
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.intervals import Intervals
+from storage.managed_ledger.intervals import CHUNK, Intervals
 
-RANGES_MAX = 10_000
+ACKED_BYTES_MAX = 1 << 20
+_RANGE_BYTES = 10
+_VERSION_BITS = 2
 PARTLY_MAX = 10_000
 PARTLY_BYTES_MAX = 64 << 10
 
@@ -41,9 +45,16 @@ class Cursor:
     ) -> None:
         self.name, self.durable, self.properties = name, durable, properties
         self.mark_delete = mark_delete
+        self.key = ""
+        """Its place in the metadata, once it was written: making it costs more than the rest of a write."""
         self.changes = 0
         """Grows with each change that is to be stored."""
+        self.stored_bytes = 0
+        """Of its last encoding."""
         self._catalog = catalog
+        self.reading: Callable[[], Position] | None = None
+        """Set by whoever reads for it, for as long as it reads: where it reads next. For the entry cache."""
+        self._read_at = -float("inf")
         self._request_flush, self._wait_flushed = request_flush, wait_flushed
         self._acked: dict[int, Intervals] = {}
         self._acked_count = 0
@@ -137,6 +148,13 @@ class Cursor:
         """The first position that may hold something not acknowledged: where a reader starts."""
         return self._catalog.next(self.mark_delete)
 
+    def needed_from(self, now: float, since: float, *, by_mark_delete: bool) -> Position | None:
+        """The first position that its readers need in the cache; None where nobody has read for it `since` then."""
+        if self.reading is None:
+            return self.read_position if self._read_at >= since else None
+        self._read_at = now
+        return self.read_position if by_mark_delete else self.reading()
+
     @property
     def acked_ranges(self) -> list[tuple[int, int, int]]:
         """(ledger, first, last) acknowledged above the mark-delete position, in order."""
@@ -187,42 +205,67 @@ class Cursor:
         self._advance()
 
     def encode(self) -> bytes:
-        left = RANGES_MAX
+        left = ACKED_BYTES_MAX
         ranges: list[list[int]] = []
+        chunks: list[tuple[int, int, bytes]] = []
         for ledger in sorted(self._acked):
+            acked = self._acked[ledger]
             flat = [ledger]
-            for start, stop in self._acked[ledger].pairs():
-                if left == 0:
+            if acked.chunks is None:
+                for start, stop in acked.pairs():
+                    flat += (start, stop)
+                left -= _RANGE_BYTES * (len(flat) // 2)
+            for number in sorted(acked.chunks or ()):
+                bits = (acked.chunks or {})[number]
+                chunks.append((ledger, number, bits.to_bytes((bits.bit_length() + 7) // 8, "little")))
+                left -= len(chunks[-1][2]) + _RANGE_BYTES
+                if left < 0:
+                    chunks.pop()
                     break
-                flat += (start, stop)
-                left -= 1
+            if left < 0:
+                break
             if len(flat) > 1:
                 ranges.append(flat)
         partly: list[tuple[int, int, bytes]] = []
         room = PARTLY_BYTES_MAX
         self.partly_acked = self._still_partly()
         for (ledger, entry), left_bits in self.partly_acked.items():
-            bits = left_bits.to_bytes((left_bits.bit_length() + 7) // 8, "little")
-            room -= len(bits) + 16
+            not_acked = left_bits.to_bytes((left_bits.bit_length() + 7) // 8, "little")
+            room -= len(not_acked) + 16
             if room < 0:
                 break
-            partly.append((ledger, entry, bits))
-        return pack([*self.mark_delete, ranges, self.properties, *([partly] if partly else [])])
+            partly.append((ledger, entry, not_acked))
+        more = [partly, chunks] if chunks else [partly] if partly else []
+        blob = pack([*self.mark_delete, ranges, self.properties, *more], _VERSION_BITS if chunks else FORMAT)
+        self.stored_bytes = len(blob)
+        return blob
 
     def restore(self, blob: bytes) -> None:
         """Takes over what was stored; of ranges, what still exists. Raises CorruptData."""
-        fields = unpack("cursor", blob)
+        fields = unpack("cursor", blob, _VERSION_BITS)
         try:
             ledger, entry, ranges, properties, *more = fields
             self.mark_delete = (int(ledger), int(entry))
             self.properties = dict(properties)
             self._add([(r[0], r[i], r[i + 1] - 1) for r in ranges for i in range(1, len(r), 2)])
+            for ledger, number, bits in more[1] if len(more) > 1 else ():
+                self._add_chunk(int(ledger), int(number), int.from_bytes(bits, "little"))
             self._advance()
             for ledger, entry, bits in more[0] if more else ():
                 self.partly_acked[int(ledger), int(entry)] = int.from_bytes(bits, "little")
             self.partly_acked = self._still_partly()
         except (ValueError, TypeError, IndexError) as error:
             raise CorruptData(f"cursor {self.name}: {error}") from error
+
+    def _add_chunk(self, ledger: int, number: int, bits: int) -> None:
+        room = min(self._catalog.entries_of(ledger) - number * CHUNK, CHUNK)
+        below = max(0, self.mark_delete[1] + 1 - number * CHUNK) if ledger == self.mark_delete[0] else 0
+        bits = bits & ((1 << room) - 1) >> below << below if room > below and ledger >= self.mark_delete[0] else 0
+        if bits:
+            acked = self._acked.setdefault(ledger, Intervals())
+            before = acked.count
+            acked.set_chunk(number, bits)
+            self._acked_count += acked.count - before
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -251,7 +294,7 @@ class Cursor:
         here = self._acked.get(ledger)
         if here is not None:
             self._acked_count -= here.remove_below(entry + 1)
-            if not len(here):
+            if not here:
                 del self._acked[ledger]
 
     def _changed(self) -> None:

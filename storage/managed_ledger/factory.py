@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotFound, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, local_gone
 from heliograph.raft.store import Delete, MetadataStore, Op, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
@@ -21,11 +21,12 @@ from storage.ledger.context import LedgerContext, LedgerSettings
 from storage.ledger.pool import BookiePool
 from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entries
 from storage.ledger.recovery import recover_ledger
-from storage.managed_ledger.cache import EntryCache
+from storage.managed_ledger.cache import SWEEP_S, EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.flusher import MetadataFlusher
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
 from storage.managed_ledger.read_ahead import ReadAhead
+from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
 
 _REPLAY_BYTES = 1 << 20
@@ -60,7 +61,11 @@ class ManagedLedgerFactory:
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
         self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings())
-        self.ahead = ReadAhead(self.settings.read_ahead_cache_bytes)
+        self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
+        cache.on_first = self._start_evicting
+        self._evicting: asyncio.TimerHandle | None = None
+        self.cold: ColdReads | None = None
+        """Reads ledgers that only an object store has; set before the first topic is opened."""
         self._meta, self._clock, self._rng = meta, clock, rng
         self._flusher = MetadataFlusher(self.context)
         self._open: dict[str, ManagedLedger] = {}
@@ -90,18 +95,19 @@ class ManagedLedgerFactory:
         ledger = ManagedLedger(
             topic,
             state,
-            persistence[1:],
+            persistence,
             catalog,
             stored,
             loading.version,
             next_index,
             context=self.context,
             flusher=self._flusher,
-            cache=self.cache.topic(),
+            cache=self.cache,
             ahead=self.ahead,
             settings=self.settings,
             clock=self._clock,
             on_closed=self._closed,
+            cold=self.cold,
         )
         prefix = keys.cursors(topic)
         for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
@@ -133,7 +139,7 @@ class ManagedLedgerFactory:
             former.abandon(NotFound(f"{topic} was deleted"))
         loading = await self._claim(topic, None)
         infos = await self._recovered(loading)
-        ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos]
+        ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos if not local_gone(info)]
         prefix = keys.cursors(topic)
         cursors = [key for key, _, _ in await self._meta.range(prefix, prefix_end(prefix))]
         if loading.dropped is not None:
@@ -233,9 +239,23 @@ class ManagedLedgerFactory:
         if self._open:
             self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
 
+    def _start_evicting(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.cache.now = loop.time()
+        if self._evicting is None:
+            self._evicting = loop.call_later(SWEEP_S, self._evict)
+
+    def _evict(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._evicting = loop.call_later(SWEEP_S, self._evict) if self.cache.sweep(loop.time()) else None
+
     def _stop(self) -> None:
         self._stop_watching()
         self._flusher.close()
+        self.cache.on_first = None
+        if self._evicting is not None:
+            self._evicting.cancel()
+            self._evicting = None
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

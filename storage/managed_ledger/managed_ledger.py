@@ -1,48 +1,42 @@
 """ManagedLedger: one topic's log in this region.
 
-Is: what is appended, read, acknowledged, kept, and stored of one topic, by its one owner. Isn't: dispatch, deduplication, or ownership.
-Invariants: every change of the topic's metadata is a compare-and-set on the version that this owner wrote last, and every write of a cursor
-checks that version; so an owner that was replaced changes nothing any more. With each such change goes a snapshot of the state above, as of the
-last confirmed entry: so trimming never passes it. A conflict means another owner: final.
-No task, timer, or open ledger while nothing happens.
+Is: what is appended, read, acknowledged, and kept of one topic, by its one owner; the parts that do so, connected. Isn't: dispatch, deduplication, or
+ownership; how it is stored (TopicRecord), how it is appended (Tail), what is freed (Keeping), or what expires (expiry).
+Invariants: no task, timer, or open ledger while nothing happens. What has failed once stays failed: the topic must be opened again.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from heliograph.model.errors import (
     AlreadyExists,
     HeliographError,
-    LedgerFenced,
     NoSuchLedger,
     NotAllowed,
     NotFound,
     TopicClosed,
 )
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
-from heliograph.raft.store import Check, Delete, Op, Put
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
-from local_meta import keys
 from storage.ledger.context import LedgerContext
-from storage.ledger.reader import delete_on_bookies, ledger_metadata
-from storage.managed_ledger.cache import TopicCache
+from storage.managed_ledger import expiry
+from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import FLUSH_S, MetadataFlusher
+from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.keeping import Keeping
 from storage.managed_ledger.read_ahead import ReadAhead
-from storage.managed_ledger.reading import LogReader
+from storage.managed_ledger.reading import ColdReads, LogReader
+from storage.managed_ledger.record import Stored, TopicRecord
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.tail import Done, Failed, Tail
-from storage.managed_ledger.trim import Retention, trim_count
-
-_CURSORS_A_WRITE = 400
-_LEDGERS_A_TRIM = 256
+from storage.managed_ledger.trim import Retention
 
 
 class LogState(Protocol):
@@ -61,31 +55,38 @@ class LogState(Protocol):
         ...
 
 
-class _Write:
-    """What one transaction of the topic's metadata says."""
-
-    __slots__ = ("cursors", "deleted", "garbage", "ledger", "metadata", "through", "trimmed", "trimming", "waiters")
-
-    def __init__(self) -> None:
-        self.metadata: bytes | None = None
-        self.through: Position = (-1, -1)
-        self.ledger = -1
-        self.trimmed: list[LedgerMetadata] = []
-        self.trimming = False
-        self.garbage: list[LedgerMetadata] = []
-        self.cursors: list[tuple[Cursor, int]] = []
-        self.deleted: list[str] = []
-        self.waiters: list[asyncio.Future[None]] = []
-
-
 class ManagedLedger:
     """Made by ManagedLedgerFactory.open."""
+
+    __slots__ = (
+        "_cache",
+        "_catalog",
+        "_closed",
+        "_closing",
+        "_context",
+        "_keeping",
+        "_loop",
+        "_on_closed",
+        "_reader",
+        "_record",
+        "_settings",
+        "_state",
+        "_tail",
+        "_wakers",
+        "_woken",
+        "cursors",
+        "failed",
+        "on_failed",
+        "properties",
+        "terminated_at",
+        "topic",
+    )
 
     def __init__(
         self,
         topic: str,
         state: LogState,
-        quorums: tuple[int, int],
+        quorums: tuple[int, int, int],
         catalog: Catalog,
         stored: ManagedLedgerMetadata,
         version: int,
@@ -93,11 +94,12 @@ class ManagedLedger:
         *,
         context: LedgerContext,
         flusher: MetadataFlusher,
-        cache: TopicCache,
+        cache: EntryCache,
         ahead: ReadAhead,
         settings: ManagedLedgerSettings,
         clock: Clock,
         on_closed: Callable[[ManagedLedger], None],
+        cold: ColdReads | None = None,
     ) -> None:
         self.topic = topic
         self.cursors: dict[str, Cursor] = {}
@@ -106,29 +108,18 @@ class ManagedLedger:
         """Called once, after all that waited has failed: the topic must be unloaded."""
         self.terminated_at: Position | None = stored.terminated_at
         self.properties = dict(stored.properties)
-        self._state, self._catalog, self._cache = state, catalog, cache
-        self._key, self._version, self._owner = keys.managed_ledger(topic), version, stored.owner
-        self._context, self._flusher, self._settings, self._clock, self._on_closed = context, flusher, settings, clock, on_closed
+        self._state, self._catalog, self._cache = state, catalog, cache.topic()
+        self._cache.cursors = self.cursors
+        self._context, self._settings, self._on_closed = context, settings, on_closed
         self._loop = asyncio.get_running_loop()
-        self._retention: Retention | None = None
         self._wakers: dict[object, Callable[[], None]] = {}
         self._woken = False
-        self._dirty = False
-        self._dirty_cursors: dict[str, Cursor] = {}
-        self._deleted_cursors: dict[str, None] = {}
-        self._garbage: list[LedgerMetadata] = []
-        self._trim: list[LedgerMetadata] = []
-        self._trimming = False
-        self._write: _Write | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._stored_through = stored.state_through
-        self._since_checkpoint = 0
-        self._bytes_since_checkpoint = 0
-        self._checkpoint_at = 0.0
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._record = TopicRecord(topic, stored, version, self, context, flusher, settings)
+        self._keeping = Keeping(self, catalog, context, clock)
         self._tail = Tail(topic, context, settings, clock, quorums, catalog, self, next_index, stored.owner)
-        self._reader = LogReader(context, catalog, cache, ahead, settings.read_ahead_bytes, self._known_metadata)
+        self._reader = LogReader(context, catalog, self._cache, cache, ahead, settings.read_ahead_bytes, self._known_metadata, topic, cold)
         if self.terminated_at is not None:
             self._tail.refuse(NotAllowed(f"{topic} is terminated"))
 
@@ -137,6 +128,11 @@ class ManagedLedger:
     @property
     def last_confirmed(self) -> Position:
         return self._catalog.last
+
+    @property
+    def ended(self) -> bool:
+        """It was closed, or has failed."""
+        return self._closed or self.failed is not None
 
     @property
     def next_index(self) -> int:
@@ -210,24 +206,18 @@ class ManagedLedger:
 
     def on_confirmed(self, ledger: int, first: int, run: Run) -> None:
         self._cache.append(ledger, first, run)
-        self._since_checkpoint += run.count
-        self._bytes_since_checkpoint += run.size_bytes
+        self._record.on_appended(run)
 
     def on_drained(self) -> None:
         if not self._woken and self._wakers:
             self._woken = True
             self._loop.call_soon(self._wake)
-        settings = self._settings
-        if self._since_checkpoint >= settings.checkpoint_entries or self._bytes_since_checkpoint >= settings.checkpoint_bytes:
-            self._dirty = True
-            wait = self._checkpoint_at + settings.checkpoint_interval_s - self._loop.time()
-            self._flusher.request(self, max(wait, FLUSH_S))
+        self._record.checkpoint_if_due()
 
     def on_ledgers_changed(self, dropped: LedgerMetadata | None) -> None:
         if dropped is not None:
-            self._garbage.append(dropped)
-        self._dirty = True
-        self._flusher.request(self, 0.0)
+            self._record.discard(dropped)
+        self._record.change(0.0)
         self.trim_soon()
 
     def on_tail_failed(self, error: HeliographError) -> None:
@@ -269,8 +259,8 @@ class ManagedLedger:
             return cursor
         cursor = self.add_cursor(name, min(initial, self.last_confirmed), durable, properties or {})
         if durable:
-            self._request_cursor(cursor)
-            await self._written()
+            self._record.change_cursor(cursor)
+            await self._record.written()
         return cursor
 
     def add_cursor(self, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> Cursor:
@@ -281,10 +271,10 @@ class ManagedLedger:
             mark_delete,
             durable=durable,
             properties=properties,
-            request_flush=self._request_cursor,
+            request_flush=self._record.change_cursor,
             wait_flushed=self._cursor_flushed,
         )
-        self._deleted_cursors.pop(name, None)
+        self._record.cursor_there(name)
         return cursor
 
     async def delete_cursor(self, name: str) -> None:
@@ -292,194 +282,124 @@ class ManagedLedger:
         cursor = self.cursors.pop(name, None)
         if cursor is None:
             raise NotFound(f"{self.topic}: there is no cursor {name}")
-        self._dirty_cursors.pop(name, None)
+        self._record.delete_cursor(cursor)
         if cursor.durable:
-            self._deleted_cursors[name] = None
-            self._flusher.request(self, 0.0)
-            await self._written()
+            await self._record.written()
         self.trim_soon()
 
-    def _request_cursor(self, cursor: Cursor) -> None:
-        if self.failed is None and self.cursors.get(cursor.name) is cursor:
-            self._dirty_cursors[cursor.name] = cursor
-            self._flusher.request(self)
-
     async def _cursor_flushed(self, cursor: Cursor) -> None:
-        in_flight = self._write is not None and any(c is cursor for c, _ in self._write.cursors)
-        if cursor.name in self._dirty_cursors or in_flight:
-            self._flusher.request(self)
-            await self._written()
+        if self._record.waits(cursor):
+            await self._record.written()
         if self.failed is not None:
             raise self.failed
+
+    def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+        """Of the ledgers that are made from now on; the open one stays as it is. Raises NotAllowed unless ensemble >= write >= ack quorum >= 1."""
+        if not 1 <= ack_quorum <= write_quorum <= ensemble:
+            raise NotAllowed(f"{self.topic}: want ensemble {ensemble} >= write quorum {write_quorum} >= ack quorum {ack_quorum} >= 1")
+        self._tail.quorums = (ensemble, write_quorum, ack_quorum)
+
+    def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
+        """Groups of bookies for the ledgers that are made from now on; without a primary one, all bookies."""
+        self._tail.affinity = Affinity(tuple(primary), tuple(secondary)) if primary else ANYWHERE
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def set_retention(self, minutes: int, mb: int) -> None:
         """What is kept of what every cursor has passed: 0 none, -1 without limit. Until it is called, nothing is trimmed."""
-        self._retention = Retention(minutes, mb)
+        self._keeping.retention = Retention(minutes, mb)
         self.trim_soon()
 
     def trim_soon(self) -> None:
         """Frees, in the background, the ledgers that nobody needs."""
-        if self._trimming or self.failed is not None or self._closed or not self._trimmable():
-            return
-        self._trimming = True
-        self._context.tasks.spawn(self._prepare_trim())
+        self._keeping.trim_soon()
 
-    def _trimmable(self) -> int:
-        if len(self._catalog.ids) < 2 or self._retention is None:
-            return 0
-        through = self.last_confirmed
-        slowest = min((c.mark_delete for c in self.cursors.values() if c.durable), default=through)
-        return min(trim_count(self._catalog.infos(), slowest, through, self._retention, self._clock.wall_ms()), _LEDGERS_A_TRIM)
+    async def oldest_unacked_ms(self, name: str) -> int:
+        """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what `read` raises."""
+        return await expiry.oldest_unacked_ms(self, name)
 
-    async def _prepare_trim(self) -> None:
-        """Reads what is needed to delete them: their metadata goes with the trim."""
-        try:
-            self._trim = [await ledger_metadata(self._context, ledger) for ledger in self._catalog.ids[: self._trimmable()]]
-            if self._trim:
-                self._dirty = True
-                self._flusher.request(self)
-            else:
-                self._trimming = False
-        except NoSuchLedger as error:
-            self._fail(LedgerFenced(f"{self.topic}: {error}"))
-        except HeliographError:
-            self._trimming = False  # the next rollover, or sweep, tries again
+    async def expire_before(self, time_ms: int, names: Collection[str]) -> dict[str, int]:
+        """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave up, unacknowledged."""
+        return await expiry.expire_before(self, time_ms, names)
 
-    async def _delete_ledgers(self, ledgers: Sequence[LedgerMetadata]) -> None:
-        for metadata in ledgers:
-            await delete_on_bookies(self._context, metadata)
+    async def drop_to(self, size_bytes: int, names: Collection[str]) -> dict[str, int]:
+        """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them gave up, unacknowledged."""
+        return await expiry.drop_to(self, size_bytes, names)
 
-    # -- storing (a member of MetadataFlusher) ------------------------------------------------------------------------
+    async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
+        """Moves these cursors (None: every one) over all that is confirmed; what no other cursor needs is freed soon, whatever retention says.
 
-    def collect(self) -> Sequence[Op]:
-        if self.failed is not None:
-            return []
-        write = _Write()
-        ops: list[Op] = []
-        if self._dirty:
-            self._dirty = False
-            write.trimming = bool(self._trim)
-            every_cursor = len(self._dirty_cursors) <= _CURSORS_A_WRITE  # a trim goes only with the mark-delete positions that allow it
-            write.trimmed, self._trim = self._trim[: self._trimmable() if every_cursor else 0], []
-            write.garbage, self._garbage = self._garbage, []
-            write.through = self.last_confirmed
-            infos = self._catalog.infos()[len(write.trimmed) :]
-            write.ledger = infos[-1].ledger if infos else -1
-            write.metadata = ManagedLedgerMetadata(
-                tuple(infos), self._state.snapshot(), write.through, self.terminated_at, self.properties, self._tail.confirmed_index, self._owner
-            ).encode()
-            ops.append(Put(self._key, write.metadata, self._version))
-            ops += [Delete(keys.ledger(m.ledger)) for m in (*write.trimmed, *write.garbage)]
-            self._since_checkpoint = self._bytes_since_checkpoint = 0
-            self._checkpoint_at = self._loop.time()
-        elif self._dirty_cursors or self._deleted_cursors:
-            ops.append(Check(self._key, self._version))
-        else:
-            self._resolve(self._waiters)
-            return []
-        for name in list(self._dirty_cursors)[:_CURSORS_A_WRITE]:
-            cursor = self._dirty_cursors.pop(name)
-            write.cursors.append((cursor, cursor.changes))
-            ops.append(Put(keys.cursor(self.topic, name), cursor.encode()))
-        for name in list(self._deleted_cursors)[:_CURSORS_A_WRITE]:
-            del self._deleted_cursors[name]
-            write.deleted.append(name)
-            ops.append(Delete(keys.cursor(self.topic, name)))
-        if self._dirty_cursors or self._deleted_cursors:
-            self._flusher.request(self)
-        else:
-            write.waiters, self._waiters = self._waiters, []
-        self._write = write
-        return ops
+        Returns how many entries each of them gave up. Raises NotEnoughBookies where no next ledger can be made: then what is freed is less.
+        """
+        self._check_open()
+        upto = self.last_confirmed
+        given_up = await expiry.move(self, upto, self.cursors if names is None else names)
+        self._keeping.truncating = max(self._keeping.truncating, upto)
+        if upto[0] >= 0 and self._catalog.ids and self._catalog.ids[-1] == upto[0]:
+            await self._tail.roll()
+        self.trim_soon()
+        return given_up
 
-    def on_written(self, version: int) -> None:
-        write, self._write = self._write, None
-        assert write is not None
-        if write.metadata is not None:
-            self._version = version
-            self._stored_through = write.through
-            if write.trimmed:
-                self._catalog.drop_first(len(write.trimmed))
-                for cursor in self.cursors.values():
-                    cursor.on_trimmed()
-                for metadata in write.trimmed:
-                    self._reader.on_trimmed(metadata.ledger)
-                    self._tail.metadata.pop(metadata.ledger, None)
-            if write.trimming:
-                self._trimming = False
-            if write.trimmed or write.garbage:
-                self._context.tasks.spawn(self._delete_ledgers([*write.trimmed, *write.garbage]))
-            self._tail.on_recorded(write.ledger)
-        self._resolve(write.waiters)
-        if len(self._catalog.ids) > 1:
-            self.trim_soon()
+    async def roll_over(self) -> None:
+        """What is confirmed by now lies in closed ledgers when it returns. Raises NotEnoughBookies, and what closed the topic."""
+        self._check_open()
+        infos = self._catalog.infos()
+        if infos and infos[-1].entries and not infos[-1].closed_ms:
+            await self._tail.roll()
 
-    def on_not_written(self) -> None:
-        write, self._write = self._write, None
-        if write is None:
-            return
-        self._dirty = self._dirty or write.metadata is not None
-        self._garbage = write.garbage + self._garbage
-        for cursor, _ in write.cursors:
-            if self.cursors.get(cursor.name) is cursor:
-                self._dirty_cursors[cursor.name] = cursor
-        for name in write.deleted:
-            if name not in self.cursors:
-                self._deleted_cursors[name] = None
-        self._waiters = write.waiters + self._waiters
-        if write.trimming:
-            self._trimming = False
-            self.trim_soon()
+    def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
+        return self._keeping.take(whole)
 
-    def on_refused(self, error: HeliographError) -> None:
-        self.on_not_written()
+    def on_trim_ready(self) -> None:
+        self._record.change()
+
+    def on_trim_put_off(self) -> None:
+        self._keeping.finished()
+        self.trim_soon()
+
+    def on_ledgers_gone(self, error: HeliographError) -> None:
         self._fail(error)
 
-    async def settle(self) -> bool:
-        """Another owner has written: fenced. Otherwise what was written last stands there, with its version, and goes on from there.
+    async def set_offload(self, ledger: int, record: OffloadRecord, local: LedgerMetadata | None = None) -> None:
+        """Writes down how far the copy of a closed ledger is; returns once that is durable.
 
-        The metadata is then written once more in any case: so that a late transaction of ours, if there is one, fails its check.
+        local: given where the local copy shall go with it. Raises NoSuchLedger where it was trimmed meanwhile; what closed the topic.
         """
-        attempt = 0
-        while self.failed is None:
-            try:
-                found = await self._context.meta.get(self._key)
-            except HeliographError:
-                attempt += 1
-                await asyncio.sleep(self._context.pause_s(attempt))
-                continue
-            stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
-            if found is None or stored is None or stored.owner != self._owner:
-                self._fail(LedgerFenced(f"{self.topic} was taken over by another owner" if found else f"{self.topic} was deleted"))
-                break
-            moved = found[1] != self._version
-            self._version = found[1]
-            if moved and self._write is not None and self._write.metadata == found[0]:
-                self.on_written(found[1])
-                return bool(self._dirty or self._dirty_cursors or self._deleted_cursors)
-            self.on_not_written()
-            self._dirty = True
-            return True
-        return False
+        self._check_open()
+        if not self._catalog.set_offload(ledger, record):
+            raise NoSuchLedger(f"ledger {ledger} of {self.topic} was trimmed meanwhile")
+        if local is not None:
+            self._record.discard(local)
+        self._record.change(0.0)
+        await self._record.written()
 
-    async def _written(self) -> None:
-        """Returns once all that was asked for before is written. Raises what closed the topic."""
-        if self.failed is not None:
-            raise self.failed
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
-        if self.failed is not None:
-            raise self.failed
+    def stored_form(self) -> tuple[ManagedLedgerMetadata, int]:
+        """What would be stored of it now, and the version of what is stored."""
+        return self.form(0), self._record.version
 
-    @staticmethod
-    def _resolve(waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        waiters.clear()
+    # -- storing ------------------------------------------------------------------------------------------------------
+
+    def form(self, trimmed: int) -> ManagedLedgerMetadata:
+        """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
+        infos = tuple(self._catalog.infos()[trimmed:])
+        index, owner = self._tail.confirmed_index, self._record.owner
+        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, self.properties, index, owner)
+
+    def on_stored(self, stored: Stored) -> None:
+        if stored.trimmed:
+            self._catalog.drop_first(len(stored.trimmed))
+            for cursor in self.cursors.values():
+                cursor.on_trimmed()
+            for metadata in stored.trimmed:
+                self._reader.on_trimmed(metadata.ledger)
+                self._tail.metadata.pop(metadata.ledger, None)
+        if stored.trimming:
+            self._keeping.finished()
+        self._keeping.delete([*stored.trimmed, *stored.garbage])
+        self._tail.on_recorded(stored.ledger)
+
+    def on_record_lost(self, error: HeliographError) -> None:
+        self._fail(error)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -493,9 +413,8 @@ class ManagedLedger:
             await self._end_tail(refusal)
             self._check_open()
             self.terminated_at = self.last_confirmed
-            self._dirty = True
-            self._flusher.request(self, 0.0)
-            await self._written()
+            self._record.change(0.0)
+            await self._record.written()
         return self.last_confirmed
 
     async def close(self) -> None:
@@ -512,12 +431,7 @@ class ManagedLedger:
             ending = self._context.tasks.spawn(self._end_tail(closed))
             await asyncio.wait([ending], timeout=self._settings.close_timeout_s)  # without metadata it ends when the tail is failed below
         if self.failed is None:
-            self._dirty = self._dirty or self.last_confirmed != self._stored_through
-            if self._dirty or self._dirty_cursors or self._deleted_cursors or self._write is not None:
-                self._flusher.request(self, 0.0)
-                waiter: asyncio.Future[None] = self._loop.create_future()
-                self._waiters.append(waiter)
-                await asyncio.wait([waiter], timeout=self._settings.close_timeout_s)
+            await self._record.flush(self.last_confirmed, self._settings.close_timeout_s)
         self._end(closed)
 
     def abandon(self, error: HeliographError) -> None:
@@ -540,13 +454,10 @@ class ManagedLedger:
     def _end(self, error: HeliographError) -> None:
         self.failed = self.failed or error
         self._closed = True
-        self._flusher.drop(self)
         self._tail.fail(error)
         self._cache.close()
         self._wakers.clear()
-        self._resolve(self._waiters)
-        if self._write is not None:
-            self._resolve(self._write.waiters)
+        self._record.end()
         self._on_closed(self)
 
     def _check_open(self) -> None:

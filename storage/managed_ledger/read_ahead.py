@@ -1,14 +1,16 @@
 """ReadAhead: runs that were fetched from bookies for readers who lag, kept for the next read and the next reader.
 
-Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first. Isn't: the cache of the newest entries, or who decides
-what is fetched.
+Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound. Isn't: the cache of
+the newest entries, or who decides what is fetched.
 Invariants: what is kept was confirmed, so it never becomes wrong; a fetch is kept whole, starts where it was asked for, and has no hole.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from heliograph.wire.run import Run
-from storage.managed_ledger.cache import RUN_BYTES
+from storage.managed_ledger.topic_cache import RUN_BYTES
 
 Runs = list[tuple[int, Run]]
 """(first entry, run), without a hole."""
@@ -25,8 +27,11 @@ class _Fetch:
 
 
 class ReadAhead:
-    def __init__(self, byte_bound: int) -> None:
+    """on_size(bytes): so many more are held, or fewer."""
+
+    def __init__(self, byte_bound: int, on_size: Callable[[int], None] = lambda size_bytes: None) -> None:
         self.byte_bound, self.size_bytes = byte_bound, 0
+        self._on_size = on_size
         self.hits = self.misses = 0
         self._recent: dict[_Fetch, None] = {}  # the least recently read first
         self._of: dict[int, list[_Fetch]] = {}
@@ -41,6 +46,7 @@ class ReadAhead:
         self.size_bytes += fetch.cost
         while self.size_bytes > self.byte_bound:
             self._drop(next(iter(self._recent)))
+        self._on_size(fetch.cost)
 
     def get(self, ledger: int, first: int) -> Runs:
         """From entry `first` on, as far as one fetch goes; [] where it is not here."""
@@ -60,6 +66,7 @@ class ReadAhead:
     def _drop(self, fetch: _Fetch) -> None:
         del self._recent[fetch]
         self.size_bytes -= fetch.cost
+        self._on_size(-fetch.cost)
         rest = self._of[fetch.ledger]
         rest.remove(fetch)
         if not rest:

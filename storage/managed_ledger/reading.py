@@ -9,33 +9,66 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, StoreRefused
+from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata, read_entries
-from storage.managed_ledger.cache import TopicCache, cut_point
+from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.read_ahead import ReadAhead
+from storage.managed_ledger.topic_cache import TopicCache, cut_point
 
 _ENDS_KEPT = 16
 
 
+class ColdReads(Protocol):
+    """What reads a ledger whose local copy is gone."""
+
+    async def read(
+        self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int, max_bytes: int
+    ) -> list[tuple[int, Run]]:
+        """[(first entry, run)]: verified, from entry `first` on, without a hole, at most to `last`; at least one entry."""
+        ...
+
+
 class LogReader:
-    """known: the metadata of a ledger that this owner writes, or has just written; None of any other."""
+    """cold: for ledgers of which only the object is left; it fetches ahead by itself.
+
+    known: the metadata of a ledger that this owner writes, or has just written; None of any other.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_ahead_bytes",
+        "_cache",
+        "_catalog",
+        "_cold",
+        "_context",
+        "_ends",
+        "_known",
+        "_memory",
+        "_metadata",
+        "_topic",
+    )
 
     def __init__(
         self,
         context: LedgerContext,
         catalog: Catalog,
         cache: TopicCache,
+        memory: EntryCache,
         ahead: ReadAhead,
         ahead_bytes: int,
         known: Callable[[int], LedgerMetadata | None],
+        topic: str = "",
+        cold: ColdReads | None = None,
     ) -> None:
-        self._context, self._catalog, self._cache, self._ahead, self._known = context, catalog, cache, ahead, known
+        self._topic, self._cold = topic, cold
+        self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = context, catalog, cache, memory, ahead, known
         self._ahead_bytes = ahead_bytes
         self._metadata: dict[int, LedgerMetadata] = {}
         self._ends: deque[Position] | None = None  # where the last reads from bookies ended; none, for topics that nobody reads behind the tail
@@ -46,7 +79,9 @@ class LogReader:
         if not found:
             existing = self._catalog.at_or_after(position)
             if existing is not None and existing != position:
-                return self._cache.read(existing, max_entries, max_bytes)
+                found = self._cache.read(existing, max_entries, max_bytes)
+        if found:
+            self._memory.on_hit(*_amount(found))
         return found
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
@@ -57,16 +92,24 @@ class LogReader:
                 return []
             found = self._cache.read(existing, max_entries, max_bytes)
             if found:
+                self._memory.on_hit(*_amount(found))
                 return found
             ledger, first = existing
+            ahead = None
             try:
-                runs = self._ahead.get(ledger, first) or await self._fetch(ledger, first, max_entries, max_bytes)
+                if self._catalog.local_gone(ledger):
+                    runs = await self._from_store(ledger, first, max_entries, max_bytes)
+                else:
+                    ahead = self._ahead.get(ledger, first)
+                    runs = ahead or await self._from_either(ledger, first, max_entries, max_bytes)
             except NoSuchLedger:
-                if self._catalog.entries_of(ledger):
+                if self._catalog.entries_of(ledger) and not self._catalog.local_gone(ledger):
                     raise
-                continue  # trimmed meanwhile
+                continue  # trimmed meanwhile, or left to the object store
             answer = _bounded(ledger, runs, max_entries, max_bytes)
             self._remember((ledger, answer[-1][1] + answer[-1][2].count), existing)
+            count = self._memory.on_hit if ahead else self._memory.on_miss
+            count(*_amount(answer))
             return answer
 
     def on_trimmed(self, ledger: int) -> None:
@@ -79,6 +122,24 @@ class LogReader:
         runs = await self._from_bookies(ledger, first, end - 1, self._ahead_bytes)
         self._ahead.put(ledger, runs)
         return runs
+
+    async def _from_either(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
+        """From bookies; where none of them has it, from the object store, if that has it too."""
+        try:
+            return await self._fetch(ledger, first, max_entries, max_bytes)
+        except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
+            record = self._catalog.offload_of(ledger)
+            if self._cold is None or record is None or record.state == OffloadState.BEGUN:
+                raise
+            return await self._from_store(ledger, first, max_entries, max_bytes)
+
+    async def _from_store(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
+        record = self._catalog.offload_of(ledger)
+        assert record is not None
+        if self._cold is None:
+            raise StoreRefused(f"ledger {ledger} of {self._topic} lies in an object store only, and this broker is set to none: set broker.tiered.store")
+        last = min(first + max_entries, self._catalog.entries_of(ledger)) - 1
+        return await self._cold.read(self._topic, ledger, record, first, last, max_bytes)
 
     async def _from_bookies(self, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
         metadata = self._metadata.get(ledger) or self._known(ledger)
@@ -99,6 +160,11 @@ class LogReader:
         elif start in self._ends:
             self._ends.remove(start)
         self._ends.append(end)
+
+
+def _amount(runs: Sequence[tuple[int, int, Run]]) -> tuple[int, int]:
+    """(entries, bytes)."""
+    return sum(run.count for *_, run in runs), sum(run.size_bytes for *_, run in runs)
 
 
 def _bounded(ledger: int, runs: Sequence[tuple[int, Run]], max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotEnoughBookies, TopicClosed
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata
+from heliograph.model.ledgers import ANYWHERE, LedgerInfo, LedgerMetadata
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
@@ -26,6 +26,8 @@ from storage.managed_ledger.settings import ManagedLedgerSettings
 
 Done = Callable[[int, int, Run], None]
 Failed = Callable[[HeliographError], None]
+_NOTHING: Any = ()
+"""Of every topic that was loaded and not appended to yet: an empty deque takes 760 bytes."""
 
 
 class TailHost(Protocol):
@@ -49,20 +51,49 @@ class TailHost(Protocol):
 
 
 class Tail:
+    __slots__ = (
+        "_catalog",
+        "_clock",
+        "_context",
+        "_dead",
+        "_empty",
+        "_giving_up",
+        "_handle",
+        "_host",
+        "_loop",
+        "_moving",
+        "_old",
+        "_opened_at",
+        "_owner",
+        "_queue",
+        "_recorded",
+        "_refusal",
+        "_sent",
+        "_settings",
+        "_wake",
+        "affinity",
+        "confirmed_index",
+        "metadata",
+        "next_index",
+        "pending_bytes",
+        "quorums",
+        "topic",
+    )
+
     def __init__(
         self,
         topic: str,
         context: LedgerContext,
         settings: ManagedLedgerSettings,
         clock: Clock,
-        quorums: tuple[int, int],
+        quorums: tuple[int, int, int],
         catalog: Catalog,
         host: TailHost,
         next_index: int,
         owner: int,
     ) -> None:
-        """quorums: write and ack quorum of new ledgers. next_index: of the next message. owner: this opening of the topic."""
-        self.topic, self.quorums = topic, quorums
+        """quorums: ensemble, write, and ack quorum of new ledgers. next_index: of the next message. owner: this opening of the topic."""
+        self.topic, self.quorums, self.affinity = topic, quorums, ANYWHERE
         self.next_index = self.confirmed_index = next_index
         self.pending_bytes = 0
         self.metadata: dict[int, LedgerMetadata] = {}
@@ -73,8 +104,8 @@ class Tail:
         self._handle: LedgerHandle | None = None
         self._opened_at = 0.0
         self._old: LedgerHandle | None = None
-        self._sent: deque[tuple[LedgerHandle, int, int, Run, Done, Failed]] = deque()  # (handle, first, last, run, ...)
-        self._queue: deque[tuple[Run, Done, Failed]] = deque()
+        self._sent: deque[tuple[LedgerHandle, int, int, Run, Done, Failed]] = _NOTHING  # (handle, first, last, run, ...)
+        self._queue: deque[tuple[Run, Done, Failed]] = _NOTHING
         self._recorded = -1
         self._moving: asyncio.Task[None] | None = None
         self._giving_up: HeliographError | None = None
@@ -89,6 +120,8 @@ class Tail:
         if self._refusal is not None:
             failed(self._refusal)
             return
+        if self._sent is _NOTHING:
+            self._sent, self._queue = deque(), deque()
         if run.time_ms == 0:
             run.time_ms = self._clock.wall_ms()
         run.first_index = self.next_index
@@ -161,6 +194,18 @@ class Tail:
         self._wake_mover()
         self._fail_waiting(error)
 
+    async def roll(self) -> None:
+        """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that takes too long."""
+        if self._refusal is not None:
+            raise self._refusal
+        self._move()
+        assert self._moving is not None
+        _, late = await asyncio.wait([self._moving], timeout=self._settings.pending_timeout_s)
+        if self._refusal is not None:
+            raise self._refusal
+        if late or self._handle is None:
+            raise NotEnoughBookies(f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try again")
+
     async def emptied(self, timeout_s: float) -> bool:
         """Waits until nothing waits any more; returns whether that is so."""
         if not self.idle:
@@ -203,6 +248,9 @@ class Tail:
             closed = TopicClosed(f"{self.topic}: {error}")
             closed.__cause__ = error
             self._host.on_tail_failed(closed)
+        except Exception as error:  # a fault of ours: whoever waits hears of it, and the topic is loaded anew
+            self._host.on_tail_failed(TopicClosed(f"{self.topic}: {error!r}"))
+            raise
         finally:
             self._moving = None
         if not self._dead and self._handle is None and self._queue:
@@ -232,7 +280,7 @@ class Tail:
         attempt = 0
         while self._giving_up is None and not self._dead:
             try:
-                return await create_ledger(self._context, *self.quorums, topic=self.topic, owner=self._owner)
+                return await create_ledger(self._context, *self.quorums, topic=self.topic, owner=self._owner, affinity=self.affinity)
             except HeliographError as error:
                 if self._handle is None and (not error.retryable or self._loop.time() > deadline):
                     self._giving_up = error
@@ -304,8 +352,9 @@ class Tail:
 
     def _fail_waiting(self, error: HeliographError) -> None:
         waiting = [failed for *_, failed in self._sent] + [failed for *_, failed in self._queue]
-        self._sent.clear()
-        self._queue.clear()
+        for kept in (self._sent, self._queue):
+            if kept:
+                kept.clear()
         self.pending_bytes = 0
         self.next_index = self.confirmed_index
         for failed in waiting:

@@ -21,10 +21,17 @@ class Retention:
     mb: int = 0
 
 
-def trim_count(ledgers: Sequence[LedgerInfo], slowest: Position, state_through: Position, retention: Retention, now_ms: int) -> int:
+def trim_count(
+    ledgers: Sequence[LedgerInfo],
+    slowest: Position,
+    state_through: Position,
+    retention: Retention,
+    now_ms: int,
+    truncating: Position = (-1, -1),
+) -> int:
     """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last confirmed without any.
 
-    state_through: how far the state reaches that is stored together with the trim.
+    state_through: how far the state reaches that is stored together with the trim. truncating: up to here retention holds nothing.
     """
     limit = min(slowest, state_through)
     acknowledged = 0
@@ -37,7 +44,7 @@ def trim_count(ledgers: Sequence[LedgerInfo], slowest: Position, state_through: 
     for info in ledgers[:acknowledged]:
         expired = retention.minutes >= 0 and now_ms - info.closed_ms >= retention.minutes * 60_000
         too_much = retention.mb >= 0 and kept_bytes > retention.mb << 20
-        if not expired and not too_much:
+        if not expired and not too_much and (info.ledger, info.entries - 1) > truncating:
             break
         kept_bytes -= info.size_bytes
         count += 1

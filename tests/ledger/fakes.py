@@ -94,8 +94,9 @@ class FakeBookie:
             at = start + int.from_bytes(block[2:4], "big")
         return blocks
 
-    async def register(self, meta: MetadataStore, *, writable: bool = True, rack: str = "", free_bytes: int = 0) -> None:
-        value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, "writable": writable, "rack": rack, "free_bytes": free_bytes})
+    async def register(self, meta: MetadataStore, *, writable: bool = True, rack: str = "", group: str = "", free_bytes: int = 0) -> None:
+        said = {"writable": writable, "rack": rack, "group": group, "free_bytes": free_bytes}
+        value = msgpack.packb({"host": self.name, "port": 1, "http_port": 2, **said})
         await meta.put(keys.bookie(self.name), value)
 
     async def unregister(self, meta: MetadataStore) -> None:

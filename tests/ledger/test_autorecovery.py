@@ -16,6 +16,7 @@ from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.audit import AutoRecoverySettings, is_surplus
 from storage.ledger.autorecovery import AutoRecovery
+from storage.ledger.context import LedgerSettings
 from storage.ledger.repair import LedgerRepair
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -29,8 +30,8 @@ SMALL = ManagedLedgerSettings(ledger_entries_max=12)
 class Worlds:
     """A region whose brokers repair it."""
 
-    def __init__(self, sim: Simulation, bookies: int, settings: AutoRecoverySettings = SETTINGS) -> None:
-        self.sim, self.region, self.settings = sim, Region(sim, bookies), settings
+    def __init__(self, sim: Simulation, bookies: int, settings: AutoRecoverySettings = SETTINGS, quorums: tuple[int, int, int] = (2, 2, 2)) -> None:
+        self.sim, self.region, self.settings, self.quorums = sim, Region(sim, bookies), settings, quorums
         self.parts: list[AutoRecovery] = []
 
     async def start(self, brokers: int = 2) -> None:
@@ -38,7 +39,7 @@ class Worlds:
         self.meta = EmbeddedStore(self.region.machine)
         self.broken: list[str] = []
         self.meta.watch(keys.LEDGERS, self._on_ledger)
-        self.brokers = [Broker(self.region, settings=SMALL) for _ in range(brokers)]
+        self.brokers = [Broker(self.region, settings=SMALL, ledger_settings=LedgerSettings(stride=3)) for _ in range(brokers)]
         for index, broker in enumerate(self.brokers):
             await broker.pool.ready()
             self.parts.append(AutoRecovery(broker.factory.context, f"broker-{index}", self.settings))
@@ -78,8 +79,8 @@ class Worlds:
     def sealed(self, metadata: LedgerMetadata) -> Iterator[tuple[int, str]]:
         end = metadata.last_entry + 1 if metadata.state == LedgerState.CLOSED else metadata.fragments[-1][0]
         for entry in range(end):
-            assert len(set(metadata.ensemble_at(entry))) == metadata.write_quorum
-            for name in metadata.ensemble_at(entry):
+            assert len(set(metadata.write_set(entry))) == metadata.write_quorum
+            for name in metadata.write_set(entry):
                 yield entry, name
 
     async def settled(self, limit_s: float = 60.0) -> None:
@@ -102,11 +103,13 @@ class Worlds:
         return dropped
 
 
-def scenario(work: Callable[[Worlds], Awaitable[None]], *, bookies: int = 4, seed: int = 1) -> None:
+def scenario(
+    work: Callable[[Worlds], Awaitable[None]], *, bookies: int = 4, seed: int = 1, quorums: tuple[int, int, int] = (2, 2, 2)
+) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
-            world = Worlds(sim, bookies)
+            world = Worlds(sim, bookies, quorums=quorums)
             await world.start()
             await work(world)
             for part in world.parts:
@@ -118,7 +121,7 @@ def scenario(work: Callable[[Worlds], Awaitable[None]], *, bookies: int = 4, see
 
 async def filled(world: Worlds, count: int = 30) -> ManagedLedger:
     broker = world.broker()
-    log = await broker.open()
+    log = await broker.open(quorums=world.quorums)
     log.set_retention(-1, -1)
     for number in range(count):
         broker.append(log, f"n{number}", pad=50)
@@ -139,6 +142,26 @@ def test_one_broker_looks_and_a_lost_bookies_ledgers_are_copied_after_the_delay(
         await world.settled(20.0)
         assert not any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments)
         assert sum(part.repair.copied_fragments for part in world.parts) > 0
+
+    scenario(work)
+
+
+def test_the_auditor_counts_ledgers_on_fewer_racks_than_there_are() -> None:
+    async def work(world: Worlds) -> None:
+        for name, bookie in world.region.bookies.items():
+            await bookie.register(world.meta, rack="x" if name in ("b0", "b1") else "y")
+        await (await filled(world)).close()
+        await asyncio.sleep(2.0)
+        (auditor,) = [part for part in world.parts if part.auditor]
+        auditor._scan_at = 0.0
+        await asyncio.sleep(1.0)
+        assert auditor.misplaced_count == 0 and auditor.misplaced == []
+        for name, bookie in world.region.bookies.items():  # they were moved
+            await bookie.register(world.meta, rack="x" if name != "b3" else "y")
+        auditor._scan_at = 0.0
+        await asyncio.sleep(1.0)
+        wrong = [m.ledger for m in await world.ledgers() if any("b3" not in ensemble for _, ensemble in m.fragments)]
+        assert wrong and auditor.misplaced == wrong and auditor.misplaced_count == len(wrong)
 
     scenario(work)
 
@@ -178,7 +201,7 @@ def test_what_a_returned_bookie_holds_too_many_goes_with_its_garbage_collection(
 def test_the_last_fragment_of_an_open_ledger_is_left_to_its_writer() -> None:
     async def work(world: Worlds) -> None:
         broker = world.broker()
-        log = await broker.open()
+        log = await broker.open(quorums=world.quorums)
         log.set_retention(-1, -1)
         broker.append(log, "a", "b")
         await until(lambda: len(broker.done) == 2)
@@ -273,7 +296,7 @@ def test_the_record_of_a_copy_keeps_what_the_writer_has_recorded_meanwhile() -> 
         for part in world.parts:
             await part.stop()
         broker = world.broker()
-        log = await broker.open()
+        log = await broker.open(quorums=world.quorums)
         for number in range(5):
             broker.append(log, f"n{number}", pad=200)
         await until(lambda: len(broker.done) == 5)
@@ -320,7 +343,7 @@ def test_bookies_lost_one_after_another_never_cost_an_entry(seed: int) -> None:
     async def work(world: Worlds) -> None:
         rng = random.Random(seed)
         broker = world.broker()
-        log = await broker.open()
+        log = await broker.open(quorums=world.quorums)
         log.set_retention(-1, -1)
         stopped = False
 
@@ -373,6 +396,6 @@ def test_bookies_lost_one_after_another_never_cost_an_entry(seed: int) -> None:
             for entry in range(metadata.last_entry + 1):
                 held = [n for n, b in world.region.bookies.items() if b.holds(metadata.ledger) and entry in b.ledgers[metadata.ledger].blocks]
                 named = {name for _, bookies in metadata.fragments for name in bookies}
-                assert set(metadata.ensemble_at(entry)) <= set(held) <= named, f"{metadata.ledger}:{entry} lies on {held}"
+                assert set(metadata.write_set(entry)) <= set(held) <= named, f"{metadata.ledger}:{entry} lies on {held}"
 
-    scenario(work, bookies=5, seed=seed)
+    scenario(work, bookies=5 + seed % 2, seed=seed, quorums=((2, 2, 2), (3, 2, 2))[seed % 2])

@@ -9,9 +9,10 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, NoSuchEntry, NotEnoughBookies
-from heliograph.model.ledgers import LedgerState
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.run import encode_block
+from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
 from storage.ledger.handle import LedgerHandle, create_ledger
 from storage.ledger.pool import BookiePool
@@ -28,8 +29,8 @@ class Writer:
         self.context = context
         self.failed: list[HeliographError] = []
 
-    async def open(self, quorums: tuple[int, int] = (2, 2)) -> LedgerHandle:
-        created = await create_ledger(self.context, *quorums)
+    async def open(self, quorums: tuple[int, int] = (2, 2), width: int = 0) -> LedgerHandle:
+        created = await create_ledger(self.context, width or quorums[0], *quorums)
         self.handle = LedgerHandle(self.context, *created, on_lac=lambda: None, on_failed=self.failed.append)
         return self.handle
 
@@ -37,8 +38,8 @@ class Writer:
         await until(lambda: self.handle.lac >= lac)
 
 
-def scenario(work: Callable[[Region, Writer], Awaitable[None]], *, bookies: int = 3, settings: LedgerSettings | None = None) -> None:
-    with Simulation(seed=1) as sim:
+def scenario(work: Callable[[Region, Writer], Awaitable[None]], *, bookies: int = 3, settings: LedgerSettings | None = None, seed: int = 1) -> None:
+    with Simulation(seed=seed) as sim:
 
         async def main() -> None:
             region = Region(sim, bookies)
@@ -236,3 +237,52 @@ def test_too_few_bookies_are_refused_at_creation() -> None:
             await writer.open((3, 2))
 
     scenario(work, bookies=2)
+
+
+def test_a_writer_that_nobody_told_learns_by_its_closing_that_it_was_replaced() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open()
+        handle.append_run(run_of("a"))
+        await writer.reach(0)
+        deaf = region.bookies[handle.metadata.fragments[0][1][0]]
+        deaf.silent = True
+        handle.append_run(run_of("b"))
+        await asyncio.sleep(0.5)
+        deaf.silent = False
+        assert handle.lac == 0
+        closed = await recover_ledger(writer.context, handle.ledger)
+        assert closed.last_entry == 1 and not writer.failed
+        with pytest.raises(LedgerFenced):
+            await handle.close()
+        assert await ledger_metadata(writer.context, handle.ledger) == closed
+
+    scenario(work)
+
+
+def test_a_recovery_marks_first_and_publishes_its_ensemble_only_with_the_end() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open()
+        for name in "abc":
+            handle.append_run(run_of(name))
+        await writer.reach(2)
+        lost, kept = handle.metadata.fragments[0][1]
+        seen: list[tuple[LedgerState, bool]] = []
+
+        def on_change(key: str, value: bytes | None, _version: int) -> None:
+            assert value is not None
+            stored = LedgerMetadata.decode(value)
+            seen.append((stored.state, stored.fragments == handle.metadata.fragments))
+            assert stored.state != LedgerState.IN_RECOVERY or not region.bookies[kept].ledgers[handle.ledger].fenced, "marked before the first fence"
+
+        writer.context.meta.watch(keys.ledger(handle.ledger), on_change)
+        await asyncio.sleep(0.01)
+        handle.stop()
+        region.bookies[lost].crash()
+        for held in region.bookies[kept].ledgers.values():
+            held.lac = -1  # so that there is a tail to write
+        closed = await recover_ledger(writer.context, handle.ledger)
+        await asyncio.sleep(0.01)
+        assert lost not in closed.fragments[-1][1] and closed.last_entry == 2
+        assert seen[-2:] == [(LedgerState.IN_RECOVERY, True), (LedgerState.CLOSED, False)] and (LedgerState.IN_RECOVERY, False) not in seen
+
+    scenario(work)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from storage.ledger.placement import Candidate, choose
+from heliograph.model.errors import NotEnoughBookies
+from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata
+from storage.ledger.handle import LedgerHandle, create_ledger
+from storage.ledger.placement import Candidate, adheres, choose
+from storage.ledger.recovery import recover_ledger
 from tests.ledger.test_ledger import Writer, scenario
-from tests.managed_ledger.world import Region, run_of
+from tests.managed_ledger.world import Region, run_of, until
 
 
 def named(*labels: str, free: int = 0) -> list[Candidate]:
@@ -91,3 +97,78 @@ def test_news_of_free_space_alone_does_not_clear_a_suspicion() -> None:
         assert pool.spare(["b1", "b2"]) == "b0"
 
     scenario(work)
+
+
+async def relabelled(region: Region, writer: Writer, racks: str, groups: Sequence[str] = ()) -> dict[str, str]:
+    for index, bookie in enumerate(region.bookies.values()):
+        await bookie.register(writer.context.meta, rack=racks[index], group=groups[index] if groups else "")
+    await asyncio.sleep(0.01)
+    return dict(zip(region.bookies, racks, strict=True))
+
+
+def test_in_hard_mode_no_ledger_is_made_and_no_spare_taken_on_too_few_racks() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        pool, racks = writer.context.pool, await relabelled(region, writer, "xxxy")
+        pool.racks_min = 2
+        handle = await writer.open()
+        ensemble = handle.metadata.fragments[0][1]
+        assert {racks[b] for b in ensemble} == {"x", "y"}
+        handle.append_run(run_of("a"))
+        await writer.reach(0)
+        (only,) = [b for b in ensemble if racks[b] == "y"]
+        region.bookies[only].crash()
+        handle.append_run(run_of("b"))
+        await asyncio.sleep(1.0)
+        assert handle.lac == 0 and handle.metadata.fragments[-1][1] == ensemble, "another x would be a spare, and is none"
+        await region.bookies[only].unregister(writer.context.meta)
+        await asyncio.sleep(0.01)
+        with pytest.raises(NotEnoughBookies, match="racks_min is 2: start bookies on other racks"):
+            await writer.open()
+        region.bookies[only].start()
+        await region.bookies[only].register(writer.context.meta, rack="y")
+        await writer.reach(1)
+
+    scenario(work, bookies=4)
+
+
+def test_a_ledger_is_kept_to_its_groups_also_by_spares_and_recovery() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        groups = ["fast", "fast", "fast", "slow", "slow", ""]
+        await relabelled(region, writer, "abcdef", groups)
+        group = dict(zip(region.bookies, groups, strict=True))
+        fast, both = Affinity(("fast",)), Affinity(("fast",), ("slow",))
+        metadata, version = await create_ledger(writer.context, 2, 2, 2, affinity=fast)
+        assert LedgerMetadata.decode(metadata.encode()) == metadata and metadata.encode()[0] == 2
+        handle = LedgerHandle(writer.context, metadata, version, on_lac=lambda: None, on_failed=writer.failed.append)
+        for name in "abc":
+            handle.append_run(run_of(name))
+            await until(lambda: handle.lac == handle.last_appended)
+            lost = handle.metadata.fragments[-1][1][0]
+            region.bookies[lost].crash()
+            region.bookies[lost].start()
+        handle.append_run(run_of("d"))
+        await until(lambda: handle.lac == 3)
+        assert {group[b] for _, ensemble in handle.metadata.fragments for b in ensemble} == {"fast"}
+        assert (await recover_ledger(writer.context, handle.ledger)).affinity == fast
+        await asyncio.sleep(130)  # until none is in quarantine
+        for _ in range(10):
+            (ensemble,) = [bookies for _, bookies in (await create_ledger(writer.context, 4, 2, 2, affinity=both))[0].fragments]
+            assert sorted(group[b] for b in ensemble).count("fast") == 3 and "" not in [group[b] for b in ensemble]
+        with pytest.raises(NotEnoughBookies, match="of the groups none are needed"):
+            await create_ledger(writer.context, 2, 2, 2, affinity=Affinity(("none",)))
+        assert len((await create_ledger(writer.context, 6, 2, 2))[0].fragments[0][1]) == 6, "without an affinity: any"
+
+    scenario(work, bookies=6)
+
+
+def test_what_lies_on_too_few_racks_or_outside_of_its_groups_is_found() -> None:
+    rack, group = {"a": "x", "b": "x", "c": "y", "d": ""}, {"a": "g", "b": "g", "c": "h", "d": "g"}
+
+    def found(*ensemble: str, wanted: int = 2, affinity: Affinity = ANYWHERE, write: int = 2) -> bool:
+        metadata = LedgerMetadata(1, write, 1, ((0, ensemble),), stride=4 if len(ensemble) > write else 0, affinity=affinity)
+        return adheres(metadata, wanted, lambda b: rack.get(b, ""), group.get)
+
+    assert found("a", "c") and not found("a", "b") and found("a", "b", wanted=1) and found("a", "d") and found("a", "gone")
+    assert not found("a", "b", "c") and found("a", "c", "b", "d"), "of a striped ledger each write set"
+    assert not found("a", "c", affinity=Affinity(("g",))) and found("a", "c", affinity=Affinity(("g",), ("h",)))
+    assert found("a", "gone", affinity=Affinity(("g",)))

@@ -8,6 +8,7 @@ import pytest
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry
 from storage.ledger.latency import ReadLatency
+from storage.ledger.quarantine import Quarantine
 from storage.ledger.reader import read_entries
 from tests.ledger.test_ledger import Writer, scenario
 from tests.managed_ledger.world import Region, names_of, run_of
@@ -72,7 +73,7 @@ def test_of_several_failures_the_most_telling_is_raised() -> None:
             await read(writer)
         held.update(kept)
         region.bookies[second].corrupt = True
-        writer.context.pool._suspects.clear()
+        writer.context.pool._quarantine = Quarantine()
         with pytest.raises(CorruptData):
             await read(writer)
         held.clear()

@@ -10,21 +10,23 @@ from heliograph.model.ledgers import LedgerMetadata
 from storage.ledger.append import LedgerAppend
 from storage.ledger.recover import LedgerRecovery
 
-QUORUMS = [(1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (5, 3)]
+QUORUMS = [(1, 1, 1), (2, 2, 1), (2, 2, 2), (3, 3, 2), (3, 3, 3), (5, 5, 3), (3, 2, 2), (3, 2, 1), (4, 3, 2), (5, 2, 2)]
 
 
 @pytest.mark.parametrize("seed", range(400))
 def test_whatever_the_writer_confirms_before_or_after_is_found(seed: int) -> None:
     """Adds and acks are on their way while the fences arrive one by one; some bookies never answer, some answer late."""
     rng = random.Random(seed)
-    write, ack = rng.choice(QUORUMS)
-    names = [f"b{i}" for i in range(write)]
-    writer = LedgerAppend(names, ack)
+    width, write, ack = rng.choice(QUORUMS)
+    names = [f"b{i}" for i in range(width)]
+    metadata = LedgerMetadata(1, write, ack, ((0, tuple(names)),), stride=rng.choice((1, 3)) if width > write else 0)
+    striping = metadata.striping
+    writer = LedgerAppend(names, ack, striping)
     held: dict[str, set[int]] = {name: set() for name in names}
     known_lac = dict.fromkeys(names, -1)
     fenced: set[str] = set()
-    sent = {name: list(range(12)) for name in names}
-    core = LedgerRecovery(LedgerMetadata(1, write, ack, ((0, tuple(names)),)))
+    sent = {name: [entry for entry in range(12) if striping.holds(place, entry)] for place, name in enumerate(names)}
+    core = LedgerRecovery(metadata)
     deaf = {name for name in names if rng.random() < 0.15}
     found_end: int | None = None
     for _ in range(400):
@@ -76,3 +78,18 @@ def test_a_time_out_is_not_absence_and_only_fenced_bookies_are_asked() -> None:
 def test_recovery_starts_at_the_last_fragment() -> None:
     core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b")), (30, ("a", "c")))))
     assert core.next == 30 and core.ensemble == ("a", "c")
+
+
+def test_each_write_set_of_a_striped_ledger_is_fenced_and_an_entry_is_asked_for_in_its_own() -> None:
+    core = LedgerRecovery(LedgerMetadata(1, 2, 2, ((0, ("a", "b", "c", "d")),), stride=10))
+    core.on_fenced("a", -1)
+    core.on_fenced("b", 3)
+    assert not core.fenced and core.to_ask() == [], "a write quorum could still be reached on c and d"
+    core.on_fenced("c", 8)
+    assert core.fenced and core.next == 9 and core.to_ask() == ["a", "b"]
+    core.on_found(9)
+    assert core.to_ask() == ["b", "c"]
+    core.on_found(29)
+    assert core.to_ask() == ["a"], "of d and a only a is fenced"
+    core.on_absent("a")
+    assert core.ended

@@ -6,8 +6,10 @@ import random
 
 import pytest
 
-from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.ledgers import LedgerInfo, pack
 from heliograph.model.positions import Position
+from storage.managed_ledger import cursor as cursors
+from storage.managed_ledger import intervals
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
 from tests.managed_ledger.world import names_of, run_of
@@ -22,8 +24,12 @@ def cursor_of(catalog: Catalog, at: Position = (-1, -1)) -> Cursor:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: int) -> None:
+def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
+    if seed % 2:  # as bits
+        monkeypatch.setattr(intervals, "RANGES_MAX", seed % 3)
+        for module in (intervals, cursors):
+            monkeypatch.setattr(module, "CHUNK", 8)
     catalog = Catalog([LedgerInfo(1)])
     cursor = cursor_of(catalog)
     positions: list[Position] = []
@@ -68,6 +74,39 @@ def test_the_mark_delete_position_never_passes_what_is_not_acknowledged(seed: in
         assert not left or cursor.mark_delete < left[0]
         assert all(cursor.is_acked(p) == (p in acked) for p in positions)
         assert cursor.read_position == (left[0] if left else catalog.next(catalog.last))
+
+
+def test_a_million_holes_are_stored_in_a_bit_each_and_none_is_forgotten() -> None:
+    catalog = Catalog([LedgerInfo(i, 50_000, 1, 1) for i in range(1, 41)], (40, 49_999))
+    cursor = cursor_of(catalog, (1, -1))
+    for ledger in range(1, 41):
+        cursor.ack_ranges([(ledger, entry, entry) for entry in range(1, 50_000, 2)])
+    blob = cursor.encode()
+    assert len(blob) == cursor.stored_bytes < 260_000 and blob[0] == 2
+    again = cursor_of(catalog)
+    again.restore(blob)
+    assert again.mark_delete == (1, -1) and again.backlog_entries == cursor.backlog_entries == 1_000_000
+    for ledger, entry in ((1, 1), (17, 4_711), (40, 49_999)):
+        assert again.is_acked((ledger, entry)) and not again.is_acked((ledger, entry - 1))
+    again.ack_cumulative((39, 49_999))
+    assert again.backlog_entries == 25_000 and again.encode()[0] == 2
+    again.ack_cumulative((40, 49_999))
+    assert again.backlog_entries == 0 and len(again.encode()) < 50 and again.encode()[0] == 1
+
+
+def test_what_is_beyond_the_bound_is_the_newest() -> None:
+    catalog = Catalog([LedgerInfo(i, 1 << 20, 1, 1) for i in range(1, 11)], (10, (1 << 20) - 1))
+    cursor = cursor_of(catalog, (1, -1))
+    for ledger in range(1, 11):
+        chunks = {number: int("5" * (65_536 // 4), 16) << 1 for number in range(16)}
+        for number, bits in chunks.items():
+            cursor._add_chunk(ledger, number, bits)
+    blob = cursor.encode()
+    assert len(blob) <= cursors.ACKED_BYTES_MAX + 1000
+    again = cursor_of(catalog)
+    again.restore(blob)
+    kept = [ledger for ledger in range(1, 11) if again.is_acked((ledger, 1))]
+    assert kept == list(range(1, len(kept) + 1)) and 6 < len(kept) < 10, "what is nearest to the mark-delete position is kept"
 
 
 def test_what_is_acknowledged_is_cut_out_of_runs() -> None:
@@ -138,3 +177,10 @@ def test_parts_of_batches_survive_and_go_with_a_reset_and_are_bounded(monkeypatc
     monkeypatch.setattr("storage.managed_ledger.cursor.PARTLY_BYTES_MAX", 100)
     again.restore(cursor.encode())
     assert len(again.partly_acked) == 2
+
+
+def test_bits_below_the_mark_delete_position_or_beyond_the_ledger_count_for_nothing() -> None:
+    cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
+    bits = sum(1 << entry for entry in (3, 5, 7, 19, 20, 25))
+    cursor.restore(pack([1, 5, [], {}, [], [[1, 0, bits.to_bytes(4, "little")], [9, 0, b"\x01"]]], 2))
+    assert cursor.acked_ranges == [(1, 7, 7), (1, 19, 19)] and cursor.backlog_entries == 12

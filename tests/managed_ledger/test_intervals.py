@@ -1,12 +1,16 @@
-"""Intervals against a plain set."""
+"""Intervals against a plain set, as ranges and as bits."""
 
 from __future__ import annotations
 
 import itertools
+import random
+import sys
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from storage.managed_ledger import intervals
 from storage.managed_ledger.intervals import Intervals
 
 _STEP = st.one_of(
@@ -15,9 +19,14 @@ _STEP = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(_STEP, max_size=40))
-def test_it_is_a_set_in_as_few_ranges_as_can_be(steps: list[tuple[str, int, int]]) -> None:
+@pytest.mark.parametrize(("ranges_max", "chunk"), [(1024, 1 << 16), (2, 16), (0, 7)])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(_STEP, max_size=40))
+def test_it_is_a_set_in_as_few_ranges_as_can_be(
+    ranges_max: int, chunk: int, steps: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "RANGES_MAX", ranges_max)
+    monkeypatch.setattr(intervals, "CHUNK", chunk)
     ours, model = Intervals(), set[int]()
     for what, at, size in steps:
         if what == "add":
@@ -30,10 +39,22 @@ def test_it_is_a_set_in_as_few_ranges_as_can_be(steps: list[tuple[str, int, int]
             model -= gone
         pairs = list(ours.pairs())
         assert {x for start, stop in pairs for x in range(start, stop)} == model
-        assert ours.count == len(model) and len(ours) == len(pairs)
+        assert ours.count == len(model) and bool(ours) == bool(model)
         assert all(before[1] < after[0] for before, after in itertools.pairwise(pairs)) and all(a < b for a, b in pairs)
         for x in range(0, 75, 3):
             assert (x in ours) == (x in model)
             assert ours.end_of(x) == next(y for y in range(x, 99) if y not in model)
-        gaps = {x for start, stop in ours.gaps(5, 50) for x in range(start, stop)}
-        assert gaps == set(range(5, 50)) - model
+        gaps = list(ours.gaps(5, 50))
+        assert {x for start, stop in gaps for x in range(start, stop)} == set(range(5, 50)) - model
+        assert all(before[1] < after[0] for before, after in itertools.pairwise(gaps)), "no gap in two pieces"
+
+
+def test_many_holes_cost_a_bit_each() -> None:
+    ours, order = Intervals(), list(range(0, 200_000, 2))
+    random.Random(1).shuffle(order)
+    for entry in order:
+        ours.add(entry, entry + 1)
+    assert ours.count == 100_000 and ours.chunks is not None
+    assert sum(sys.getsizeof(bits) for bits in ours.chunks.values()) < 200_000 / 8 * 1.2
+    assert ours.add(1, 199_999) == 99_999 and list(ours.pairs()) == [(0, 199_999)]
+    assert ours.remove_below(199_999) == 199_999 and ours.chunks is None and not ours

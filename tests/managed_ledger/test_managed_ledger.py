@@ -11,7 +11,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, NotEnoughBookies, NotFound, OutcomeUnknown, TopicClosed, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from heliograph.model.ledgers import LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from local_meta import keys
@@ -405,3 +405,50 @@ def test_closing_is_bounded_while_the_metadata_is_away() -> None:
         await asyncio.wait_for(fresh.close(), 5)
 
     scenario(work)
+
+
+def test_large_cursors_are_stored_over_several_writes_and_a_trim_waits_for_the_last() -> None:
+    with Simulation(seed=9) as sim:
+
+        async def main() -> None:
+            region = Region(sim, 3)
+            await region.start()
+            broker = Broker(region, settings=small())
+            log = await broker.open()
+            for number in range(40):
+                broker.append(log, f"n{number}")
+                await asyncio.sleep(0.1)
+            await until(lambda: len(broker.done) == 40)
+            names = [f"c{i}" for i in range(12)]
+            for name in names:
+                await log.open_cursor(name, (-1, -1))
+            marks: dict[str, list[tuple[int, tuple[int, int]]]] = {name: [] for name in names}
+            firsts: list[tuple[int, int]] = []
+
+            def on_cursor(key: str, value: bytes | None, version: int) -> None:
+                fields = unpack("cursor", value or b"")
+                marks[keys.cursor_of(key)].append((version, (fields[0], fields[1])))
+
+            def on_topic(key: str, value: bytes | None, version: int) -> None:
+                firsts.append((version, ManagedLedgerMetadata.decode(value or b"").ledgers[0].ledger))
+
+            broker.meta.watch(keys.cursors(TOPIC), on_cursor)
+            broker.meta.watch(keys.managed_ledger(TOPIC), on_topic)
+            log.set_retention(0, 0)
+            for name in names:
+                log.cursors[name].set_properties({"x": name * 200_000})  # together more than one transaction may hold
+                log.cursors[name].ack_cumulative(broker.done[29][:2])
+            log.trim_soon()
+            for name in names:
+                await log.cursors[name].flushed()
+            await until(lambda: log.entries <= 20)
+            assert firsts[-1][1] > firsts[0][1]
+            for version, first in firsts:
+                for name in names:
+                    stored = max(mark for at, mark in marks[name] if at <= version) if firsts[0][1] < first else (first, 0)
+                    assert stored[0] >= first - 1, "a ledger is gone, and after a crash now a cursor would stand before it"
+            again = await Broker(region, settings=small()).open()
+            for name in names:
+                assert again.cursors[name].properties == {"x": name * 200_000} and again.cursors[name].mark_delete == broker.done[29][:2]
+
+        sim.run(main(), limit_s=60)

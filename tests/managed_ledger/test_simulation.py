@@ -24,7 +24,7 @@ from tests.managed_ledger.flaky import FlakyStore
 from tests.managed_ledger.world import Broker, Names, Region, read_all, run_of, until
 
 T = TypeVar("T")
-QUORUMS = [(2, 2, 2), (2, 2, 2), (3, 3, 2), (2, 2, 1), (1, 1, 1)]
+QUORUMS = [(2, 2, 2), (2, 2, 2), (3, 3, 2), (2, 2, 1), (1, 1, 1), (3, 2, 2), (5, 2, 2), (4, 3, 2)]
 
 
 class Owner:
@@ -91,7 +91,7 @@ class Model:
             settings = ManagedLedgerSettings(
                 ledger_entries_max=25, checkpoint_entries=12, checkpoint_interval_s=0.2, pending_timeout_s=6.0, sweep_s=5.0, close_timeout_s=2.0
             )
-            made.append(Broker(self.region, meta, settings, LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0)))
+            made.append(Broker(self.region, meta, settings, LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0, stride=4)))
 
         await machine.start(life)
         broker = made[0]

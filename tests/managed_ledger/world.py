@@ -56,13 +56,18 @@ class Broker:
     """One broker's storage. Make it inside the life that it belongs to."""
 
     def __init__(
-        self, region: Region, meta: MetadataStore | None = None, settings: ManagedLedgerSettings | None = None, ledger_settings: LedgerSettings | None = None
+        self,
+        region: Region,
+        meta: MetadataStore | None = None,
+        settings: ManagedLedgerSettings | None = None,
+        ledger_settings: LedgerSettings | None = None,
+        cache: EntryCache | None = None,
     ) -> None:
         self.region = region
         self.meta = meta or EmbeddedStore(region.machine)
         rng = random.Random(region.rng.getrandbits(32))
         self.pool = BookiePool(self.meta, lambda name, host, port: FakeClient(region.bookies[name]), rng)
-        self.cache = EntryCache(1 << 20)
+        self.cache = cache or EntryCache(1 << 20)
         self.factory = ManagedLedgerFactory(
             self.meta, self.pool, self.cache, settings, region.sim.clock(), rng, ledger_settings=ledger_settings
         )

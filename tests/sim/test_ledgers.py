@@ -13,10 +13,10 @@ from geo_tests.sim.ledgers import LedgerWorld
 from geo_tests.sim.loop import SimFailure
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata
-from storage.bookie.bookie import Bookie
+from storage.bookie.journal_dir import JournalDir
 from storage.ledger import append, recover, recovery
 from storage.ledger.port import END
-from storage.managed_ledger import cursor, managed_ledger, tail, trim
+from storage.managed_ledger import cursor, keeping, tail, trim
 
 SEEDS = 60
 MUTANT_SEEDS = 240
@@ -111,15 +111,15 @@ def the_recovered_tail_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_bookie_acknowledges_before_its_sync(patch: pytest.MonkeyPatch) -> None:
-    commit = Bookie._commit_frames
+    write = JournalDir.commit
 
-    def commit_frames(self: Bookie) -> None:
-        for (peer, ledger), through in self._pending_acks.items():
+    def commit(self: JournalDir) -> None:
+        for (peer, ledger), through in self._acks.items():
             peer.acked(ledger, through)
-        self._pending_acks = {}
-        commit(self)
+        self._acks = {}
+        write(self)
 
-    patch.setattr(Bookie, "_commit_frames", commit_frames)
+    patch.setattr(JournalDir, "commit", commit)
 
 
 def entries_are_confirmed_before_the_topic_names_the_ledger(patch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def an_acknowledgement_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def trimming_passes_the_slowest_cursor(patch: pytest.MonkeyPatch) -> None:
     count = trim.trim_count
-    patch.setattr(managed_ledger, "trim_count", lambda infos, slowest, through, retention, now: count(infos, through, through, retention, now))
+    patch.setattr(keeping, "trim_count", lambda infos, slowest, through, *more: count(infos, through, through, *more))
 
 
 def the_claim_ignores_a_conflict(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,120 @@
+"""Expiry: moves cursors over entries that nobody will acknowledge any more.
+
+Is: time to live, a bound on a backlog, and truncation, as moves of mark-delete positions; each says how many unacknowledged entries it gave up.
+Isn't: a decision that entries may be given up (that is a policy's, or an operator's), or the deletion: trimming follows the cursors.
+Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the broker time of its run: found
+by halving over the backlog, a few small reads however long it is; where clocks of brokers disagree, so does the age.
+A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is counted there as lost.
+Source: docs/protocols/ledger.md, "Expiry".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from heliograph.model.errors import NotFound
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from storage.managed_ledger.cursor import Cursor
+
+
+class Log(Protocol):
+    """The managed ledger, as it is needed here."""
+
+    topic: str
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]: ...
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def ledgers(self) -> list[LedgerInfo]: ...
+
+    def next_position(self, position: Position) -> Position: ...
+
+    def entries_between(self, after: Position, upto: Position) -> int: ...
+
+    def bytes_between(self, after: Position, upto: Position) -> int: ...
+
+    def position_after(self, position: Position, count: int) -> Position: ...
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> Sequence[tuple[int, int, Run]]: ...
+
+
+async def oldest_unacked_ms(log: Log, name: str) -> int:
+    cursor = log.cursors.get(name)
+    if cursor is None:
+        raise NotFound(f"{log.topic}: there is no cursor {name}")
+    return await _time_ms(log, cursor.read_position) if cursor.backlog_entries else 0
+
+
+async def expire_before(log: Log, time_ms: int, names: Collection[str]) -> dict[str, int]:
+    waiting = [c for c in _chosen(log, names) if c.backlog_entries]
+    if not waiting:
+        return {}
+    slowest = min(c.mark_delete for c in waiting)
+    expired = await _older(log, slowest, time_ms)
+    return await move(log, log.position_after(slowest, expired), names) if expired else {}
+
+
+async def drop_to(log: Log, size_bytes: int, names: Collection[str]) -> dict[str, int]:
+    given_up: dict[str, int] = {}
+    for cursor in _chosen(log, names):
+        last = log.last_confirmed
+        low, high = 0, log.entries_between(cursor.mark_delete, last)
+        while low < high:  # the fewest entries to give up
+            middle = (low + high) // 2
+            upto = log.position_after(cursor.mark_delete, middle) if middle else cursor.mark_delete
+            if log.bytes_between(upto, last) <= size_bytes:
+                high = middle
+            else:
+                low = middle + 1
+        if low:
+            given_up.update(await move(log, log.position_after(cursor.mark_delete, low), [cursor.name]))
+    return given_up
+
+
+async def move(log: Log, upto: Position, names: Collection[str]) -> dict[str, int]:
+    """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any."""
+    moved: list[Cursor] = []
+    given_up: dict[str, int] = {}
+    for cursor in _chosen(log, names):
+        if cursor.mark_delete < upto:
+            before = cursor.backlog_entries
+            cursor.ack_cumulative(upto)
+            moved.append(cursor)
+            if before > cursor.backlog_entries:
+                given_up[cursor.name] = before - cursor.backlog_entries
+    for cursor in moved:
+        await cursor.flushed()
+    return given_up
+
+
+def _chosen(log: Log, names: Collection[str]) -> list[Cursor]:
+    return [cursor for cursor in log.cursors.values() if cursor.name in names]
+
+
+async def _older(log: Log, after: Position, time_ms: int) -> int:
+    """How many entries behind `after` are older."""
+    low, high = 0, log.entries_between(after, log.last_confirmed)
+    for info in log.ledgers():  # a ledger that was closed by then holds nothing younger
+        if info.closed_ms and info.closed_ms < time_ms:
+            low = max(low, log.entries_between(after, (info.ledger, info.entries - 1)))
+    if low == high or await _time_ms(log, log.next_position(log.position_after(after, low) if low else after)) >= time_ms:
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        if await _time_ms(log, log.position_after(after, middle + 1)) < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _time_ms(log: Log, position: Position) -> int:
+    """Broker time of the entry there; 0 where it was trimmed meanwhile, so that it counts as old."""
+    runs = await log.read(position, 1, 1)
+    return runs[0][2].time_ms if runs and runs[0][:2] == position else 0

@@ -1,0 +1,127 @@
+"""Keeping: which of a topic's ledgers are freed, and what that takes.
+
+Is: retention, and one trim at a time, from the question to the deletion on bookies. Isn't: the write that makes a trim true (TopicRecord), or a
+move of cursors.
+Invariants: what is trimmed is decided again when it is written; ledgers are deleted on bookies only after the metadata that forgets them is
+durable: so never a live one. A deletion that fails is found later by the bookie's own collection: so none is needed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from heliograph.model.errors import HeliographError, LedgerFenced, NoSuchLedger
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import delete_on_bookies, ledger_metadata
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.trim import Retention, trim_count
+
+_LEDGERS_A_TRIM = 256
+
+
+class KeepingHost(Protocol):
+    """The managed ledger, as its trimming sees it."""
+
+    topic: str
+    cursors: dict[str, Cursor]
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def on_trim_ready(self) -> None:
+        """Write it."""
+        ...
+
+    def on_ledgers_gone(self, error: HeliographError) -> None:
+        """Somebody else has deleted ledgers of this topic: final."""
+        ...
+
+
+class Keeping:
+    """`truncating`: up to this position ledgers are freed whatever retention says."""
+
+    __slots__ = (
+        "_catalog",
+        "_clock",
+        "_context",
+        "_host",
+        "_trim",
+        "_under_way",
+        "retention",
+        "truncating",
+    )
+
+    def __init__(self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock) -> None:
+        self.retention: Retention | None = None
+        self.truncating: Position = (-1, -1)
+        self._host, self._catalog, self._context, self._clock = host, catalog, context, clock
+        self._trim: list[LedgerMetadata] = []
+        self._under_way = False
+
+    def trim_soon(self) -> None:
+        """Frees, in the background, the ledgers that nobody needs."""
+        if not self._under_way and not self._host.ended and self._trimmable():
+            self._under_way = True
+            self._context.tasks.spawn(self._prepare())
+
+    def take(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
+        """(whether a trim was prepared, what goes with the write that is being made)."""
+        prepared, self._trim = self._trim, []
+        return bool(prepared), prepared[: self._trimmable() if whole else 0]
+
+    def finished(self) -> None:
+        """The write that took the trim is durable, or was not made."""
+        self._under_way = False
+
+    def delete(self, ledgers: Sequence[LedgerMetadata]) -> None:
+        """On their bookies, in the background; no metadata names them any more."""
+        if ledgers:
+            self._context.tasks.spawn(self._delete(ledgers))
+
+    def _trimmable(self) -> int:
+        retention = self.retention
+        if retention is None and self.truncating >= (0, 0):
+            retention = Retention(-1, -1)
+        if len(self._catalog.ids) < 2 or retention is None:
+            return 0
+        through = self._host.last_confirmed
+        slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=through)
+        count = trim_count(self._catalog.infos(), slowest, through, retention, self._clock.wall_ms(), self.truncating)
+        return min(count, _LEDGERS_A_TRIM)
+
+    async def _prepare(self) -> None:
+        """Reads what is needed to delete them: their metadata goes with the trim."""
+        try:
+            self._trim = [await self._doomed(ledger) for ledger in self._catalog.ids[: self._trimmable()]]
+            if self._trim:
+                self._host.on_trim_ready()
+            else:
+                self._under_way = False
+        except NoSuchLedger as error:
+            self._host.on_ledgers_gone(LedgerFenced(f"{self._host.topic}: {error}"))
+        except HeliographError:
+            self._under_way = False  # the next rollover, or sweep, tries again
+
+    async def _doomed(self, ledger: int) -> LedgerMetadata:
+        """What deletes it here: nothing, where only the object store has it."""
+        try:
+            if not self._catalog.local_gone(ledger):
+                return await ledger_metadata(self._context, ledger)
+        except NoSuchLedger:
+            if not self._catalog.local_gone(ledger):  # it may have gone meanwhile
+                raise
+        return LedgerMetadata(ledger, 0, 0, ())
+
+    async def _delete(self, ledgers: Sequence[LedgerMetadata]) -> None:
+        for metadata in ledgers:
+            await delete_on_bookies(self._context, metadata)
+
+

@@ -1,0 +1,315 @@
+"""TopicRecord: what is stored of one topic in the local metadata, and how it changes.
+
+Is: the topic's metadata and its cursors as this owner wrote them last, and what waits to be written. Isn't: when a ledger is added or trimmed.
+Invariants: every change of the metadata is a compare-and-set on the version that this owner wrote last, and every write of a cursor checks that
+version; so an owner that was replaced changes nothing any more. With each such change goes a snapshot of the state above, as of the last confirmed
+entry: so trimming never passes it. A trim goes only with the mark-delete positions that allow it. A conflict means another owner: final.
+Source: docs/protocols/ledger.md, "Managed ledgers".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.model.ledgers import LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.positions import Position
+from heliograph.raft.store import Check, Delete, Op, Put
+from heliograph.wire.run import Run
+from local_meta import keys
+from storage.ledger.context import LedgerContext
+from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.flusher import FLUSH_S, MetadataFlusher
+from storage.managed_ledger.settings import ManagedLedgerSettings
+
+_CURSORS_A_WRITE = 400
+_BYTES_A_WRITE = 1 << 20
+_BYTES_PER_S = 1 << 20
+"""A cursor with very many holes is large: it is written less often, so that it takes no more of the metadata than this."""
+_DELAY_MAX_S = 1.0
+
+
+class Stored:
+    """What one transaction of the topic's metadata says. `trimming`: it carries out, or gives up, the trim that was prepared."""
+
+    __slots__ = ("cursors", "deleted", "garbage", "ledger", "metadata", "through", "trimmed", "trimming", "waiters")
+
+    def __init__(self) -> None:
+        self.metadata: bytes | None = None
+        self.through: Position = (-1, -1)
+        self.ledger = -1
+        self.trimmed: list[LedgerMetadata] = []
+        self.trimming = False
+        self.garbage: list[LedgerMetadata] = []
+        self.cursors: list[tuple[Cursor, int]] = []
+        self.deleted: list[str] = []
+        self.waiters: list[asyncio.Future[None]] = []
+
+
+class RecordHost(Protocol):
+    """The managed ledger, as its record sees it."""
+
+    failed: HeliographError | None
+    cursors: dict[str, Cursor]
+
+    def form(self, trimmed: int) -> ManagedLedgerMetadata:
+        """What is to be stored, without the first `trimmed` ledgers."""
+        ...
+
+    def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
+        """(whether a trim was prepared, the ledgers that go with this write). whole: no cursor's change is left for a later write."""
+        ...
+
+    def on_stored(self, stored: Stored) -> None:
+        """A change of the metadata is durable."""
+        ...
+
+    def on_trim_put_off(self) -> None: ...
+
+    def trim_soon(self) -> None: ...
+
+    def on_record_lost(self, error: HeliographError) -> None:
+        """Final."""
+        ...
+
+
+class TopicRecord:
+    """A member of MetadataFlusher."""
+
+    __slots__ = (
+        "_bytes",
+        "_checkpoint_at",
+        "_context",
+        "_cursors",
+        "_deleted",
+        "_dirty",
+        "_entries",
+        "_flusher",
+        "_garbage",
+        "_host",
+        "_loop",
+        "_made_key",
+        "_settings",
+        "_topic",
+        "_waiters",
+        "_write",
+        "owner",
+        "through",
+        "version",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        stored: ManagedLedgerMetadata,
+        version: int,
+        host: RecordHost,
+        context: LedgerContext,
+        flusher: MetadataFlusher,
+        settings: ManagedLedgerSettings,
+    ) -> None:
+        self.version, self.owner, self.through = version, stored.owner, stored.state_through
+        self._topic, self._made_key, self._host = topic, "", host
+        self._context, self._flusher, self._settings = context, flusher, settings
+        self._loop = asyncio.get_running_loop()
+        self._dirty = False
+        self._cursors: dict[str, Cursor] = {}
+        self._deleted: dict[str, None] = {}
+        self._garbage: list[LedgerMetadata] = []
+        self._write: Stored | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._entries = self._bytes = 0  # since the last checkpoint
+        self._checkpoint_at = 0.0
+
+    @property
+    def _key(self) -> str:
+        """Made when it is first needed: most topics that are loaded write nothing."""
+        self._made_key = self._made_key or keys.managed_ledger(self._topic)
+        return self._made_key
+
+    # -- what is to be stored -----------------------------------------------------------------------------------------
+
+    def change(self, delay_s: float = FLUSH_S) -> None:
+        """The metadata has changed."""
+        self._dirty = True
+        self._flusher.request(self, delay_s)
+
+    def discard(self, ledger: LedgerMetadata) -> None:
+        """It goes with the next change: it is no part of the topic, or only the object store keeps it."""
+        self._garbage.append(ledger)
+
+    def on_appended(self, run: Run) -> None:
+        self._entries += run.count
+        self._bytes += run.size_bytes
+
+    def checkpoint_if_due(self) -> None:
+        settings = self._settings
+        if self._entries >= settings.checkpoint_entries or self._bytes >= settings.checkpoint_bytes:
+            wait = self._checkpoint_at + settings.checkpoint_interval_s - self._loop.time()
+            self.change(max(wait, FLUSH_S))
+
+    def change_cursor(self, cursor: Cursor) -> None:
+        if self._host.failed is None and self._host.cursors.get(cursor.name) is cursor:
+            self._cursors[cursor.name] = cursor
+            self._flusher.request(self, max(FLUSH_S, min(cursor.stored_bytes / _BYTES_PER_S, _DELAY_MAX_S)))
+
+    def cursor_there(self, name: str) -> None:
+        """Made again, before its deletion was written."""
+        self._deleted.pop(name, None)
+
+    def delete_cursor(self, cursor: Cursor) -> None:
+        self._cursors.pop(cursor.name, None)
+        if cursor.durable:
+            self._deleted[cursor.name] = None
+            self._flusher.request(self, 0.0)
+
+    def waits(self, cursor: Cursor) -> bool:
+        """Whether a change of it is not stored yet."""
+        return cursor.name in self._cursors or (self._write is not None and any(c is cursor for c, _ in self._write.cursors))
+
+    async def written(self) -> None:
+        """Returns once all that was asked for before is written. Raises what closed the topic."""
+        if self._host.failed is None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            if not self._cursors:
+                self._flusher.request(self)
+            await waiter
+        if self._host.failed is not None:
+            raise self._host.failed
+
+    async def flush(self, last: Position, timeout_s: float) -> None:
+        """The last write of an owner that goes, if anything is left to say; never raises."""
+        self._dirty = self._dirty or last != self.through
+        if self._dirty or self._cursors or self._deleted or self._write is not None:
+            self._flusher.request(self, 0.0)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=timeout_s)
+
+    def end(self) -> None:
+        """Nothing is written any more."""
+        self._flusher.drop(self)
+        self._resolve(self._waiters)
+        if self._write is not None:
+            self._resolve(self._write.waiters)
+
+    # -- storing (a member of MetadataFlusher) ------------------------------------------------------------------------
+
+    def collect(self) -> Sequence[Op]:
+        if self._host.failed is not None:
+            return []
+        write = Stored()
+        ops: list[Op] = []
+        puts = self._encoded(write)
+        if self._dirty:
+            ops += self._changed(write)
+        elif puts or self._deleted:
+            ops.append(Check(self._key, self.version))
+        else:
+            self._resolve(self._waiters)
+            return []
+        ops += puts
+        for name in list(self._deleted)[:_CURSORS_A_WRITE]:
+            del self._deleted[name]
+            write.deleted.append(name)
+            ops.append(Delete(keys.cursor(self._topic, name)))
+        if self._cursors or self._deleted:
+            self._flusher.request(self)
+        else:
+            write.waiters, self._waiters = self._waiters, []
+        self._write = write
+        return ops
+
+    def _encoded(self, write: Stored) -> list[Op]:
+        """Changed cursors, as many as one write takes; at least one, where there are any."""
+        puts: list[Op] = []
+        size = 0
+        for name in list(self._cursors)[:_CURSORS_A_WRITE]:
+            if size > _BYTES_A_WRITE:
+                break
+            cursor = self._cursors.pop(name)
+            write.cursors.append((cursor, cursor.changes))
+            cursor.key = cursor.key or keys.cursor(self._topic, name)
+            blob = cursor.encode()
+            size += len(blob)
+            puts.append(Put(cursor.key, blob))
+        return puts
+
+    def _changed(self, write: Stored) -> list[Op]:
+        self._dirty = False
+        write.trimming, write.trimmed = self._host.take_trim(not self._cursors)
+        write.garbage, self._garbage = self._garbage, []
+        form = self._host.form(len(write.trimmed))
+        write.through = form.state_through
+        write.ledger = form.ledgers[-1].ledger if form.ledgers else -1
+        write.metadata = form.encode()
+        self._entries = self._bytes = 0
+        self._checkpoint_at = self._loop.time()
+        gone = [Delete(keys.ledger(m.ledger)) for m in (*write.trimmed, *write.garbage) if m.fragments]
+        return [Put(self._key, write.metadata, self.version), *gone]
+
+    def on_written(self, version: int) -> None:
+        write, self._write = self._write, None
+        assert write is not None
+        if write.metadata is not None:
+            self.version, self.through = version, write.through
+            self._host.on_stored(write)
+        self._resolve(write.waiters)
+        self._host.trim_soon()
+
+    def on_not_written(self) -> None:
+        write, self._write = self._write, None
+        if write is None:
+            return
+        self._dirty = self._dirty or write.metadata is not None
+        self._garbage = write.garbage + self._garbage
+        for cursor, _ in write.cursors:
+            if self._host.cursors.get(cursor.name) is cursor:
+                self._cursors[cursor.name] = cursor
+        for name in write.deleted:
+            if name not in self._host.cursors:
+                self._deleted[name] = None
+        self._waiters = write.waiters + self._waiters
+        if write.trimming:
+            self._host.on_trim_put_off()
+
+    def on_refused(self, error: HeliographError) -> None:
+        self.on_not_written()
+        self._host.on_record_lost(error)
+
+    async def settle(self) -> bool:
+        """Another owner has written: fenced. Otherwise what was written last stands there, with its version, and goes on from there.
+
+        The metadata is then written once more in any case: so that a late transaction of ours, if there is one, fails its check.
+        """
+        attempt = 0
+        while self._host.failed is None:
+            try:
+                found = await self._context.meta.get(self._key)
+            except HeliographError:
+                attempt += 1
+                await asyncio.sleep(self._context.pause_s(attempt))
+                continue
+            stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
+            if found is None or stored is None or stored.owner != self.owner:
+                self._host.on_record_lost(LedgerFenced(f"{self._topic} was taken over by another owner" if found else f"{self._topic} was deleted"))
+                break
+            moved = found[1] != self.version
+            self.version = found[1]
+            if moved and self._write is not None and self._write.metadata == found[0]:
+                self.on_written(found[1])
+                return bool(self._dirty or self._cursors or self._deleted)
+            self.on_not_written()
+            self._dirty = True
+            return True
+        return False
+
+    @staticmethod
+    def _resolve(waiters: list[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        waiters.clear()

@@ -1,0 +1,124 @@
+"""Bookies that are slow, or fail again and again: what is confirmed without them, what is held for them, and how long they are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from heliograph.model.errors import BookieUnavailable
+from heliograph.wire.run import encode_block
+from storage.ledger.bookie_client import BookieClient, BookieClientSettings
+from storage.ledger.context import LedgerSettings
+from storage.ledger.quarantine import FIRST_S, LONGEST_S, Quarantine
+from tests.ledger.test_ledger import Writer, scenario
+from tests.managed_ledger.world import Region, run_of, until
+
+
+def test_a_quarantine_doubles_with_each_failure_after_it_and_is_forgiven_in_time() -> None:
+    quarantine = Quarantine()
+    assert not quarantine.holds("b", 0.0)
+    now, lengths = 0.0, []
+    for _ in range(6):
+        quarantine.on_failed("b", now)
+        for noticed in (0.1, 0.2):  # by other ledgers
+            quarantine.on_failed("b", now + noticed)
+        length = next(s for s in range(1, 1000) if not quarantine.holds("b", now + s))
+        lengths.append(length)
+        now += length + 1.0
+    assert lengths == [5, 10, 20, 40, 60, 60] and (FIRST_S, LONGEST_S) == (5.0, 60.0)
+    assert not quarantine.holds("other", now)
+    now += 61.0
+    quarantine.on_failed("b", now)
+    assert quarantine.holds("b", now + 4.9) and not quarantine.holds("b", now + 5.1)
+
+
+def test_a_registration_ends_a_quarantine_and_the_next_one_is_longer_all_the_same() -> None:
+    quarantine = Quarantine()
+    quarantine.on_failed("b", 0.0)
+    quarantine.on_registered("b", 1.0)
+    assert not quarantine.holds("b", 1.0)
+    quarantine.on_failed("b", 2.0)
+    assert quarantine.holds("b", 2.0 + 9.9) and not quarantine.holds("b", 2.0 + 10.1)
+
+
+def test_an_ack_quorum_goes_on_without_the_slow_one_which_gets_no_new_ledger() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((3, 2))
+        ensemble = handle.metadata.fragments[0][1]
+        slow = ensemble[0]
+        region.bookies[slow].silent = True
+        for number in range(100):
+            handle.append_run(run_of(f"n{number}", pad=1000))
+            await asyncio.sleep(0.02)
+            assert handle.lac >= number - 5 and len(handle._pending) <= 5, "neither confirmations nor memory wait for it"
+        assert (await writer.context.meta.range("/ledgers", "/ledgers~")) and handle.metadata.fragments[0][1] == ensemble, "it is not replaced yet"
+        for _ in range(5):
+            assert slow not in (await writer.open((2, 2))).metadata.fragments[0][1], "two seconds slow: new ledgers go elsewhere"
+
+    scenario(work, bookies=4)
+
+
+def test_what_waits_for_a_slow_one_is_bounded_and_it_is_replaced() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((3, 2))
+        slow = handle.metadata.fragments[0][1][0]
+        region.bookies[slow].silent = True
+        client, most = writer.context.pool.client(slow), 0
+        for number in range(200):
+            handle.append_run(run_of(f"n{number}", pad=10_000))
+            await asyncio.sleep(0.005)
+            most = max(most, client.backlog_bytes)
+        assert most < 400_000, "the bound, and what comes in one tick"
+        await until(lambda: slow not in handle.metadata.fragments[-1][1])
+        await writer.reach(199)
+
+    scenario(work, bookies=4, settings=LedgerSettings(backlog_bytes_max=200_000))
+
+
+@pytest.mark.slow
+def test_a_connection_that_nobody_reads_takes_no_writer_after_the_other() -> None:
+    """A real socket. Each new writer would leave its adds in the connection's buffer, without any bound."""
+
+    async def main() -> None:
+        deaf: list[asyncio.StreamWriter] = []
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            deaf.append(writer)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        settings = BookieClientSettings(unsent_bytes_max=1 << 20, answer_timeout_s=1.0)
+        client = BookieClient("b", "127.0.0.1", server.sockets[0].getsockname()[1], rng=random.Random(1), settings=settings)
+        lost: list[Exception] = []
+        run = run_of("x", pad=100_000)
+        most = refused = 0
+        began = asyncio.get_running_loop().time()
+        client.open_writer(0, lambda through: None, lost.append)
+        for _ in range(100_000):
+            if deaf and client.connected:
+                break
+            await asyncio.sleep(0)
+        for ledger in range(1, 200):
+            before = len(lost)
+            client.open_writer(ledger, lambda through: None, lost.append)
+            await asyncio.sleep(0)
+            for entry in range(5):
+                client.add(ledger, entry, 1, encode_block(run, ledger, entry), -1)
+            await asyncio.sleep(0)
+            most = max(most, client._unsent_bytes())
+            refused += any("not sent yet" in str(error) for error in lost[before:])
+            client.close_writer(ledger)
+        assert refused > 100 and most < (1 << 20) + 10 * 600_000
+        assert all(isinstance(error, BookieUnavailable) for error in lost)
+        client.close_writer(0)
+        while client._unsent_bytes():  # what is never read is given up, also where nobody waits for it any more
+            assert asyncio.get_running_loop().time() - began < 10
+            await asyncio.sleep(0.05)
+        client.close()
+        for writer in deaf:
+            writer.transport.abort()
+        server.close()
+
+    asyncio.run(main())
