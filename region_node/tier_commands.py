@@ -1,0 +1,189 @@
+"""The commands for tiered storage: `tier list`, `tier restore`, `tier offload`, `tier status`.
+
+Is: options, one request, and what a person sees. Isn't: an offload or a restore: those are a broker's. `tier list` alone asks the store itself, so that
+it works where no region is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region.")]
+Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+_ADMIN = "http://127.0.0.1:8080"
+_TIMEOUT_S = 600.0
+_HOPS = 5
+
+
+def register(app: typer.Typer) -> None:
+    tier = typer.Typer(help="Topics in an object store: offload, look, restore.", no_args_is_help=True)
+    tier.command("list")(list_store)
+    tier.command()(restore)
+    tier.command()(offload)
+    tier.command()(status)
+    app.add_typer(tier, name="tier")
+
+
+def list_store(
+    store: Annotated[str, typer.Option("--store", help="s3://bucket/prefix, gs://, az://, cos://, oss://, or file:///folder.")],
+    option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE of the store, such as endpoint=https://...; may be repeated.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one request may take.", min=1)] = 30.0,
+    json_output: Json = False,
+) -> None:
+    """What topics an object store holds, of which region, and how old their manifests are. Credentials come from the environment or --option."""
+    if store.startswith("file://") and not Path(store.removeprefix("file://")).is_dir():
+        raise ConfigError(f"--store {store}: there is no such folder")
+    rows = asyncio.run(_listed(store, _options(option or []), timeout))
+    if json_output:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table("topic", "holder", "ledgers", "bytes", "entries to restore", "manifest of")
+    for row in rows:
+        made = datetime.fromtimestamp(row["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds") if row["manifest_ms"] else row["trouble"]
+        table.add_row(row["topic"], row["holder"], str(row["ledgers"]), str(row["bytes"]), str(row["entries"]), made)
+    Console().print(table)
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, separator, _ in pairs:
+        if not name or not separator:
+            raise ConfigError(f"--option {name}: expected NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+async def _listed(url: str, options: dict[str, str], timeout_s: float) -> list[dict[str, Any]]:
+    from heliograph.model.errors import CorruptData
+    from heliograph.runtime.system_disk import SystemDisk
+    from storage.tiered.names import LEDGER, key
+    from storage.tiered.plan import stored_prefix
+    from storage.tiered.restore import newest_manifest, objects
+    from storage.tiered.stores import maker
+
+    store = maker(lambda path: SystemDisk(Path(path)))(url, options, timeout_s)
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    manifests: dict[tuple[str, str], list[Any]] = {}
+    async for name, size in objects(store):
+        row = rows.setdefault((name.topic, name.holder), {"topic": name.topic, "holder": name.holder, "ledgers": 0, "bytes": 0})
+        row["bytes"] += size
+        if name.kind == LEDGER:
+            row["ledgers"] += 1
+        else:
+            manifests.setdefault((name.topic, name.holder), []).append((name, key(name), size))
+    for place, row in rows.items():
+        row |= {"entries": 0, "manifest_ms": 0, "trouble": "no manifest"}
+        if place in manifests:
+            try:
+                found, _ = await newest_manifest(store, sorted(manifests[place]))
+            except CorruptData as error:
+                row["trouble"] = str(error)
+                continue
+            row |= {"entries": sum(i.entries for i in stored_prefix(found.metadata.ledgers)), "manifest_ms": found.made_ms, "trouble": ""}
+    return [rows[place] for place in sorted(rows)]
+
+
+def restore(
+    topic: Annotated[str, typer.Option("--topic", help="persistent://tenant/namespace/topic; of a partitioned one, every partition is restored.")],
+    store: Annotated[str, typer.Option("--store", help="Where it lies; without it, the store that the broker is set to.")] = "",
+    holder: Annotated[str, typer.Option("--holder", help="Whose copy, where several regions have stored the topic: see `tier list`.")] = "",
+    admin: Admin = _ADMIN,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing of its policies."""
+    TopicName.parse(topic)
+    given = {"topic": topic, "store": store, "holder": holder}
+    answer = _ask(admin, token, "POST", "/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value})
+    if json_output:
+        typer.echo(json.dumps(answer))
+        return
+    for one in answer:
+        cursors = f", {len(one['cursors'])} subscriptions" if one["cursors"] else ""
+        typer.echo(f"restored {one['topic']}: {one['entries']} entries in {one['ledgers']} ledgers through {one['last']}{cursors}")
+        made = datetime.fromtimestamp(one["manifest_ms"] / 1000, UTC).isoformat(timespec="seconds")
+        typer.echo(f"subscriptions and policies are as of {made}, from {one['holder']}")
+        for note in one["notes"]:
+            typer.echo(f"note: {note}")
+
+
+def offload(
+    topic: Topic,
+    before: Annotated[str, typer.Option("--before", metavar="POSITION", help="ledger:entry; only ledgers that end before it. Without: every closed one.")] = "",
+    now: Annotated[bool, typer.Option("--now", help="Close the open ledger first: then the store holds all that is there now.")] = False,
+    admin: Admin = _ADMIN,
+    token: Token = "",
+) -> None:
+    """Copy closed ledgers of a topic to the object store, in the background; `heliograph tier status` says how far it is."""
+    body = None
+    if before:
+        ledger, _, entry = before.partition(":")
+        if not ledger.isdecimal() or not entry.isdecimal():
+            raise ConfigError(f"--before {before}: expected ledger:entry, such as 12:0")
+        body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
+    _ask(admin, token, "PUT", f"{_path(topic)}/offload{'?rollOver=true' if now else ''}", body)
+    typer.echo("begun")
+
+
+def status(topic: Topic, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+    """Whether the last offload of a topic is done, and the first message that only bookies have; exit code 1 where it failed."""
+    answer = _ask(admin, token, "GET", f"{_path(topic)}/offload", None)
+    if json_output:
+        typer.echo(json.dumps(answer))
+    else:
+        first = answer["firstUnoffloadedMessage"]
+        typer.echo({"NOT_RUN": "not run since this broker loaded the topic", "RUNNING": "running", "SUCCESS": "done"}.get(answer["status"], "failed"))
+        if answer["lastError"]:
+            typer.echo(answer["lastError"])
+        typer.echo(f"first message that only bookies have: {first['ledgerId']}:{first['entryId']}" if first else "the object store has every message")
+    raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
+
+
+def _path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"/admin/v2/persistent/{name.namespace}/{quote(name.local, safe='')}"
+
+
+def _ask(admin: str, token: str, method: str, path: str, body: Any) -> Any:
+    """One request, redirects followed with its method and body. Raises ConfigError with the broker's own sentence."""
+    url = admin.rstrip("/") + path
+    for _ in range(_HOPS):
+        request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                text = answer.read()
+                return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            if error.code == 307:
+                url = error.headers["Location"]
+                continue
+            raise ConfigError(_reason(error)) from error
+        except OSError as error:
+            raise ConfigError(f"no broker answers at {url} ({error}): give the admin URL of one with --admin") from error
+    raise ConfigError(f"the brokers send one another around ({url}): try again")
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"the broker answered {error.code}: {text[:300]}"

@@ -1,0 +1,258 @@
+"""BrokerTier: tiered storage as one broker has it.
+
+Is: what connects `storage.tiered` with policies, topics, and the global configuration: a topic's policy as a value, what a manifest says of it, and a
+restore with its tenant, namespace, and policies. Isn't: a step of an offload or of a restore.
+Invariants: a restore makes what is missing and changes nothing that is there; a restored topic publishes under an origin of its own, so that no
+coordinate is given twice, whatever the lost region had published behind the end of what is restored.
+Source: docs/protocols/tiered.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import AlreadyExists, NotFound, StoreRefused
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.disk import Disk
+from heliograph.wire.run import Run
+from region_node.metrics import Sample
+from replicator.dedup import DedupSettings
+from replicator.state import TopicState
+from storage.tiered.cold import ColdReader
+from storage.tiered.manifest import Manifest
+from storage.tiered.plan import OffloadPolicy, stored
+from storage.tiered.restore import Restored, manifests, restore_topic
+from storage.tiered.settings import TieredSettings
+from storage.tiered.store import Stores
+from storage.tiered.stores import maker
+from storage.tiered.tiering import Described, Tiering
+
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from global_config.view import ConfigView
+    from region_node.topics.service import TopicService
+    from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.managed_ledger import ManagedLedger
+
+_LINK_CURSORS = "pulsar.repl."
+_TENANT, _NAMESPACE, _TOPIC, _TOPIC_EVERYWHERE = "tenant", "namespace", "topic", "topic-everywhere"
+_FIELDS = {
+    "managedLedgerOffloadThresholdInBytes": "threshold_bytes",
+    "managedLedgerOffloadThresholdInSeconds": "threshold_s",
+    "managedLedgerOffloadDeletionLagInMillis": "deletion_lag_ms",
+}
+"""Of Pulsar's OffloadPolicies; where things go is the broker's own setting."""
+
+
+def policy_of(values: dict[str, Any]) -> OffloadPolicy:
+    """From Pulsar's OffloadPolicies; what is not set, or is no number, is as by default."""
+    given = {ours: values[theirs] for theirs, ours in _FIELDS.items() if type(values.get(theirs)) in (int, float)}
+    return OffloadPolicy(**{name: max(int(value), -1) for name, value in given.items()})
+
+
+def _is_no_link(cursor: str) -> bool:
+    """Links make their cursors anew, and begin where the other region says."""
+    return not cursor.startswith(_LINK_CURSORS)
+
+
+class RestoredTopic:
+    """A `RestoredState` over the state of replicated logs."""
+
+    def __init__(self, region: RegionInfo, rng: Rng) -> None:
+        self._region, self._rng = region, rng
+        self._state = self._fresh()
+
+    def _fresh(self) -> TopicState:
+        return TopicState(region=self._region.number, epoch=self._region.epoch, rng=self._rng, deduplication=True, settings=DedupSettings())
+
+    def begin(self, blob: bytes, *, whole: bool) -> None:
+        known = self._fresh()
+        known.restore(blob)
+        if not whole:
+            anew = self._fresh()
+            anew.origin, anew.past = known.origin, known.past
+            for origin, end in known.past:
+                anew.vector.advance(origin, end)
+            known = anew
+        self._state = known
+
+    def replay(self, ledger: int, first: int, run: Run) -> None:
+        self._state.replay(ledger, first, run)
+
+    def end(self, last: Position) -> bytes:
+        state = self._state
+        if state.origin[0] == self._region.number:
+            state.past.append((state.origin, last))
+        else:  # another region's: links from here may send nothing under its number, so its entries count as first published here
+            state.past, state.delivered = [], {}
+        state.origin = (self._region.number, self._region.epoch, 1 + self._rng.getrandbits(62))
+        if not state.past:
+            state.vector.advance(state.origin, last)
+        return state.snapshot()
+
+
+class BrokerTier:
+    """One a broker; `tiering.start` and `stop` are the composition's to call."""
+
+    def __init__(
+        self,
+        *,
+        region: Callable[[], RegionInfo],
+        name: str,
+        factory: ManagedLedgerFactory,
+        view: ConfigView,
+        config: ConfigAdmin,
+        topics: Callable[[], TopicService],
+        collects: Callable[[], bool],
+        disk: Callable[[str], Disk],
+        clock: Clock,
+        rng: Rng,
+        settings: TieredSettings,
+    ) -> None:
+        """collects: whether this broker is the one that looks for objects that nobody names."""
+        self._region, self._view, self._config, self._topics, self._rng = region, view, config, topics, rng
+        self._meta = factory.context.meta
+        self._opened: Callable[[], list[ManagedLedger]] = lambda: factory.opened
+        self.stores = Stores(settings.store, settings.options, settings.timeout_s, maker(disk))
+        self.reader = ColdReader(self.stores, settings, factory.context.tasks)
+        factory.cold = self.reader
+        self.tiering = Tiering(
+            region=name,
+            context=factory.context,
+            stores=self.stores,
+            opened=self._opened,
+            policy=self.policy,
+            describe=self.describe,
+            collects=collects,
+            clock=clock,
+            settings=settings,
+        )
+
+    # -- a topic's policies -------------------------------------------------------------------------------------------
+
+    def policy(self, topic: str) -> OffloadPolicy:
+        values = self._topics().policies.of(TopicName.parse(topic)).values.get("offloadPolicies")
+        return policy_of(values) if isinstance(values, dict) else OffloadPolicy()
+
+    def describe(self, topic: str) -> Described:
+        name = TopicName.parse(topic)
+        base = str(name.partitioned)
+        found = {
+            _TENANT: self._view.tenant(name.tenant),
+            _NAMESPACE: self._view.namespace(name.namespace),
+            _TOPIC: self._topics().policies.topic(base),
+            _TOPIC_EVERYWHERE: self._view.topic_policies(base),
+        }
+        policies = {what: value.encode().decode() for what, value in found.items() if value is not None and value != TopicPolicies()}
+        return Described(policies, self._view.partitions(base) if name.partition >= 0 else 0)
+
+    # -- restore ------------------------------------------------------------------------------------------------------
+
+    async def restore(self, topic: TopicName, *, url: str = "", holder: str = "") -> list[Restored]:
+        """The topic, or each partition of it that the store has and this region has not. Raises what `restore_topic` raises."""
+        if not (url or self.stores.own_url):
+            raise StoreRefused("this broker is set to no object store: name one with --store, or set broker.tiered.store")
+        wanted = await self._names(topic, url, holder)
+        restored: list[Restored] = []
+        for name in wanted:
+            state = RestoredTopic(self._region(), self._rng)
+            try:
+                restored.append(
+                    await restore_topic(
+                        self._meta, self.stores, self.reader, str(name), state, self._prepare, url=url, holder=holder, keep_cursor=_is_no_link
+                    )
+                )
+            except AlreadyExists:
+                if len(wanted) == 1:
+                    raise
+                continue  # a partition that an earlier attempt has brought back
+        if not restored:
+            raise AlreadyExists(f"every partition of {topic} exists in this region: delete the topic first, if it is to be replaced")
+        return restored
+
+    async def _names(self, topic: TopicName, url: str, holder: str) -> list[TopicName]:
+        """The topic itself, or its partitions."""
+        store = self.stores.get("" if url == self.stores.own_url else url)
+        held = [TopicName.parse(found) for _, found in await manifests(store, f"{holder}/" if holder else "")]
+        if topic in held:
+            return [topic]
+        partitions = {name.partition: name for name in held if name.partition >= 0 and name.partitioned == topic}
+        if not partitions:
+            raise NotFound(f"{store.url} holds no manifest of {topic}: `heliograph tier list` shows what it holds")
+        return [partitions[index] for index in sorted(partitions)]
+
+    async def _prepare(self, one: Manifest) -> list[str]:
+        """Tenant, namespace, policies, and the number of partitions, where they are missing; notes of what was left as it is."""
+        name, own, notes = TopicName.parse(one.topic), self._region().name, []
+        if self._view.tenant(name.tenant) is None:
+            text = one.policies.get(_TENANT)
+            tenant = TenantInfo.decode(text.encode()) if text else TenantInfo()
+            regions = tuple(dict.fromkeys([own, *(r for r in tenant.allowed_regions if self._view.region(r) is not None)]))
+            await self._tolerant(self._config.create_tenant(name.tenant, replace(tenant, allowed_regions=regions)))
+        if self._view.namespace(name.namespace) is None:
+            text = one.policies.get(_NAMESPACE)
+            policies = NamespacePolicies.decode(text.encode()) if text else NamespacePolicies()
+            await self._tolerant(self._config.create_namespace(name.namespace, replace(policies, regions=(own,), allowed_regions=())))
+            gone = [region for region in policies.regions if region != own]
+            if gone:
+                notes.append(f"namespace {name.namespace} was made for {own} alone; it was replicated with {', '.join(gone)}: set its clusters again")
+        elif _NAMESPACE in one.policies:
+            notes.append(f"namespace {name.namespace} was there, and keeps its policies")
+        base = str(name.partitioned)
+        book = self._topics().policies
+        for level in (_TOPIC_EVERYWHERE, _TOPIC):
+            if level in one.policies and book.topic(base) == TopicPolicies():
+                found = TopicPolicies.decode(one.policies[level].encode())
+                await book.change_topic(base, lambda old, found=found: TopicPolicies(policies={**old.policies, **found.policies}, properties=found.properties))  # type: ignore[misc]
+        if one.partitions and name.partition >= 0 and not self._view.partitions(base):
+            await self._tolerant(self._config.create_partitioned(base, one.partitions))
+        return notes
+
+    @staticmethod
+    async def _tolerant(making: Any) -> None:
+        try:
+            await making
+        except AlreadyExists:
+            pass  # the view had not shown it yet
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def samples(self, region: str) -> Iterable[Sample]:
+        """Nothing, where the broker is set to no store and has read from none."""
+        if not self.stores.own_url and not self.reader.reads:
+            return
+        tiering, reader, labels = self.tiering, self.reader, {"cluster": region}
+        collected = tiering.collector.collected if tiering.collector is not None else 0
+        counters = (
+            ("offloaded_ledgers", tiering.offloaded_ledgers),
+            ("offloaded_bytes", tiering.offloaded_bytes),
+            ("local_copies_deleted", tiering.dropped_ledgers),
+            ("objects_collected", collected),
+            ("read_ranges", reader.reads),
+            ("read_bytes", reader.read_bytes),
+            ("read_hits", reader.hits),
+            ("read_errors", reader.errors),
+        )
+        for name, value in counters:
+            yield f"heliograph_tier_{name}_total", "counter", labels, value
+        for topic, failures in tiering.failures().items():
+            yield "heliograph_tier_failing", "gauge", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, failures
+        for ledger in self._opened():
+            size = sum(info.size_bytes for info in ledger.ledgers() if stored(info))
+            if size:
+                own = {**labels, "namespace": TopicName.parse(ledger.topic).namespace, "topic": ledger.topic}
+                yield "pulsar_storage_offloaded_size", "gauge", own, size
+
+    @staticmethod
+    def first_unstored(ledgers: list[LedgerInfo]) -> Position | None:
+        """The first message that only bookies have; None where there is none."""
+        for info in ledgers:
+            if not stored(info) and info.entries:
+                return info.ledger, 0
+        return None

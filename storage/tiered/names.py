@@ -1,0 +1,68 @@
+"""Names of objects: whose they are, which topic's, and which attempt's.
+
+Is: object keys from topics, ledgers, and attempts, and back. Isn't: what stands in an object.
+Invariants: a key names exactly one upload; a holder (one region's local metadata, by its instance id) writes and deletes below its own folder only;
+a topic's name stands in the key so that a person, and a restore, find it.
+
+    {holder}/{tenant}/{namespace}/{topic}/ledger/{id:020}-{attempt}       the entries of one ledger
+    {holder}/{tenant}/{namespace}/{topic}/manifest/{version:020}-{attempt}  what else a restore needs; version: of the topic's metadata
+
+holder: {region}-{the first 16 digits of the metadata's instance id}. In names, all but A-Z a-z 0-9 - _ . becomes = and two digits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from heliograph.model.names import TopicName
+
+LEDGER = "ledger"
+MANIFEST = "manifest"
+_HOLDER_DIGITS = 16
+
+
+class ObjectName(NamedTuple):
+    holder: str
+    topic: str
+    """Full name."""
+    kind: str
+    """LEDGER or MANIFEST."""
+    number: int
+    """The ledger's id, or the metadata's version."""
+    attempt: str
+
+
+def holder_of(region: str, instance: str) -> str:
+    return f"{_quoted(region)}-{instance[:_HOLDER_DIGITS]}"
+
+
+def folder(holder: str, topic: str) -> str:
+    """Of one topic, with a slash at its end."""
+    name = TopicName.parse(topic)
+    tenant, _, namespace = name.namespace.partition("/")
+    return f"{holder}/{_quoted(tenant)}/{_quoted(namespace)}/{_quoted(name.local)}/"
+
+
+def key(name: ObjectName) -> str:
+    return f"{folder(name.holder, name.topic)}{name.kind}/{name.number:020d}-{name.attempt}"
+
+
+def ledger_key(holder: str, topic: str, ledger: int, attempt: str) -> str:
+    return key(ObjectName(holder, topic, LEDGER, ledger, attempt))
+
+
+def parse(key: str) -> ObjectName | None:
+    """None where it is no object of ours."""
+    parts = key.split("/")
+    if len(parts) != 6 or parts[4] not in (LEDGER, MANIFEST):
+        return None
+    number, _, attempt = parts[5].partition("-")
+    if not number.isdecimal() or not attempt:
+        return None
+    tenant, namespace, local = (unquote(part.replace("=", "%")) for part in parts[1:4])
+    return ObjectName(parts[0], f"persistent://{tenant}/{namespace}/{local}", parts[4], int(number), attempt)
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="").replace("~", "%7E").replace("%", "=")

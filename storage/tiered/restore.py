@@ -1,0 +1,242 @@
+"""Restore: brings a topic back from an object store alone, into a region that knows nothing of it.
+
+Is: the choice of a manifest, the check of every object that it names, the topic's state as of their end, and the one write that makes the topic.
+Isn't: what a state means (that comes in), tenants, namespaces, or policies.
+Invariants: nothing is written before every object was found whole at its ends; positions stay what they were, and the region's ledger ids go on
+above all that the topic ever named; the state knows of no entry that is not there; an existing topic is never touched.
+Source: docs/protocols/tiered.md, "Restore".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from heliograph.model.errors import AlreadyExists, CorruptData, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.positions import Position
+from heliograph.raft.store import MetadataStore, Op, Put
+from heliograph.wire.run import Run
+from local_meta import keys
+from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.cursor import Cursor
+from storage.tiered.cold import ColdReader
+from storage.tiered.manifest import Manifest
+from storage.tiered.names import MANIFEST, ObjectName, parse
+from storage.tiered.names import key as key_of
+from storage.tiered.plan import stored_prefix
+from storage.tiered.store import ObjectStore, Stores
+from storage.tiered.upload import check
+
+_READ_BYTES = 1 << 20
+_ENTRIES_A_READ = 4096
+_CURSORS_A_WRITE = 200
+
+
+class RestoredState(Protocol):
+    """The state of the layer above, as it is brought to the end of what is restored."""
+
+    def begin(self, blob: bytes, *, whole: bool) -> None:
+        """The snapshot that replaying starts from. whole: False where it knows of more than is there: only who the topic is, is taken from it."""
+        ...
+
+    def replay(self, ledger: int, first: int, run: Run) -> None: ...
+
+    def end(self, last: Position) -> bytes:
+        """The snapshot as of `last`; what is published from now on is told from what the lost region may have published behind it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    topic: str
+    holder: str
+    ledgers: int
+    entries: int
+    size_bytes: int
+    last: Position
+    cursors: tuple[str, ...]
+    made_ms: int
+    """Wall time of the manifest: how old cursors and policies are."""
+    policies: dict[str, str]
+    partitions: int
+    notes: tuple[str, ...]
+
+
+async def objects(store: ObjectStore, prefix: str = "") -> AsyncIterator[tuple[ObjectName, int]]:
+    """(name, bytes) of every object of ours."""
+    async for page in store.list(prefix):
+        for key, size in page:
+            name = parse(key)
+            if name is not None:
+                yield name, size
+
+
+async def manifests(store: ObjectStore, prefix: str = "") -> dict[tuple[str, str], list[tuple[ObjectName, str, int]]]:
+    """(holder, topic) -> its manifests (name, key, bytes), the newest last."""
+    found: dict[tuple[str, str], list[tuple[ObjectName, str, int]]] = {}
+    async for name, size in objects(store, prefix):
+        if name.kind == MANIFEST:
+            found.setdefault((name.holder, name.topic), []).append((name, key_of(name), size))
+    return {place: sorted(rows) for place, rows in sorted(found.items())}
+
+
+async def newest_manifest(store: ObjectStore, rows: list[tuple[ObjectName, str, int]]) -> tuple[Manifest, list[str]]:
+    """The newest that can be read, and a note for each that cannot. Raises CorruptData where none can."""
+    notes: list[str] = []
+    for name, key, size in reversed(rows):
+        try:
+            manifest = Manifest.decode(await store.read(key, 0, size))
+            if manifest.topic != name.topic:
+                raise CorruptData(f"it is of {manifest.topic}")
+            return manifest, notes
+        except CorruptData as error:
+            notes.append(f"manifest {key} cannot be used ({error}); the one before it was taken")
+    raise CorruptData(f"no manifest of {rows[0][0].topic} in {store.url} can be read: {'; '.join(notes)}")
+
+
+async def restore_topic(
+    meta: MetadataStore,
+    stores: Stores,
+    reader: ColdReader,
+    topic: str,
+    state: RestoredState,
+    prepare: Callable[[Manifest], Awaitable[list[str]]],
+    *,
+    url: str = "",
+    holder: str = "",
+    keep_cursor: Callable[[str], bool] = lambda name: True,
+) -> Restored:
+    """url: of another store than the broker's own. holder: where several have the topic. keep_cursor: by name.
+
+    prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns notes.
+
+    Raises NotFound, AlreadyExists, NotAllowed (several holders), NoSuchObject and CorruptData (nothing was written), and what store and metadata raise.
+    """
+    if url == stores.own_url:
+        url = ""
+    store = stores.get(url)
+    if await meta.get(keys.managed_ledger(topic)) is not None:
+        raise AlreadyExists(f"{topic} exists in this region: delete it first, if it is to be replaced by what the object store has")
+    chosen = await _choose(store, topic, holder)
+    manifest, notes = await newest_manifest(store, chosen)
+    infos = [_local_gone(info, url) for info in stored_prefix(manifest.metadata.ledgers)]
+    if not infos:
+        raise NotFound(f"{store.url} holds a manifest of {topic}, but no ledger of it")
+    for info in infos:
+        assert info.offload is not None
+        await check(stores.get(info.offload.store), topic, info, info.offload)
+    left = manifest.metadata.ledgers[len(infos) :]
+    if left and (unstored := sum(info.entries for info in left)):
+        notes.append(f"{unstored} entries or more in {len(left)} ledgers were not offloaded when the manifest was made, and are not restored")
+    last = (infos[-1].ledger, infos[-1].entries - 1)
+    blob, next_index = await _state_at_end(reader, topic, infos, manifest, state, notes)
+    terminated = min(last, manifest.metadata.terminated_at) if manifest.metadata.terminated_at is not None else None
+    form = ManagedLedgerMetadata(tuple(infos), blob, last, terminated, manifest.metadata.properties, next_index, 0)
+    catalog = Catalog(infos, last)
+    cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
+    notes += await prepare(manifest)
+    await _raise_ids(meta, manifest, infos)
+    await _write(meta, topic, form, cursors)
+    size = sum(info.size_bytes for info in infos)
+    entries = sum(info.entries for info in infos)
+    return Restored(
+        topic,
+        chosen[0][0].holder,
+        len(infos),
+        entries,
+        size,
+        last,
+        tuple(sorted(cursors)),
+        manifest.made_ms,
+        manifest.policies,
+        manifest.partitions,
+        tuple(notes),
+    )
+
+
+async def _choose(store: ObjectStore, topic: str, holder: str) -> list[tuple[ObjectName, str, int]]:
+    found = {place[0]: rows for place, rows in (await manifests(store, f"{holder}/" if holder else "")).items() if place[1] == topic}
+    if not found:
+        raise NotFound(f"{store.url} holds no manifest of {topic}{f' by {holder}' if holder else ''}: `heliograph tier list` shows what it holds")
+    if len(found) > 1:
+        raise NotAllowed(f"{store.url} holds {topic} of several regions: choose one of {', '.join(sorted(found))} with --holder")
+    return next(iter(found.values()))
+
+
+def _local_gone(info: LedgerInfo, url: str) -> LedgerInfo:
+    record = info.offload
+    assert record is not None
+    moved: OffloadRecord = replace(record, state=OffloadState.LOCAL_GONE, store=record.store or url)
+    return replace(info, offload=moved)
+
+
+async def _state_at_end(
+    reader: ColdReader, topic: str, infos: list[LedgerInfo], manifest: Manifest, state: RestoredState, notes: list[str]
+) -> tuple[bytes, int]:
+    """(snapshot, index of the next message) as of the last entry that is there."""
+    last = (infos[-1].ledger, infos[-1].entries - 1)
+    covered = [found for found in manifest.states if found[0] <= last]
+    if covered:
+        through, blob = covered[-1]
+        state.begin(blob, whole=True)
+    else:
+        through, blob = (-1, -1), manifest.states[-1][1] if manifest.states else b""
+        state.begin(blob, whole=False)
+        notes.append("no state from before the end of the stored ledgers was kept; it was made anew from all their entries")
+    next_index = 0
+    async for ledger, first, run in entries(reader, topic, infos, min(through, last)):
+        if (ledger, first) > through:
+            state.replay(ledger, first, run)
+        next_index = run.first_index + run.messages
+    return state.end(last), next_index
+
+
+async def entries(reader: ColdReader, topic: str, infos: list[LedgerInfo], at: Position) -> AsyncIterator[tuple[int, int, Run]]:
+    """(ledger, first entry, run) from position `at` on, that one by itself, to the end."""
+    for info in infos:
+        if info.ledger < at[0]:
+            continue
+        assert info.offload is not None
+        first = max(at[1], 0) if info.ledger == at[0] else 0
+        last = info.entries - 1
+        while first <= last:
+            until = first if (info.ledger, first) == at else min(first + _ENTRIES_A_READ - 1, last)
+            for start, run in await reader.read(topic, info.ledger, info.offload, first, until, _READ_BYTES):
+                yield info.ledger, start, run
+                first = start + run.count
+
+
+def _clamped(name: str, blob: bytes, catalog: Catalog) -> bytes:
+    """The cursor, on what is there: where it had passed the end, all of that is acknowledged."""
+    cursor = Cursor(name, catalog, (-1, -1), durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing)
+    cursor.restore(blob)
+    if cursor.mark_delete > catalog.last:
+        cursor.reset(catalog.last)
+    return cursor.encode()
+
+
+async def _nothing(_: Cursor) -> None: ...
+
+
+async def _raise_ids(meta: MetadataStore, manifest: Manifest, infos: list[LedgerInfo]) -> None:
+    """New ledgers of the region lie above every id that the topic is known to have used."""
+    known = [info.ledger for info in manifest.metadata.ledgers] + [position[0] for position, _ in manifest.states]
+    await meta.next_ids(keys.LEDGER_IDS, at_least=max([infos[-1].ledger, manifest.metadata.state_through[0], *known]) + 1)
+
+
+async def _write(meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes]) -> None:
+    """The topic's own key comes last: without it, cursors are nobody's."""
+    puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
+    for start in range(0, len(puts), _CURSORS_A_WRITE):
+        await meta.txn(puts[start : start + _CURSORS_A_WRITE])
+    key, blob = keys.managed_ledger(topic), form.encode()
+    try:
+        await meta.put(key, blob, expected=-1)
+    except VersionConflict as error:
+        raise AlreadyExists(f"{topic} was made by somebody else meanwhile") from error
+    except OutcomeUnknown:
+        found = await meta.get(key)
+        if found is None or found[0] != blob:
+            raise

@@ -1,0 +1,299 @@
+"""Tiering: offloads the topics that one broker has open.
+
+Is: the shell that asks the policies, and takes each step of an offload. Isn't: the decision what is offloaded (`plan`), the upload (`upload`), the
+reading (`cold`), or a retry without end: a topic that failed is tried again by the next look at its policies, later and later.
+Invariants: an attempt stands in the topic's metadata before its object is begun; the object is verified before the metadata calls it stored; the
+local copy goes after that, in one write with the metadata's last word on it, and only while the object is still there. Each of these writes is a
+compare-and-set of the topic's owner. So a crash after any step loses nothing, and leaves at most one object more, which is collected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NoSuchLedger, StoreRefused
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.positions import Position
+from heliograph.runtime.clock import Clock
+from local_meta.instance import instance_of
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import ledger_metadata
+from storage.ledger.repair import Throttle
+from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.tiered.collect import Collector
+from storage.tiered.manifest import Manifest, State, States, merge_states, stored_end
+from storage.tiered.names import MANIFEST, ObjectName, folder, holder_of, key, parse
+from storage.tiered.plan import OffloadPolicy, stored, to_drop, to_offload
+from storage.tiered.settings import TieredSettings
+from storage.tiered.store import ObjectStore, Stores
+from storage.tiered.upload import check, upload
+
+log = logging.getLogger(__name__)
+
+_BACK_OFF_MAX = 6
+_TOPICS_A_SLICE = 100
+_QUEUE_MAX = 64
+"""Topics that wait for their turn; the others are found by the next look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the layers above say of a topic, for its manifest. policies: name -> JSON text."""
+
+    policies: dict[str, str]
+    partitions: int = 0
+
+
+@dataclass(slots=True)
+class OffloadStatus:
+    """Of one topic on this broker. state: NOT_RUN, RUNNING, SUCCESS, or ERROR."""
+
+    state: str = "NOT_RUN"
+    error: str = ""
+    failures: int = 0
+    not_before: float = 0.0
+    states: States | None = None
+    """Of the last manifest; None: not known yet."""
+    manifest: tuple[object, ...] = ()
+    """What the last one said; () where none was stored by this broker."""
+    manifest_at: float = 0.0
+
+
+class Tiering:
+    """One a broker. opened: the topics that it has open."""
+
+    def __init__(
+        self,
+        *,
+        region: str,
+        context: LedgerContext,
+        stores: Stores,
+        opened: Callable[[], Iterable[ManagedLedger]],
+        policy: Callable[[str], OffloadPolicy],
+        describe: Callable[[str], Described],
+        collects: Callable[[], bool],
+        clock: Clock,
+        settings: TieredSettings,
+    ) -> None:
+        """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the moment."""
+        self.holder = ""
+        self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
+        self.collector: Collector | None = None
+        self._region, self._context, self._stores, self._opened = region, context, stores, opened
+        self._policy, self._describe, self._collects, self._clock, self._settings = policy, describe, collects, clock, settings
+        self._throttle = Throttle(settings.bytes_per_s)
+        self._slots = asyncio.Semaphore(settings.uploads_max)
+        self._status: dict[str, OffloadStatus] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Does nothing where the broker is set to no store. Raises ConfigError, and what the metadata raises."""
+        if self._stores.own_url:
+            store = self._stores.get()
+            instance = await instance_of(self._context.meta, self._context.rng)
+            self.holder = holder_of(self._region, instance)
+            self.collector = Collector(self._context.meta, store, self.holder, instance.encode())
+            self._ticking = self._context.tasks.spawn(self._tick_for_ever())
+
+    async def stop(self) -> None:
+        running = [task for task in (self._ticking, *self._running.values()) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def failures(self) -> dict[str, int]:
+        """Topic -> attempts that failed one behind another, of those whose last one did."""
+        return {topic: status.failures for topic, status in self._status.items() if status.failures}
+
+    def status(self, topic: str) -> OffloadStatus:
+        return self._status.get(topic) or OffloadStatus()
+
+    def offload(self, ledger: ManagedLedger, before: Position, *, roll_over: bool = False) -> None:
+        """By command: whole ledgers that end before a position, in the background. Raises AlreadyExists while the topic is being offloaded.
+
+        roll_over: closes the open ledger first; with it, and all before the end, the store holds the topic as of now.
+        """
+        if not self.holder:
+            raise StoreRefused("this broker is set to no object store: set broker.tiered.store")
+        if ledger.topic in self._running:
+            raise AlreadyExists(f"{ledger.topic} is being offloaded already")
+        self._begin(ledger, before, roll_over)
+
+    async def idle(self) -> None:
+        """Returns once nothing that was begun is running."""
+        while running := list(self._running.values()):
+            await asyncio.wait(running)
+
+    # -- by policy ----------------------------------------------------------------------------------------------------
+
+    async def _tick_for_ever(self) -> None:
+        collect_at = self._clock.monotonic() + self._settings.collect_s
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            for number, ledger in enumerate(self._forget()):
+                self._look(ledger)
+                if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
+                    await asyncio.sleep(0)
+            if self._clock.monotonic() >= collect_at:
+                collect_at = self._clock.monotonic() + self._settings.collect_s
+                if self._collects():
+                    await self.collect()
+
+    def tick(self) -> None:
+        """Begins what the policies ask for."""
+        for ledger in self._forget():
+            self._look(ledger)
+
+    def _forget(self) -> list[ManagedLedger]:
+        """The topics that are open; of others nothing is kept."""
+        opened = list(self._opened())
+        names = {ledger.topic for ledger in opened}
+        for topic in [topic for topic in self._status if topic not in names and topic not in self._running]:
+            del self._status[topic]
+        return opened
+
+    def _look(self, ledger: ManagedLedger) -> None:
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        if len(self._running) >= _QUEUE_MAX or ledger.topic in self._running or ledger.failed is not None or self.status(ledger.topic).not_before > now:
+            return
+        infos = ledger.ledgers()
+        if not any(info.closed_ms for info in infos):
+            return
+        policy = self._policy(ledger.topic)
+        if not policy.active and all(info.offload is None for info in infos):
+            return
+        if to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms) or self._manifest_due(ledger, infos, now):
+            self._begin(ledger, None)
+
+    async def collect(self) -> None:
+        assert self.collector is not None
+        try:
+            deleted = await self.collector.sweep()
+        except HeliographError as error:
+            log.warning("tier.collect_failed", extra={"store": self._stores.own_url, "error": str(error)})
+            return
+        if deleted:
+            log.info("tier.collected", extra={"objects": len(deleted)})
+
+    def _begin(self, ledger: ManagedLedger, before: Position | None, roll_over: bool = False) -> None:
+        status = self._status.setdefault(ledger.topic, OffloadStatus())
+        status.state, status.error = "RUNNING", ""
+        self._running[ledger.topic] = self._context.tasks.spawn(self._run(ledger, before, roll_over, status))
+
+    # -- one topic ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, ledger: ManagedLedger, before: Position | None, roll_over: bool, status: OffloadStatus) -> None:
+        try:
+            async with self._slots:
+                early: State | None = None
+                if roll_over:
+                    form, _ = ledger.stored_form()
+                    early = form.state_through, form.state_blob  # reaches no further than what is about to be stored
+                    await ledger.roll_over()
+                await self._all_steps(ledger, before, status, early)
+            status.state, status.failures = "SUCCESS", 0
+        except HeliographError as error:
+            status.state, status.error = "ERROR", str(error)
+            status.failures += 1
+            status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
+            log.warning("tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures})
+        finally:
+            self._running.pop(ledger.topic, None)
+
+    async def _all_steps(self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None) -> None:
+        policy = self._policy(ledger.topic)
+        for info in to_offload(ledger.ledgers(), policy, self._clock.wall_ms(), before):
+            await self._offload(ledger, info)
+        if self._manifest_due(ledger, ledger.ledgers(), None):
+            await self._store_manifest(ledger, status, early)
+        for info in to_drop(ledger.ledgers(), policy, self._clock.wall_ms()):
+            await self._drop(ledger, info)
+
+    async def _offload(self, ledger: ManagedLedger, info: LedgerInfo) -> None:
+        store = self._stores.get()
+        begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
+        try:
+            await ledger.set_offload(info.ledger, begun)
+            done = await upload(self._context, store, ledger.topic, info, begun, self._settings, self._throttle)
+            await ledger.set_offload(info.ledger, replace(done, stored_ms=self._clock.wall_ms()))
+        except NoSuchLedger:
+            if any(i.ledger == info.ledger for i in ledger.ledgers()):
+                raise
+            return  # trimmed meanwhile: its object, if there is one, is named by nobody
+        self.offloaded_ledgers += 1
+        self.offloaded_bytes += done.size_bytes
+        log.info("ledger.offloaded", extra={"topic": ledger.topic, "ledger": info.ledger, "entries": info.entries, "bytes": done.size_bytes})
+
+    async def _drop(self, ledger: ManagedLedger, info: LedgerInfo) -> None:
+        """The local copy goes, where the object is still whole."""
+        assert info.offload is not None
+        await check(self._stores.get(info.offload.store), ledger.topic, info, info.offload)
+        try:
+            local: LedgerMetadata | None = await ledger_metadata(self._context, info.ledger)
+        except NoSuchLedger:
+            local = None  # the metadata was restored from a time when it had gone
+        try:
+            await ledger.set_offload(info.ledger, replace(info.offload, state=OffloadState.LOCAL_GONE), local)
+        except NoSuchLedger:
+            return  # trimmed meanwhile
+        self.dropped_ledgers += 1
+
+    # -- manifests ----------------------------------------------------------------------------------------------------
+
+    def _manifest_due(self, ledger: ManagedLedger, infos: list[LedgerInfo], now: float | None) -> bool:
+        """now: None where other steps have just been taken."""
+        if not any(stored(info) for info in infos):
+            return False
+        status = self.status(ledger.topic)
+        if now is not None and status.manifest and now - status.manifest_at < self._settings.manifest_s:
+            return False
+        return status.manifest != self._essence(ledger, infos)
+
+    def _essence(self, ledger: ManagedLedger, infos: list[LedgerInfo]) -> tuple[object, ...]:
+        """What makes another manifest worth its writing: what is stored, changes of cursors, policies; not the live end."""
+        described = self._describe(ledger.topic)
+        objects = tuple((info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None)
+        cursors = tuple((name, cursor.changes) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
+        return objects, cursors, tuple(sorted(described.policies.items())), described.partitions, ledger.terminated_at
+
+    async def _store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None) -> None:
+        store = self._stores.get()
+        if status.states is None:
+            status.states = await self._former_states(store, ledger.topic)
+        metadata, version = ledger.stored_form()
+        essence = self._essence(ledger, list(metadata.ledgers))
+        described = self._describe(ledger.topic)
+        end, known = stored_end(metadata), status.states
+        if early is not None:
+            known = merge_states(known, early, end)
+        states = merge_states(known, (metadata.state_through, metadata.state_blob), end)
+        cursors = tuple((name, cursor.encode()) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
+        form = replace(metadata, state_blob=b"", owner=0)
+        manifest = Manifest(ledger.topic, self._clock.wall_ms(), form, states, cursors, described.policies, described.partitions)
+        attempt = f"{self._context.rng.getrandbits(128):032x}"
+        await store.put(key(ObjectName(self.holder, ledger.topic, MANIFEST, version, attempt)), _one(manifest.encode()))
+        status.states, status.manifest, status.manifest_at = states, essence, self._clock.monotonic()
+
+    async def _former_states(self, store: ObjectStore, topic: str) -> States:
+        """Of the newest manifest that another opening, or this one before, has stored."""
+        newest: tuple[int, str, int] | None = None
+        async for page in store.list(f"{folder(self.holder, topic)}{MANIFEST}/"):
+            for name, size in page:
+                parsed = parse(name)
+                if parsed is not None and (newest is None or (parsed.number, name) > newest[:2]):
+                    newest = parsed.number, name, size
+        if newest is None:
+            return ()
+        try:
+            return Manifest.decode(await store.read(newest[1], 0, newest[2])).states
+        except CorruptData as error:
+            log.warning("tier.manifest_damaged", extra={"object": newest[1], "error": str(error)})
+            return ()
+
+
+async def _one(blob: bytes) -> AsyncIterator[bytes]:
+    yield blob

@@ -1,0 +1,104 @@
+"""Upload: copies one closed ledger to an object, and verifies what arrived.
+
+Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes (`storage.tiered.tiering`), or the choice of ledgers.
+Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and the number of entries.
+What fails leaves at most one object, which no metadata ever calls stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, OffloadRecord, OffloadState
+from heliograph.wire.run import encode_block
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.repair import Throttle
+from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
+from storage.tiered.names import ledger_key
+from storage.tiered.settings import TieredSettings
+from storage.tiered.store import ObjectStore
+
+_READ_BYTES = 1 << 20
+
+
+async def upload(
+    context: LedgerContext, store: ObjectStore, topic: str, info: LedgerInfo, begun: OffloadRecord, settings: TieredSettings, throttle: Throttle
+) -> OffloadRecord:
+    """Returns the record of the object, STORED at wall time 0. Raises what the bookies, the store, and the metadata raise."""
+    metadata = await ledger_metadata(context, info.ledger)
+    if metadata.state != LedgerState.CLOSED or metadata.last_entry + 1 != info.entries:
+        raise CorruptData(
+            f"ledger {info.ledger} of {topic} is to hold {info.entries} entries, but its metadata says {metadata.state.name} at {metadata.last_entry}"
+        )
+    key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
+    writer = IndexWriter(settings.index_bytes)
+    sizes: list[int] = []
+    await store.put(key, _body(context, metadata, topic, info, begun, writer, throttle, sizes))
+    record = replace(begun, state=OffloadState.STORED, size_bytes=writer.offset + sizes[0], index_bytes=sizes[0])
+    index = await check(store, topic, info, record)
+    await _verify_blocks(store, key, index, settings.read_bytes)
+    return record
+
+
+async def _body(
+    context: LedgerContext,
+    metadata: LedgerMetadata,
+    topic: str,
+    info: LedgerInfo,
+    begun: OffloadRecord,
+    writer: IndexWriter,
+    throttle: Throttle,
+    sizes: list[int],
+) -> AsyncIterator[bytes]:
+    """sizes: gets the bytes of index and footer."""
+    yield encode_head(info.ledger, info.entries, begun.attempt)
+    while writer.entries < info.entries:
+        runs = await read_entries(context, metadata, writer.entries, info.entries - 1, _READ_BYTES)
+        parts = []
+        before = writer.offset
+        for first, run in runs:
+            if first != writer.entries:
+                raise CorruptData(f"ledger {info.ledger} of {topic}: entry {writer.entries} was asked for, and {first} came")
+            block = encode_block(run, info.ledger, first)
+            writer.add(run.count, sum(map(len, block)))
+            parts += block
+        await throttle.take(writer.offset - before)
+        yield b"".join(parts)
+    tail = writer.finish(info.ledger, topic)
+    sizes.append(len(tail))
+    yield tail
+
+
+async def check(store: ObjectStore, topic: str, info: LedgerInfo, record: OffloadRecord) -> Index:
+    """Reads head and index back. Raises NoSuchObject; CorruptData where it is not the whole object of this ledger."""
+    key = ledger_key(record.holder, topic, info.ledger, record.attempt)
+    try:
+        size = await store.size_bytes(key)
+        if size != record.size_bytes or not FOOTER_BYTES < record.index_bytes < size:
+            raise CorruptData(f"it has {size} bytes, and not {record.size_bytes}")
+        check_head(await store.read(key, 0, HEAD_BYTES), info.ledger, info.entries, record.attempt)
+        index = Index.decode(await store.read(key, size - record.index_bytes, size), size)
+        if (index.ledger, index.entries, index.topic) != (info.ledger, info.entries, topic):
+            raise CorruptData(f"its index is of {index.entries} entries of ledger {index.ledger} of {index.topic}")
+    except CorruptData as error:
+        raise CorruptData(f"object {key} in {store.url}, ledger {info.ledger} of {topic}: {error}") from error
+    return index
+
+
+async def _verify_blocks(store: ObjectStore, key: str, index: Index, read_bytes: int) -> None:
+    """Raises CorruptData."""
+    entry = 0
+    try:
+        while entry < index.entries:
+            first, start, stop = index.range_of(entry, read_bytes)
+            if first != entry:
+                raise CorruptData(f"entry {entry} begins no row of its index")
+            runs = cut_blocks(await store.read(key, start, stop), index.ledger, first)
+            entry = runs[-1][0] + runs[-1][1].count
+    except CorruptData as error:
+        raise CorruptData(f"object {key} in {store.url} did not arrive as it was sent: {error}") from error
+    if entry != index.entries:
+        raise CorruptData(f"object {key} in {store.url} holds {entry} entries, and not {index.entries}")

@@ -1,0 +1,168 @@
+"""The object's format: what is written is read back, by any range; anything else is refused, at every byte."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.wire.run import Run, encode_block
+from storage.tiered import names
+from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
+from storage.tiered.manifest import Manifest, merge_states
+from storage.tiered.plan import OffloadPolicy, stored_prefix, to_drop, to_offload
+
+TOPIC = "persistent://public/default/a topic/with ünusual=name"
+ATTEMPT = "00112233445566778899aabbccddeeff"
+
+
+def made(rng: random.Random, ledger: int = 7, every: int = 300) -> tuple[bytes, Index]:
+    writer = IndexWriter(every)
+    body = bytearray()
+    for _ in range(rng.randrange(1, 30)):
+        parts = [rng.randbytes(rng.randrange(0, 90)) for _ in range(rng.randrange(1, 9))]
+        block = b"".join(encode_block(Run(parts, [len(part) for part in parts], first_index=writer.entries), ledger, writer.entries))
+        writer.add(len(parts), len(block))
+        body += block
+    tail = writer.finish(ledger, TOPIC)
+    blob = encode_head(ledger, writer.entries, ATTEMPT) + bytes(body) + tail
+    return blob, Index.decode(tail, len(blob))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_entry_is_found_by_its_index_in_ranges_of_any_size(seed: int) -> None:
+    rng = random.Random(seed)
+    blob, index = made(rng)
+    check_head(blob[:HEAD_BYTES], 7, index.entries, ATTEMPT)
+    assert index.topic == TOPIC and index.ledger == 7
+    for entry in range(index.entries):
+        first, start, stop = index.range_of(entry, rng.choice([1, 200, 1000, 1 << 20]))
+        assert HEAD_BYTES <= start < stop <= index.end and first <= entry
+        runs = cut_blocks(blob[start:stop], 7, first)
+        assert runs[0][0] == first and runs[-1][0] + runs[-1][1].count > entry
+    whole = cut_blocks(blob[HEAD_BYTES : index.end], 7, 0)
+    assert sum(run.count for _, run in whole) == index.entries
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flipped_bit_anywhere_is_noticed(seed: int) -> None:
+    rng = random.Random(seed)
+    blob, index = made(rng)
+    tail_at = index.end
+    for at in range(len(blob)):
+        bad = bytearray(blob)
+        bad[at] ^= 1 << rng.randrange(8)
+        with pytest.raises(CorruptData):
+            check_head(bad[:HEAD_BYTES], 7, index.entries, ATTEMPT)
+            Index.decode(bytes(bad[tail_at:]), len(bad))
+            cut_blocks(bytes(bad[HEAD_BYTES:tail_at]), 7, 0)
+
+
+def test_what_is_cut_off_or_anothers_is_refused() -> None:
+    blob, index = made(random.Random(1))
+    tail = blob[index.end :]
+    for cut in range(len(tail)):
+        with pytest.raises(CorruptData):
+            Index.decode(tail[cut + 1 :], len(blob))
+        with pytest.raises(CorruptData):
+            Index.decode(tail[: len(tail) - cut - 1], len(blob))
+    with pytest.raises(CorruptData):
+        Index.decode(tail, len(blob) + 1)
+    body = blob[HEAD_BYTES : index.end]
+    for bad in (body[:-1], body + b"\0", body[1:]):
+        with pytest.raises(CorruptData):
+            cut_blocks(bad, 7, 0)
+    with pytest.raises(CorruptData, match="should be"):
+        cut_blocks(body, 8, 0)
+    with pytest.raises(CorruptData, match="should be"):
+        cut_blocks(body, 7, 1)
+    for ledger, entries, attempt in ((8, index.entries, ATTEMPT), (7, index.entries + 1, ATTEMPT), (7, index.entries, "0" * 32)):
+        with pytest.raises(CorruptData):
+            check_head(blob[:HEAD_BYTES], ledger, entries, attempt)
+    newer = bytearray(tail)
+    newer[-FOOTER_BYTES + 4] = 2
+    with pytest.raises(CorruptData):
+        Index.decode(bytes(newer), len(blob))
+
+
+@pytest.mark.parametrize("topic", ["persistent://a/b/c", "persistent://a/b/c-partition-3", TOPIC, "persistent://t=1/n:2/%2F~.x"])
+def test_keys_lead_back_to_topic_ledger_and_attempt(topic: str) -> None:
+    for kind in (names.LEDGER, names.MANIFEST):
+        name = names.ObjectName(names.holder_of("us-1", "ab" * 16), topic, kind, 42, ATTEMPT)
+        key = names.key(name)
+        assert names.parse(key) == name and key.startswith(names.folder(name.holder, topic)) and "%" not in key
+    for key in ("", "a/b/c", "h/a/b/c/ledger/x-y", "h/a/b/c/other/1-y", "h/a/b/c/ledger/1"):
+        assert names.parse(key) is None
+
+
+def infos(*ledgers: tuple[int, int, int, OffloadState | None]) -> list[LedgerInfo]:
+    """(id, bytes, closed at ms, state)."""
+    return [
+        LedgerInfo(at, 10, size, closed, 0, None if state is None else OffloadRecord(ATTEMPT, "us-1", state, stored_ms=closed))
+        for at, size, closed, state in ledgers
+    ]
+
+
+def test_policies_choose_the_oldest_without_a_hole() -> None:
+    ledgers = infos((1, 100, 1000, None), (2, 100, 2000, None), (5, 100, 3000, None), (6, 50, 0, None))
+
+    def chosen(policy: OffloadPolicy, now_ms: int = 3000, before: tuple[int, int] | None = None) -> list[int]:
+        return [info.ledger for info in to_offload(ledgers, policy, now_ms, before)]
+
+    assert chosen(OffloadPolicy()) == []
+    assert chosen(OffloadPolicy(threshold_bytes=0)) == [1, 2, 5]
+    assert chosen(OffloadPolicy(threshold_bytes=149)) == [1, 2, 5]
+    assert chosen(OffloadPolicy(threshold_bytes=150)) == [1, 2]
+    assert chosen(OffloadPolicy(threshold_bytes=349)) == [1] and chosen(OffloadPolicy(threshold_bytes=350)) == []
+    assert chosen(OffloadPolicy(threshold_s=1)) == [1, 2] and chosen(OffloadPolicy(threshold_s=2)) == [1]
+    assert chosen(OffloadPolicy(threshold_s=0)) == [1, 2, 5]
+    assert chosen(OffloadPolicy(), before=(5, 3)) == [1, 2] and chosen(OffloadPolicy(), before=(5, 10)) == [1, 2, 5]
+    assert chosen(OffloadPolicy(), before=(1, 9)) == []
+    ledgers = infos((1, 100, 1000, OffloadState.LOCAL_GONE), (2, 100, 2000, OffloadState.BEGUN), (5, 100, 3000, None), (6, 50, 0, None))
+    assert chosen(OffloadPolicy()) == [2]
+    assert [info.ledger for info in stored_prefix(ledgers)] == [1]
+
+
+def test_local_copies_go_after_their_lag() -> None:
+    kept, gone = OffloadState.STORED, OffloadState.LOCAL_GONE
+    ledgers = infos((1, 1, 1000, gone), (2, 1, 2000, kept), (3, 1, 3000, kept), (4, 1, 4000, OffloadState.BEGUN))
+    assert [info.ledger for info in to_drop(ledgers, OffloadPolicy(deletion_lag_ms=500), 2600)] == [2]
+    assert [info.ledger for info in to_drop(ledgers, OffloadPolicy(deletion_lag_ms=0), 9000)] == [2, 3]
+    assert to_drop(ledgers, OffloadPolicy(deletion_lag_ms=-1), 1 << 50) == []
+
+
+def test_a_manifest_reads_back_and_notices_damage() -> None:
+    metadata = ManagedLedgerMetadata(tuple(infos((1, 5, 10, OffloadState.STORED), (2, 5, 0, None))), b"", (2, 3), properties={"a": "b"}, next_index=9)
+    manifest = Manifest(TOPIC, 123, metadata, (((1, 3), b"x"), ((2, 3), b"y")), (("c", b"cursor"),), {"namespace": "{}"}, 4)
+    blob = manifest.encode()
+    assert Manifest.decode(blob) == manifest and manifest.end == (1, 9)
+    for at in range(len(blob)):
+        bad = bytearray(blob)
+        bad[at] ^= 16
+        if 5 <= at < 8:
+            continue  # padding
+        with pytest.raises(CorruptData):
+            Manifest.decode(bytes(bad))
+        with pytest.raises(CorruptData):
+            Manifest.decode(blob[:at])
+
+
+def test_states_are_kept_until_what_is_stored_reaches_them() -> None:
+    states = merge_states((), ((3, 5), b"3:5"), (2, 9))
+    assert states == (((3, 5), b"3:5"),)
+    states = merge_states(states, ((4, 1), b"4:1"), (2, 9))
+    assert states == (((3, 5), b"3:5"),)
+    states = merge_states(states, ((6, 1), b"6:1"), (4, 9))
+    assert states == (((3, 5), b"3:5"), ((6, 1), b"6:1"))
+    states = merge_states(states, ((6, 4), b"6:4"), (6, 4))
+    assert states == (((6, 4), b"6:4"),)
+
+
+def test_metadata_from_before_there_were_tiers_is_read_and_records_read_back() -> None:
+    metadata = ManagedLedgerMetadata(tuple(infos((1, 5, 10, OffloadState.LOCAL_GONE), (2, 5, 20, None), (3, 0, 0, None))), b"", (2, 3), owner=4)
+    assert ManagedLedgerMetadata.decode(metadata.encode()) == metadata
+    assert [len(info.fields()) for info in metadata.ledgers] == [6, 5, 5]
+    record = OffloadRecord(ATTEMPT, "us-1", OffloadState.STORED, "s3://b", 1 << 40, 900, 1_700_000_000_000)
+    assert OffloadRecord.of(record.fields()) == record
