@@ -1,0 +1,59 @@
+"""Which right each call of the admin interface wants: the one table.
+
+Is: rows of method and path template, the first that fits counts. Isn't: the check (`guard`).
+Invariants: what no row names wants an admin of the tenant where the path names one, else a super user: a new call is closed until a row opens it.
+Source: docs/protocols/security.md, "Rights".
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Access(Enum):
+    PUBLIC = "anybody"
+    METRICS = "anybody, unless the settings say otherwise"
+    ANY = "any role"
+    PRODUCE = "produce to the topic"
+    CONSUME = "consume the topic, by the subscription where the path names one"
+    LOOK_UP = "produce to or consume the topic"
+    LIST = "produce to or consume all topics of the namespace"
+    TENANT = "an admin of the tenant"
+    SUPER = "a super user"
+
+
+_NAMESPACE = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
+_TOPICS = r"/admin/v2/\{domain\}/\{tenant\}/\{namespace\}"
+_TOPIC = _TOPICS + r"/\{topic\}"
+_READ = r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|schemaValidationEnforced|properties"
+_CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
+
+ROWS: tuple[tuple[str, str, Access], ...] = (
+    ("GET", r"/status\.html|/admin/v2/brokers/(health|ready)|/openapi.*", Access.PUBLIC),
+    ("GET", r"/metrics/?", Access.METRICS),
+    ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
+    ("*", rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*)", Access.SUPER),
+    ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Access.SUPER),
+    ("GET", rf"{_NAMESPACE}/topics|{_TOPICS}|{_TOPICS}/partitioned", Access.LIST),
+    ("GET", rf"{_TOPIC}/({_READ})", Access.LOOK_UP),
+    ("*", rf"{_TOPIC}/({_CONSUMER})", Access.CONSUME),
+    ("GET", r"/lookup/v2/topic/.*", Access.LOOK_UP),
+    ("GET", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.LOOK_UP),
+    ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.PRODUCE),
+    ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", Access.PRODUCE),
+    ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.CONSUME),
+    ("PUT", r"/admin/v2/tenants/.*", Access.SUPER),
+    ("POST", r"/admin/v2/tenants/.*", Access.SUPER),
+    ("DELETE", r"/admin/v2/tenants/.*", Access.SUPER),
+)
+_COMPILED = tuple((method, re.compile(path), access) for method, path, access in ROWS)
+
+
+def access_of(method: str, template: str) -> Access:
+    """template: as aiohttp's `canonical`, `/admin/v2/tenants/{tenant}`."""
+    method = "GET" if method == "HEAD" else method
+    for wanted, path, access in _COMPILED:
+        if wanted in ("*", method) and path.fullmatch(template):
+            return access
+    return Access.TENANT if "{tenant}" in template else Access.SUPER

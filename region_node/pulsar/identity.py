@@ -1,0 +1,150 @@
+"""Who is at the other end of a connection: from CONNECT to an accepted principal, and credentials that are renewed while it lives.
+
+Is: one connection's principal, the hold of everything behind CONNECT while it is found out, AUTH_CHALLENGE and AUTH_RESPONSE, and the question whether
+this client may. Isn't: a plug-in or a rule (`region_node.security`).
+Invariants: no command is handled before CONNECTED was written; no connection outlives its credentials by more than the listener's tick; a renewal never
+changes the role. Where nothing is authenticated, CONNECT is answered at once.
+Source: docs/protocols/security.md, "Pulsar connections".
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError, Unauthenticated
+from heliograph.model.names import TopicName
+from heliograph.wire import pulsar_pb2 as pb
+from region_node.pulsar.errors import code_of
+from region_node.security.authorization import Action
+from region_node.security.principal import NOBODY, Credentials, Principal
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+log = logging.getLogger("region_node.pulsar")
+
+REFRESH = b"PulsarAuthRefresh"
+"""What Java clients look for in a challenge that means: your credentials run out."""
+_AGAIN_S = 10.0
+"""Between two challenges of one connection."""
+
+
+class Identity:
+    """`principal`: None until CONNECT is accepted; `busy`: CONNECT is being looked at."""
+
+    __slots__ = ("_answering", "_can_refresh", "_challenged_at", "_connection", "_method", "_original", "busy", "principal")
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self._connection = connection
+        self.principal: Principal | None = None
+        self.busy = False
+        self._method = self._original = ""
+        self._can_refresh = False
+        self._challenged_at = float("-inf")
+        self._answering = False
+
+    # -- CONNECT --------------------------------------------------------------------------------------------------------
+
+    def connect(self, command: pb.CommandConnect) -> None:
+        """Accepts at once, or holds what follows and finds out."""
+        connection = self._connection
+        authentication = connection.listener.security.authentication
+        self._can_refresh = command.feature_flags.supports_auth_refresh
+        if connection.link:
+            self._accept(command, Principal(role=f"replicator.{connection.peer_region}", internal=True))
+        elif authentication.open:
+            self._accept(command, Principal(role=NOBODY))
+        else:
+            self.busy = True
+            self._method, self._original = command.auth_method_name, command.original_principal
+            connection.listener.tasks.spawn(self._identify(command))
+
+    async def _identify(self, command: pb.CommandConnect) -> None:
+        connection = self._connection
+        credentials = Credentials(method=command.auth_method_name, data=command.auth_data, certificate=connection.certificate)
+        try:
+            principal = await connection.listener.security.authentication.identify(credentials, self._original)
+        except HeliographError as error:
+            log.info("connection.unauthenticated", extra={"address": connection.address, "method": command.auth_method_name[:32], "error": str(error)})
+            connection.close(str(error), code_of(error))
+            return
+        finally:
+            self.busy = False
+        if not connection.closed:
+            self._accept(command, principal)
+            connection.go_on()
+
+    def _accept(self, command: pb.CommandConnect, principal: Principal) -> None:
+        self.principal = principal
+        self._connection.accept(command)
+
+    # -- renewal --------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float, wall_ms: int) -> None:
+        """Asks for new credentials in time; closes the connection when they have run out."""
+        principal, connection = self.principal, self._connection
+        if principal is None or not principal.expires_ms:
+            return
+        if wall_ms >= principal.expires_ms:
+            log.info("connection.expired", extra={"address": connection.address, "role": principal.role})
+            connection.close("the credentials of this connection have run out", pb.AuthenticationError)
+        elif (
+            self._can_refresh
+            and wall_ms >= principal.expires_ms - connection.listener.security.authentication.refresh_ahead_ms
+            and now - self._challenged_at >= _AGAIN_S
+        ):
+            self._challenged_at = now
+            challenge = pb.CommandAuthChallenge(protocol_version=connection.protocol_version, server_version=connection.listener.settings.server_version)
+            challenge.challenge.auth_method_name, challenge.challenge.auth_data = self._method, REFRESH
+            connection.send(pb.BaseCommand(type=pb.BaseCommand.AUTH_CHALLENGE, authChallenge=challenge))
+
+    def respond(self, command: pb.CommandAuthResponse) -> None:
+        """The client's new credentials; one that nobody asked for is let be."""
+        if self._challenged_at == float("-inf") or self._answering:
+            return
+        self._answering = True
+        self._connection.listener.tasks.spawn(self._renew(command))
+
+    async def _renew(self, command: pb.CommandAuthResponse) -> None:
+        connection, old = self._connection, self.principal
+        given = command.response
+        credentials = Credentials(method=given.auth_method_name or self._method, data=given.auth_data, certificate=connection.certificate)
+        try:
+            found = await connection.listener.security.authentication.identify(credentials, self._original)
+            assert old is not None
+            if found.roles != old.roles:
+                raise Unauthenticated("the new credentials are of another role: connect again")
+        except HeliographError as error:
+            log.info("connection.not_renewed", extra={"address": connection.address, "error": str(error)})
+            connection.close(str(error), code_of(error))
+            return
+        finally:
+            self._answering = False
+        self.principal = found
+
+    # -- rights -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        return self.principal.role if self.principal is not None else NOBODY
+
+    def check(self, action: Action, topic: TopicName) -> None:
+        """Raises Unauthorized."""
+        assert self.principal is not None
+        self._connection.listener.security.rights.check(self.principal, action, topic)
+
+    def check_subscribe(self, topic: TopicName, subscription: str) -> None:
+        """Raises Unauthorized."""
+        assert self.principal is not None
+        self._connection.listener.security.rights.check_subscribe(self.principal, topic, subscription)
+
+    def check_look_up(self, topic: TopicName) -> None:
+        """Raises Unauthorized."""
+        assert self.principal is not None
+        self._connection.listener.security.rights.check_look_up(self.principal, topic)
+
+    def check_list(self, namespace: str) -> None:
+        """Raises Unauthorized."""
+        assert self.principal is not None
+        self._connection.listener.security.rights.check_list(self.principal, namespace)

@@ -1,0 +1,78 @@
+"""Rights that go while something is open: its producers, consumers, and watchers are closed at once.
+
+Is: from a change of the configuration to the connections that it concerns. Isn't: a rule (`region_node.security.authorization`).
+Invariants: a change that leaves grants and admins as they are costs one comparison; what is still being opened is checked by its own command, behind
+its last wait, so that nothing slips between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from global_config import keys
+from region_node.security.authorization import Action, RightsView
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+    from region_node.pulsar.listener import PulsarListener
+
+
+class Revoking:
+    """Lives as long as its listener; `close` ends it."""
+
+    def __init__(self, listener: PulsarListener, view: RightsView) -> None:
+        self._listener, self._view = listener, view
+        self._seen: dict[str, object] = {}
+        self.close = view.on_change(self._changed) if listener.security.rights.enabled else _nothing
+
+    def _changed(self, key: str) -> None:
+        if key.startswith(keys.NAMESPACES):
+            namespace = key.removeprefix(keys.NAMESPACES)
+            policies = self._view.namespace(namespace)
+            rules: object = policies and (
+                policies.permissions,
+                policies.topic_permissions,
+                policies.subscription_permissions,
+                policies.policies.get("subscriptionAuthMode"),
+            )
+            if self._is_new(key, rules):
+                self._recheck(lambda name: name == namespace)
+        elif key.startswith(keys.TENANTS):
+            tenant = key.removeprefix(keys.TENANTS)
+            info = self._view.tenant(tenant)
+            if self._is_new(key, info and info.admin_roles):
+                self._recheck(lambda name: name.startswith(f"{tenant}/"))
+
+    def _is_new(self, key: str, rules: object) -> bool:
+        known, before = key in self._seen, self._seen.get(key)
+        self._seen[key] = rules
+        return not known or before != rules
+
+    def _recheck(self, covers: Callable[[str], bool]) -> None:
+        for connection in list(self._listener.connections):
+            if connection.connected:
+                recheck(connection, covers)
+
+
+def recheck(connection: PulsarConnection, covers: Callable[[str], bool]) -> None:
+    """covers: whether a namespace is one whose rules changed."""
+    rights, principal = connection.listener.security.rights, connection.identity.principal
+    if principal is None or principal.internal:
+        return
+    for producer in list(connection.producing.handles.values()):
+        if producer.topic is None or producer.closed or not covers(producer.topic.name.namespace):
+            continue
+        if not rights.may(principal, Action.PRODUCE, producer.topic.name):
+            connection.producing.close_when_answered(producer)
+    for consumer in list(connection.consuming.handles.values()):
+        if consumer.topic is None or consumer.subscription is None or not covers(consumer.topic.name.namespace):
+            continue
+        if not rights.may_subscribe(principal, consumer.topic.name, consumer.subscription.name):
+            connection.consuming.throw_out(consumer)
+    if any(covers(namespace) and not rights.may_list(principal, namespace) for namespace in connection.watchers.namespaces.values()):
+        connection.close("this role may not list the topics of a namespace any more")  # a watcher has no other end
+
+
+def _nothing() -> None:
+    """Where everybody may do everything, nothing is revoked."""

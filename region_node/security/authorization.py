@@ -1,0 +1,146 @@
+"""Authorization: what a role may do with a topic, a namespace, a tenant.
+
+Is: super users, admins of a tenant, grants at namespaces and topics, subscriptions that only some roles may use; answered from the watch-fed copy of
+the global configuration, so a check is a few look-ups and never waits. Isn't: identity (`authentication`), or where a check is made (each face does).
+Invariants: what no rule allows is refused; a proxy gets only what it and the role it speaks for are both allowed; a check is made when something is
+opened, and again for what is open when the rules change, never for a message.
+Grants, in the namespace's value: role -> actions; topic -> role -> actions (a partitioned topic's hold for its partitions); subscription -> roles.
+Source: docs/protocols/security.md, "Rights".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from heliograph.model.errors import Unauthorized
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, TenantInfo
+from region_node.security.principal import Principal
+from region_node.security.settings import SecuritySettings
+
+
+class Action(StrEnum):
+    """What can be granted. Only the first two open anything here; the others are kept for tools that write them."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    FUNCTIONS = "functions"
+    SOURCES = "sources"
+    SINKS = "sinks"
+    PACKAGES = "packages"
+
+
+class RightsView(Protocol):
+    """`global_config.view.ConfigView`, as rights are read from it."""
+
+    def namespace(self, name: str) -> NamespacePolicies | None: ...
+
+    def tenant(self, name: str) -> TenantInfo | None: ...
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
+
+
+class Authorization:
+    """`enabled` False: everybody may do everything."""
+
+    def __init__(self, settings: SecuritySettings, view: RightsView | None) -> None:
+        self.enabled = settings.authorization and view is not None
+        self._supers = frozenset(settings.super_users)
+        self._view = view
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def is_super(self, principal: Principal) -> bool:
+        return not self.enabled or principal.internal or all(role in self._supers for role in principal.roles)
+
+    def administers(self, principal: Principal, tenant: str) -> bool:
+        return not self.enabled or principal.internal or all(self._role_administers(role, tenant) for role in principal.roles)
+
+    def may(self, principal: Principal, action: Action, topic: TopicName) -> bool:
+        """Everything but a consumer's subscription (`may_subscribe`)."""
+        return not self.enabled or principal.internal or all(self._role_may(role, action, topic) for role in principal.roles)
+
+    def may_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> bool:
+        if not self.enabled or principal.internal:
+            return True
+        return all(self._role_may(role, Action.CONSUME, topic) and self._role_may_use(role, topic, subscription) for role in principal.roles)
+
+    def may_look_up(self, principal: Principal, topic: TopicName) -> bool:
+        return self.may(principal, Action.PRODUCE, topic) or self.may(principal, Action.CONSUME, topic)
+
+    def may_list(self, principal: Principal, namespace: str) -> bool:
+        """The topics of a namespace: for whoever may produce or consume in all of it."""
+        if not self.enabled or principal.internal:
+            return True
+        return all(self._role_may_list(role, namespace) for role in principal.roles)
+
+    # -- the same, as an error ----------------------------------------------------------------------------------------
+
+    def check(self, principal: Principal, action: Action, topic: TopicName) -> None:
+        """Raises Unauthorized."""
+        if not self.may(principal, action, topic):
+            raise refusal(principal, action, str(topic))
+
+    def check_subscribe(self, principal: Principal, topic: TopicName, subscription: str) -> None:
+        """Raises Unauthorized."""
+        if not self.may_subscribe(principal, topic, subscription):
+            raise refusal(principal, Action.CONSUME, f"{topic} by the subscription {subscription!r}")
+
+    def check_look_up(self, principal: Principal, topic: TopicName) -> None:
+        """Raises Unauthorized."""
+        if not self.may_look_up(principal, topic):
+            raise refusal(principal, "produce to or consume", str(topic))
+
+    def check_list(self, principal: Principal, namespace: str) -> None:
+        """Raises Unauthorized."""
+        if not self.may_list(principal, namespace):
+            raise refusal(principal, "list the topics of", namespace)
+
+    # -- one role -----------------------------------------------------------------------------------------------------
+
+    def _role_administers(self, role: str, tenant: str) -> bool:
+        if role in self._supers:
+            return True
+        assert self._view is not None
+        info = self._view.tenant(tenant)
+        return info is not None and role in info.admin_roles
+
+    def _role_may(self, role: str, action: Action, topic: TopicName) -> bool:
+        if self._role_administers(role, topic.tenant):
+            return True
+        assert self._view is not None
+        policies = self._view.namespace(topic.namespace)
+        if policies is None:
+            return False
+        if action in policies.permissions.get(role, ()):
+            return True
+        if not policies.topic_permissions:
+            return False
+        return any(action in policies.topic_permissions.get(name, {}).get(role, ()) for name in {str(topic), str(topic.partitioned)})
+
+    def _role_may_use(self, role: str, topic: TopicName, subscription: str) -> bool:
+        if self._role_administers(role, topic.tenant):
+            return True
+        assert self._view is not None
+        policies = self._view.namespace(topic.namespace)
+        if policies is None:
+            return False
+        if policies.policies.get("subscriptionAuthMode") == "Prefix" and not subscription.startswith(role):
+            return False
+        allowed = policies.subscription_permissions.get(subscription)
+        return not allowed or role in allowed
+
+    def _role_may_list(self, role: str, namespace: str) -> bool:
+        if self._role_administers(role, namespace.partition("/")[0]):
+            return True
+        assert self._view is not None
+        policies = self._view.namespace(namespace)
+        granted = policies.permissions.get(role, ()) if policies is not None else ()
+        return Action.PRODUCE in granted or Action.CONSUME in granted
+
+
+def refusal(principal: Principal, action: str, what: str) -> Unauthorized:
+    who = f"the role {principal.role!r}" if not principal.proxy else f"the role {principal.role!r} through the proxy {principal.proxy!r}"
+    return Unauthorized(f"{who} may not {action} {what}: an admin of the tenant can grant it")

@@ -1,0 +1,27 @@
+"""Roles from client certificates.
+
+Is: the plug-in `tls`; the common name is the role, as in Pulsar. Isn't: verification, which the TLS handshake has done.
+Invariants: a certificate with no common name, or with several, has no role.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.model.errors import Unauthenticated
+from region_node.security.principal import Credentials, Principal
+
+
+class CertificateProvider:
+    async def identify(self, credentials: Credentials) -> Principal:
+        if not credentials.certificate:
+            raise Unauthenticated("the client presented no certificate that is trusted here; connect by TLS with one")
+        return Principal(role=common_name(credentials.certificate))
+
+
+def common_name(certificate: dict[str, Any]) -> str:
+    """Of `getpeercert()`. Raises Unauthenticated."""
+    names = [str(value) for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+    if len(names) != 1 or not names[0]:
+        raise Unauthenticated(f"the certificate has {len(names)} common names; one is wanted, it is the role")
+    return names[0]

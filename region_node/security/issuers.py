@@ -1,0 +1,88 @@
+"""Key sets at an address: fetched when they are needed, by whoever needs them first.
+
+Is: the shell around `keys.KeySetCache`, an issuer's discovery document, and a bounded GET. Isn't: when to fetch (the cache says).
+Invariants: one fetch at a time, and whoever needs its keys waits for it; a fetch that fails leaves the keys that are there; no redirect is followed,
+and an answer has at most `_BYTES_MAX` bytes.
+Source: RFC 7517; OpenID Connect Discovery 1.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from heliograph.model.errors import ConfigError, Unauthenticated
+from heliograph.runtime.clock import Clock
+from region_node.security.keys import Key, KeySetCache, chosen, read_key_set
+
+log = logging.getLogger(__name__)
+
+Fetch = Callable[[str], Awaitable[bytes]]
+"""GET of a URL. Raises OSError or TimeoutError."""
+
+_BYTES_MAX = 256 << 10
+_TIMEOUT_S = 5.0
+
+
+class AddressKeys:
+    """A key set at `url`, or where the discovery document of `issuer` says (checked by `check_url`, which raises ConfigError)."""
+
+    def __init__(self, url: str, issuer: str, cache: KeySetCache, fetch: Fetch, clock: Clock, check_url: Callable[[str], None]) -> None:
+        self._url, self._issuer, self._cache, self._fetch, self._clock, self._check_url = url, issuer, cache, fetch, clock, check_url
+        self._under_way: asyncio.Future[None] | None = None
+
+    async def find(self, kid: str | None, algorithm: str) -> list[Key]:
+        now = self._clock.monotonic()
+        if self._under_way is None and self._cache.due(now):
+            await self._refresh(now)
+        found = chosen(self._cache.keys, kid, algorithm)
+        now = self._clock.monotonic()
+        if not found and (self._under_way is not None or self._cache.may_look_again(now)):
+            await (self._under_way or self._refresh(now))
+            found = chosen(self._cache.keys, kid, algorithm)
+        if not self._cache.usable(self._clock.monotonic()):
+            raise Unauthenticated("the keys of the token's issuer cannot be had now; try again")
+        return found
+
+    async def _refresh(self, now: float) -> None:
+        self._cache.begun(now)
+        self._under_way = under_way = asyncio.get_running_loop().create_future()
+        try:
+            url = self._url or await self._discovered()
+            keys = read_key_set(await self._fetch(url), secrets=False)
+        except (OSError, TimeoutError, ValueError, RecursionError, ConfigError) as error:
+            log.warning("keys.not_fetched", extra={"url": self._url or self._issuer, "error": str(error)})
+        else:
+            self._cache.fetched(self._clock.monotonic(), keys)
+            log.info("keys.fetched", extra={"url": url, "keys": len(keys)})
+        finally:
+            self._under_way = None
+            under_way.set_result(None)
+
+    async def _discovered(self) -> str:
+        document = json.loads(await self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+        if not isinstance(document, dict) or document.get("issuer") != self._issuer:
+            raise ConfigError("the discovery document is not of this issuer")
+        url = str(document.get("jwks_uri", ""))
+        self._check_url(url)
+        return url
+
+
+async def fetch(url: str) -> bytes:
+    """A small document. Raises OSError (no connection, a status other than 200, too large) or TimeoutError."""
+    try:
+        async with ClientSession(timeout=ClientTimeout(total=_TIMEOUT_S)) as session, session.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise OSError(f"{url} answered {answer.status}")
+            data = await answer.content.read(_BYTES_MAX + 1)
+            while len(data) <= _BYTES_MAX and (more := await answer.content.read(_BYTES_MAX + 1)):
+                data += more
+    except ClientError as error:
+        raise OSError(f"{url}: {error}") from error
+    if len(data) > _BYTES_MAX:
+        raise OSError(f"{url} answered more than {_BYTES_MAX} bytes")
+    return data

@@ -1,0 +1,61 @@
+"""Who somebody is, as the plug-ins found out, and what a plug-in is.
+
+Is: the values that travel from a face to a plug-in and back, and the plug-in's interface. Isn't: a plug-in, or a right (`authorization`).
+Source: docs/protocols/security.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from heliograph.model.errors import Unauthenticated
+
+ROLE_CHARS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a client presented. `method`: Pulsar's auth_method_name; `certificate`: as `ssl.getpeercert` shows a verified one, None without."""
+
+    method: str = ""
+    data: bytes = b""
+    certificate: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """A role. `proxy`: the role that speaks for it, which must be allowed the same; `expires_ms`: wall clock, 0 never."""
+
+    role: str
+    proxy: str = ""
+    expires_ms: int = 0
+    internal: bool = False
+    """A process of this instance: it may do what its own protocol asks."""
+
+    def __post_init__(self) -> None:
+        check_role(self.role)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All that must be allowed."""
+        return (self.role, self.proxy) if self.proxy else (self.role,)
+
+
+NOBODY = ""
+"""The role of everybody where nothing is authenticated."""
+
+
+class Provider(Protocol):
+    """One way to authenticate. Made once a broker; a plug-in of another package is found by its entry point (`authentication`)."""
+
+    async def identify(self, credentials: Credentials) -> Principal:
+        """Raises Unauthenticated with a sentence that gives nothing away about what would be right."""
+        ...
+
+
+def check_role(role: str) -> str:
+    """Returns it. Raises Unauthenticated for what no grant could name."""
+    if len(role) > ROLE_CHARS_MAX or any(ord(c) < 32 for c in role):
+        raise Unauthenticated(f"a role has at most {ROLE_CHARS_MAX} characters, and no control characters")
+    return role

@@ -1,0 +1,58 @@
+"""Security: what the faces of a broker ask: who is this, and may it.
+
+Is: authentication and authorisation side by side, as one thing to hand around, and how a broker's are built. Isn't: either of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heliograph.model.errors import Unauthenticated
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.offload import Offload, Overloaded
+from region_node.security.authentication import Authentication, Ports, build_authentication
+from region_node.security.authorization import Authorization, RightsView
+from region_node.security.internal import InternalTokens, region_secret
+from region_node.security.issuers import Fetch
+from region_node.security.settings import SecuritySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    authentication: Authentication
+    rights: Authorization
+
+
+def open_security() -> Security:
+    """Nobody is asked for anything: a standalone, and most tests."""
+    settings = SecuritySettings()
+    return Security(Authentication(settings, {}), Authorization(settings, None))
+
+
+async def build_security(
+    settings: SecuritySettings,
+    view: RightsView,
+    meta: MetadataStore,
+    offload: Offload,
+    *,
+    region: str,
+    node: str,
+    fetch: Fetch,
+    clock: Clock,
+    rng: Rng,
+) -> Security:
+    """A broker's. Raises ConfigError, and what the metadata raises."""
+
+    async def beside(work: Callable[[bytes, bytes], bool], first: bytes, second: bytes) -> bool:
+        try:
+            return await offload.run(lambda: work(first, second))
+        except Overloaded as error:
+            raise Unauthenticated("too many passwords wait to be checked; try again") from error
+
+    internal = None
+    if settings.authentication or settings.anonymous_role:
+        internal = InternalTokens(await region_secret(meta, rng), region, node, clock)
+    ports = Ports(clock=clock, rng=rng, fetch=fetch, offload=beside)
+    return Security(build_authentication(settings, ports, internal), Authorization(settings, view))

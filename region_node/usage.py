@@ -1,0 +1,68 @@
+"""Usage of each tenant: messages and bytes in and out, and bytes stored, since this broker started.
+
+Is: sums over topics, as their counters grow. Isn't: a quota, or a bill: what several brokers counted is added by who asks, and a restart begins at 0 as a
+counter does.
+Invariants: one addition a run of messages, none for a message; a sum never falls. A publish counts when it is taken from a client, a delivery when it is
+handed to one, redeliveries too; replication between regions is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class TenantUsage:
+    """`storage_bytes`: of the topics that are loaded now, before replication to other bookies."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    storage_bytes: int = 0
+
+
+class Usage:
+    """One broker's."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, TenantUsage] = {}
+
+    def of(self, tenant: str) -> TenantUsage:
+        """The tenant's sums, to add to."""
+        found = self._tenants.get(tenant)
+        if found is None:
+            found = self._tenants[tenant] = TenantUsage()
+        return found
+
+    def stored(self, topics: Iterable[tuple[str, int]]) -> None:
+        """(tenant, bytes) of all topics that are loaded."""
+        for sums in self._tenants.values():
+            sums.storage_bytes = 0
+        for tenant, size in topics:
+            self.of(tenant).storage_bytes += size
+
+    def rows(self) -> dict[str, dict[str, int]]:
+        return {tenant: asdict(self._tenants[tenant]) for tenant in sorted(self._tenants)}
+
+
+def added(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, int]]:
+    """What several brokers counted, together."""
+    out: dict[str, dict[str, int]] = {}
+    for table in tables:
+        for tenant, row in table.items():
+            sums = out.setdefault(tenant, asdict(TenantUsage()))
+            for name in sums:
+                sums[name] += int(row.get(name, 0))
+    return dict(sorted(out.items()))
+
+
+def samples(region: str, usage: Usage) -> Iterable[tuple[str, str, Mapping[str, str], float]]:
+    """For metrics."""
+    for tenant, row in usage.rows().items():
+        labels = {"cluster": region, "tenant": tenant}
+        for name, metric in (("messages_in", "in_messages"), ("bytes_in", "in_bytes"), ("messages_out", "out_messages"), ("bytes_out", "out_bytes")):
+            yield f"heliograph_tenant_{metric}_total", "counter", labels, row[name]
+        yield "heliograph_tenant_storage_bytes", "gauge", labels, row["storage_bytes"]

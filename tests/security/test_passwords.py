@@ -1,0 +1,79 @@
+"""htpasswd: which lines are taken, when a password is right, and what changes with the file."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import random
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from heliograph.model.errors import ConfigError, Unauthenticated
+from region_node.security.passwords import PasswordProvider, read_users
+from region_node.security.principal import Credentials
+
+
+def line(user: str, password: str, form: str = "2b") -> str:
+    if form == "sha":
+        return f"{user}:{{SHA}}{base64.b64encode(hashlib.sha1(password.encode()).digest()).decode()}\n"
+    return f"{user}:${form}{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()[3:]}\n"
+
+
+class World:
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.checks = path / "users", 0
+        self.path.write_text(text)
+        self.provider = PasswordProvider(str(self.path), self.count, random.Random(1))
+
+    async def count(self, work: Any, *arguments: Any) -> bool:
+        self.checks += 1
+        return bool(work(*arguments))
+
+    def lets_in(self, data: bytes) -> bool:
+        try:
+            found = asyncio.run(self.provider.identify(Credentials(method="basic", data=data)))
+        except Unauthenticated:
+            return False
+        assert found.role == data.partition(b":")[0].decode()
+        return True
+
+
+@pytest.mark.parametrize("form", ["2a", "2b", "2y", "sha"])
+def test_right_and_wrong(tmp_path: Path, form: str) -> None:
+    world = World(tmp_path, "# people\n\n" + line("ann", "s:e c", form))
+    assert world.lets_in(b"ann:s:e c")
+    assert World(tmp_path, line("eve", "x", form)).lets_in(b"eve:x")
+    assert not World(tmp_path, line("eve", "x", form)).lets_in(b"eve:" + b"y" * 80)
+    long = (b"ann:" + b"x" * 2000, b"ann:" + b"y" * 80)
+    for wrong in (b"ann:s", b"ann:", b"ann", b"", b":s:e c", b"bob:s:e c", b"ANN:s:e c", b"ann:s:e c\x00", b"\xff:x", *long):
+        assert not world.lets_in(wrong), wrong
+
+
+def test_a_right_password_is_hashed_once_and_a_wrong_one_each_time(tmp_path: Path) -> None:
+    world = World(tmp_path, line("ann", "a"))
+    assert all(world.lets_in(b"ann:a") for _ in range(5)) and world.checks == 1
+    assert not any(world.lets_in(b"ann:b") for _ in range(3)) and world.checks == 4
+    assert not world.lets_in(b"nobody:a") and world.checks == 5  # as costly as a user that is there
+
+
+def test_the_file_is_read_again_and_what_it_forgets_is_forgotten(tmp_path: Path) -> None:
+    world = World(tmp_path, line("ann", "a") + line("bob", "b"))
+    assert world.lets_in(b"ann:a") and world.lets_in(b"bob:b")
+    world.path.write_text(line("ann", "new"))
+    assert not world.lets_in(b"ann:a") and not world.lets_in(b"bob:b") and world.lets_in(b"ann:new")
+    world.path.write_text("nonsense")
+    assert world.lets_in(b"ann:new")
+    world.path.unlink()
+    assert world.lets_in(b"ann:new")
+
+
+@pytest.mark.parametrize(
+    "text", ["ann", "ann:", ":x", "ann:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00", "ann:rqXexS6ZhobKA", "ann:secret", "a:$2b$15$" + "a" * 53, "ok:{SHA}x"]
+)
+def test_lines_that_are_refused_by_number(text: str) -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        read_users("# first\n" + text)

@@ -1,0 +1,168 @@
+"""TLS contexts: whose certificate is let in where, by the handshake alone, and certificates that change while a process runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.ca import ensure_certificates
+from region_node.security.settings import TlsSettings
+from region_node.tls import Certificates, client_context
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tls")
+    ensure_certificates(made, ["us", "eu"])
+    ensure_certificates(made / "foreign", ["us"])
+    return made
+
+
+def settings(folder: Path, region: str = "us", **fields: Any) -> TlsSettings:
+    names = ("broker", "bookie", "meta", "config", "replicator")
+    files = {f"{name}_{part}": str(folder / f"{name}.{region}.{end}") for name in names for part, end in (("cert", "pem"), ("key", "key"))}
+    return TlsSettings(**{"ca": str(folder / "ca.pem"), **files, "server_cert": files["broker_cert"], "server_key": files["broker_key"], **fields})
+
+
+def inside(folder: Path, region: str = "us", **fields: Any) -> Certificates:
+    return Certificates(settings(folder, region, internal=True, **fields), region)
+
+
+def met(listener: ssl.SSLContext, dialer: ssl.SSLContext, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> bool:
+    """Whether one byte gets across and back."""
+
+    async def run() -> bool:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                writer.write(await reader.readexactly(1))
+                await writer.drain()
+            except (OSError, asyncio.IncompleteReadError):
+                pass
+            writer.close()
+
+        server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=listener)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], ssl=dialer)
+            writer.write(b"x")
+            came = await asyncio.wait_for(reader.read(1), 5)
+            writer.close()
+            return came == b"x"
+        except OSError:
+            return False
+        finally:
+            server.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(run())
+
+
+def both(listener: ssl.SSLContext | None, dialer: ssl.SSLContext | None, loop: Any = None) -> bool:
+    assert listener is not None and dialer is not None
+    return met(listener, dialer, loop)
+
+
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop])
+def test_inside_a_region_only_the_roles_that_have_business_there_are_let_in(folder: Path, loop: Any) -> None:
+    us, eu = inside(folder), inside(folder, "eu")
+    bookie = us.listener("bookie", "broker")
+    assert both(bookie, us.dialer("broker", "bookie"), loop)
+    assert not both(bookie, us.dialer("replicator", "bookie"), loop)  # of this CA, but of another role
+    assert not both(bookie, eu.dialer("broker", "bookie"), loop)  # of another region
+    assert not both(bookie, us.dialer("broker", "meta"), loop)  # the caller wanted a metadata node, and this is none
+    assert not both(bookie, inside(folder / "foreign").dialer("broker", "bookie"), loop)
+    anonymous = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anonymous.check_hostname = False
+    anonymous.load_verify_locations(folder / "ca.pem")
+    assert not both(bookie, anonymous, loop)
+
+
+def test_a_foreign_ca_is_no_ca(folder: Path) -> None:
+    foreign = folder / "foreign"
+    dialer = client_context(str(folder / "ca.pem"), str(foreign / "broker.us.pem"), str(foreign / "broker.us.key"))
+    assert not both(inside(folder).listener("bookie", "broker"), dialer)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_clients_may_come_without_a_certificate_and_check_the_name(folder: Path) -> None:
+    listener = Certificates(settings(folder), "us").for_clients()
+    assert met(listener, ssl.create_default_context(cafile=str(folder / "ca.pem")))
+    assert not met(listener, ssl.create_default_context(cafile=str(folder / "foreign" / "ca.pem")))
+    old = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    assert not met(listener, old)
+
+
+def test_plain_where_nothing_is_set(folder: Path) -> None:
+    assert Certificates(None, "us").listener("bookie", "broker") is None
+    assert Certificates(settings(folder), "us").dialer("broker", "bookie") is None
+    with pytest.raises(ConfigError, match="server_cert"):
+        Certificates(None, "us").for_clients()
+    with pytest.raises(ConfigError, match="bookie_cert"):
+        Certificates(settings(folder, bookie_cert="", internal=True), "us").listener("bookie", "broker")
+    with pytest.raises(ConfigError, match="does not exist"):
+        settings(folder, bookie_cert="/nowhere.pem")
+
+
+def seen(listener: ssl.SSLContext, folder: Path) -> bytes:
+    """The certificate that the listener shows."""
+
+    async def run() -> bytes:
+        server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0, ssl=listener)
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", server.sockets[0].getsockname()[1], ssl=ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        )
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+        writer.close()
+        server.close()
+        return shown
+
+    return asyncio.run(run())
+
+
+def test_a_new_certificate_counts_for_the_next_connection_and_a_broken_one_for_none(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    cert, key = tmp_path / "broker.us.pem", tmp_path / "broker.us.key"
+    certificates = Certificates(settings(tmp_path), "us")
+    listener = certificates.for_clients()
+    first = seen(listener, tmp_path)
+    cert.write_bytes((tmp_path / "bookie.us.pem").read_bytes())  # the other half is still missing
+    certificates.tick()
+    assert seen(listener, tmp_path) == first
+    key.write_bytes((tmp_path / "bookie.us.key").read_bytes())
+    certificates.tick()
+    second = seen(listener, tmp_path)
+    assert second == ssl.PEM_cert_to_DER_cert((tmp_path / "bookie.us.pem").read_text()) != first
+    for broken in (b"", b"-----BEGIN CERTIFICATE-----\nAAAA"):
+        cert.write_bytes(broken)
+        certificates.tick()
+        assert seen(listener, tmp_path) == second
+    cert.unlink()
+    certificates.tick()
+    assert seen(listener, tmp_path) == second
+
+
+def test_the_watch_looks_by_itself(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    certificates = Certificates(settings(tmp_path, reload_s=0.1), "us")
+
+    async def run() -> None:
+        certificates.for_clients()
+        ticked, stop = asyncio.Event(), certificates.watch()
+        real = certificates.tick
+
+        def tick() -> None:
+            real()
+            ticked.set()
+
+        certificates.tick = tick  # type: ignore[method-assign]
+        await asyncio.wait_for(ticked.wait(), 10)
+        stop()
+
+    asyncio.run(run())
