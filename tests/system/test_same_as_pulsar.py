@@ -271,7 +271,102 @@ def non_persistent(side: Side) -> Any:
     return drain(consumer, 1), lost.ledger_id(), lost.entry_id()
 
 
+_INT, _LONG = {"name": "a", "type": "int"}, {"name": "a", "type": "long"}
+_OPTIONAL, _REQUIRED = {"name": "b", "type": ["null", "string"], "default": None}, {"name": "c", "type": "string"}
+_STEPS = (
+    ("AVRO", [_INT]),
+    ("AVRO", [_LONG]),
+    ("AVRO", [_LONG, _OPTIONAL]),
+    ("AVRO", [_OPTIONAL]),
+    ("AVRO", [_INT, _REQUIRED]),
+    ("AVRO", [_INT]),
+    ("JSON", [_INT]),
+    ("STRING", None),
+    ("BYTES", None),
+)
+_WAYS = ("BACKWARD", "FORWARD", "FULL")
+_STRATEGIES = ("UNDEFINED", *_WAYS, *(f"{way}_TRANSITIVE" for way in _WAYS), "ALWAYS_COMPATIBLE", "ALWAYS_INCOMPATIBLE")
+
+
+def schema_strategies(side: Side) -> Any:
+    out: list[Any] = []
+    for strategy in _STRATEGIES:
+        namespace = f"public/same-{strategy.lower()}"
+        out.append(side.rest("PUT", f"/namespaces/{namespace}", {})[0])
+        out.append(side.rest("PUT", f"/namespaces/{namespace}/schemaCompatibilityStrategy", strategy)[0])
+        for kind, fields in _STEPS:
+            text = "" if fields is None else json.dumps({"type": "record", "name": "R", "fields": fields})
+            out.append(side.rest("POST", f"/schemas/{namespace}/t/schema", {"type": kind, "schema": text, "properties": {}}))
+        out.append([row["version"] for row in side.rest("GET", f"/schemas/{namespace}/t/schemas")[1]["getSchemaResponses"]])
+    return out
+
+
+def schema_lives(side: Side) -> Any:
+    of, out = "/schemas/public/default/same-lives", []
+    one = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "R", "fields": [_INT]}), "properties": {"k": "v"}}
+    for method, path, body in (
+        ("GET", "schema", None),
+        ("GET", "schemas", None),
+        ("POST", "schema", one),
+        ("POST", "schema", one),
+        ("POST", "version", one),
+        ("GET", "schema", None),
+        ("GET", "schema/0", None),
+        ("GET", "schema/7", None),
+        ("POST", "schema", {"type": "AVRO", "schema": "nonsense", "properties": {}}),
+        ("DELETE", "schema", None),
+        ("GET", "schema", None),
+        ("GET", "schema/0", None),
+        ("POST", "schema", {"type": "STRING", "schema": "", "properties": {}}),
+        ("GET", "schemas", None),
+    ):
+        code, answer = side.rest(method, f"{of}/{path}", body)
+        for row in (answer or {}).get("getSchemaResponses", [answer or {}]):
+            row.pop("timestamp", None)
+        out.append((code, answer))
+    return out
+
+
+class _One(pulsar.schema.Record):  # type: ignore[misc]
+    a = pulsar.schema.Integer()
+
+
+class _Other(pulsar.schema.Record):  # type: ignore[misc]
+    a = pulsar.schema.Integer()
+    c = pulsar.schema.Integer(required=True)
+
+
+def schema_of_clients(side: Side) -> Any:
+    avro, json_schema, text, raw = pulsar.schema.AvroSchema, pulsar.schema.JsonSchema, pulsar.schema.StringSchema, pulsar.schema.BytesSchema
+
+    def produce(topic: str, schema: Any) -> str:
+        return error_of(lambda: side.client.create_producer(topic, schema=schema).close())
+
+    def consume(topic: str, schema: Any) -> str:
+        return error_of(lambda: side.client.subscribe(topic, "s", schema=schema).close())
+
+    out = [produce("same-sp", schema) for schema in (avro(_One), avro(_Other), json_schema(_One), text(), raw())]
+    out += [consume("same-sp", schema) for schema in (avro(_One), avro(_Other), json_schema(_One), text(), raw())]
+    out += [consume("same-sc", avro(_One)), consume("same-sc", avro(_Other)), produce("same-sc", avro(_One))]
+    plain = side.client.create_producer("same-sm")
+    plain.send(b"x")
+    plain.close()
+    out += [consume("same-sm", avro(_One)), produce("same-sm", avro(_One)), consume("same-sm", avro(_Other))]
+    side.rest("PUT", "/namespaces/public/same-enforced", {})
+    side.rest("POST", "/namespaces/public/same-enforced/schemaValidationEnforced", True)
+    side.rest("POST", "/namespaces/public/same-enforced/isAllowAutoUpdateSchema", False)
+    topic = "public/same-enforced/t"
+    out += [produce(topic, raw()), produce(topic, avro(_One))]
+    text_of = pulsar.schema.AvroSchema(_One).schema_info().schema()
+    out.append(str(side.rest("POST", "/schemas/public/same-enforced/t/schema", {"type": "AVRO", "schema": text_of, "properties": {}})[0]))
+    out += [produce(topic, avro(_One)), produce(topic, avro(_Other)), produce(topic, raw()), consume(topic, raw())]
+    return out
+
+
 SCENARIOS = (
+    schema_strategies,
+    schema_lives,
+    schema_of_clients,
     key_shared,
     delayed,
     access_modes,
@@ -292,3 +387,56 @@ SCENARIOS = (
 def test_the_answers_are_the_same(sides: tuple[Side, Side], scenario: Callable[[Side], Any]) -> None:
     ours, theirs = sides
     assert scenario(ours) == scenario(theirs)
+
+
+NAMESPACE, TOPIC = "/namespaces/public/policies", "/persistent/public/policies/t"
+UNSET_OF_NAMESPACE = (
+    "messageTTL", "retention", "persistence", "autoTopicCreation", "autoSubscriptionCreation", "deduplication", "delayedDelivery", "inactiveTopicPolicies",
+    "subscriptionExpirationTime", "compactionThreshold", "dispatchRate", "subscribeRate", "publishRate", "maxProducersPerTopic", "maxConsumersPerTopic",
+    "maxTopicsPerNamespace", "maxSubscriptionsPerTopic", "maxUnackedMessagesPerConsumer", "schemaCompatibilityStrategy", "schemaValidationEnforced",
+    "isAllowAutoUpdateSchema", "encryptionRequired", "subscriptionAuthMode", "offloadPolicies", "offloadThreshold", "offloadDeletionLagMs", "properties",
+    "subscriptionTypesEnabled", "entryFilters", "resourcegroup", "backlogQuotaMap", "antiAffinity", "schemaAutoUpdateCompatibilityStrategy",
+)  # fmt: skip
+UNSET_OF_TOPIC = (
+    "messageTTL", "retention", "maxProducers", "maxConsumers", "maxConsumersPerSubscription", "maxSubscriptionsPerTopic", "maxMessageSize", "persistence",
+    "dispatchRate", "publishRate", "subscribeRate", "deduplicationEnabled", "compactionThreshold", "inactiveTopicPolicies", "subscriptionTypesEnabled",
+    "maxProducers?applied=true", "messageTTL?applied=true", "retention?applied=true", "dispatchRate?applied=true", "backlogQuotaMap?applied=true",
+)  # fmt: skip
+SET_OF_NAMESPACE: tuple[tuple[str, str, Any], ...] = (
+    ("POST", "messageTTL", 5),
+    ("POST", "messageTTL", -5),
+    ("POST", "retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": 10}),
+    ("POST", "persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}),
+    ("POST", "backlogQuota", {"limitSize": 100_000_000_000, "policy": "producer_exception"}),
+    ("POST", "backlogQuota", {"limitSize": 1000, "policy": "producer_exception"}),
+    ("POST", "maxProducersPerTopic", -1),
+    ("POST", "maxProducersPerTopic", 3),
+    ("POST", "autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}),
+    ("POST", "autoTopicCreation", {"allowAutoTopicCreation": True, "topicType": "partitioned"}),
+    ("POST", "subscriptionTypesEnabled", ["Shared"]),
+    ("PUT", "compactionThreshold", 100),
+    ("PUT", "schemaCompatibilityStrategy", "FORWARD"),
+    ("POST", "deduplication", True),
+    ("POST", "resourcegroup/none", None),
+    ("POST", "entryFilters", {"entryFilterNames": "x"}),
+    ("POST", "replication", ["nowhere"]),
+)
+READ_BACK = ("messageTTL", "retention", "backlogQuotaMap", "maxProducersPerTopic", "autoTopicCreation", "subscriptionTypesEnabled", "deduplication")
+
+
+def _policies(side: Side) -> list[Any]:
+    """What is unset, set, refused, and unset again."""
+    found = [side.rest("PUT", NAMESPACE, {})]
+    found += [side.rest("GET", f"{NAMESPACE}/{name}") for name in UNSET_OF_NAMESPACE]
+    found += [side.rest("PUT", TOPIC), side.rest("PUT", TOPIC), side.rest("GET", "/persistent/public/policies/none/partitions")]
+    found += [side.rest("GET", f"{TOPIC}/{name}") for name in UNSET_OF_TOPIC]
+    found += [side.rest(method, f"{NAMESPACE}/{name}", body) for method, name, body in SET_OF_NAMESPACE]
+    found += [side.rest("GET", f"{NAMESPACE}/{name}") for name in READ_BACK]
+    found += [side.rest("PUT", f"{TOPIC}/subscription/s"), side.rest("PUT", f"{TOPIC}/subscription/s")]
+    found += [side.rest("POST", f"{TOPIC}/subscription/none/skip_all"), side.rest("DELETE", TOPIC), side.rest("DELETE", TOPIC)]
+    return found
+
+
+def test_policies_over_http(sides: tuple[Side, Side]) -> None:
+    ours, theirs = (_policies(side) for side in sides)
+    assert ours == theirs

@@ -1,0 +1,1 @@
+"""Schemas of topics: what they are, whether one may follow another, and where they are stored."""

@@ -1,0 +1,155 @@
+"""Schema: one definition as a client brings it, checked for sense.
+
+Is: Pulsar's types by number and by REST name, what must be true of a definition of each type, the two halves of a KeyValue schema.
+Isn't: whether one schema may follow another (`compatibility`), or storage (`registry`).
+Source: Pulsar's SchemaType, KeyValueSchemaInfo, and ProtobufNativeSchemaData; docs/protocols/pulsar.md, "Schemas".
+
+    KeyValue:  u32 size | key's definition | u32 size | value's definition       (types and properties of the halves: in the properties)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import avro.errors
+import avro.schema
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from heliograph.model.errors import NotAllowed
+from heliograph.wire import pulsar_pb2 as pb
+
+DEFINITION_BYTES_MAX = 512 << 10
+"""Of one definition: it is one value in the metadata."""
+
+TYPES: dict[str, int] = {
+    "NONE": 0,
+    "STRING": 1,
+    "JSON": 2,
+    "PROTOBUF": 3,
+    "AVRO": 4,
+    "BOOLEAN": 5,
+    "INT8": 6,
+    "INT16": 7,
+    "INT32": 8,
+    "INT64": 9,
+    "FLOAT": 10,
+    "DOUBLE": 11,
+    "DATE": 12,
+    "TIME": 13,
+    "TIMESTAMP": 14,
+    "KEY_VALUE": 15,
+    "INSTANT": 16,
+    "LOCAL_DATE": 17,
+    "LOCAL_TIME": 18,
+    "LOCAL_DATE_TIME": 19,
+    "PROTOBUF_NATIVE": 20,
+    "EXTERNAL": 22,
+}
+"""REST's name of a type -> its number on the wire. AUTO_CONSUME is none: nothing is ever stored as it."""
+NAMES = {number: name for name, number in TYPES.items()}
+BYTES = "BYTES"
+"""REST's other name of NONE."""
+
+NONE, KEY_VALUE, PROTOBUF_NATIVE = TYPES["NONE"], TYPES["KEY_VALUE"], TYPES["PROTOBUF_NATIVE"]
+AVRO_DEFINED = frozenset((TYPES["AVRO"], TYPES["JSON"], TYPES["PROTOBUF"]))
+"""Types whose definition is an Avro schema."""
+
+
+class InvalidSchema(NotAllowed):
+    """The definition makes no sense for its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """`type`: as the wire numbers it. `data`: the definition as the client wrote it."""
+
+    type: int
+    name: str
+    data: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_wire(cls, schema: pb.Schema) -> Schema:
+        return cls(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
+
+    @property
+    def type_name(self) -> str:
+        return NAMES.get(self.type, str(self.type))
+
+    def same(self, other: Schema) -> bool:
+        """Whether both say the same: they share a version then. Properties say something only of a KeyValue."""
+        return self.type == other.type and self.data == other.data and (self.type != KEY_VALUE or halves(self) == halves(other))
+
+
+def check_definition(schema: Schema) -> None:
+    """Raises InvalidSchema."""
+    if schema.type not in NAMES:
+        raise InvalidSchema(f"there is no schema of type {schema.type}; there are {', '.join(TYPES)}")
+    if len(schema.data) > DEFINITION_BYTES_MAX:
+        raise InvalidSchema(f"a schema of {len(schema.data):,} bytes; at most {DEFINITION_BYTES_MAX:,} are allowed")
+    if schema.type in AVRO_DEFINED:
+        parse_avro(schema.data)
+    elif schema.type == KEY_VALUE:
+        for half in halves(schema):
+            check_definition(half)
+    elif schema.type == PROTOBUF_NATIVE:
+        root_message(schema.data)
+
+
+@lru_cache(256)
+def parse_avro(data: bytes) -> avro.schema.Schema:
+    """Raises InvalidSchema."""
+    try:
+        return avro.schema.parse(data.decode())
+    except (avro.errors.AvroException, UnicodeDecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InvalidSchema(f"the definition is no Avro schema: {str(error)[:300] or type(error).__name__}") from error
+
+
+def halves(schema: Schema) -> tuple[Schema, Schema]:
+    """(key's, value's) of a KeyValue schema. Raises InvalidSchema."""
+    at, found = 0, []
+    for half in ("key", "value"):
+        size = int.from_bytes(schema.data[at : at + 4], "big", signed=True)
+        size = max(size, 0)  # -1: a half without a definition
+        data = schema.data[at + 4 : at + 4 + size]
+        if len(schema.data) < at + 4 or len(data) != size:
+            raise InvalidSchema("a KeyValue definition is two definitions, each behind its size in four bytes")
+        at += 4 + size
+        kind = TYPES.get(schema.properties.get(f"{half}.schema.type", "NONE").replace(BYTES, "NONE"))
+        if kind is None or kind == KEY_VALUE:
+            raise InvalidSchema(f"property {half}.schema.type is {schema.properties.get(f'{half}.schema.type')!r}, which is no type of a {half}")
+        found.append(Schema(kind, schema.properties.get(f"{half}.schema.name", ""), data, _properties(schema.properties.get(f"{half}.schema.properties", ""))))
+    if at != len(schema.data):
+        raise InvalidSchema("there is something behind the two definitions of a KeyValue schema")
+    return found[0], found[1]
+
+
+def _properties(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError as error:
+        raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON") from error
+    if not isinstance(found, dict):
+        raise InvalidSchema("the properties of a half of a KeyValue schema are no JSON object")
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def root_message(data: bytes) -> str:
+    """The full name of the root message of a PROTOBUF_NATIVE definition. Raises InvalidSchema."""
+    try:
+        found: Any = json.loads(data)
+        name, files = found["rootMessageTypeName"], found["fileDescriptorSet"]
+        FileDescriptorSet.FromString(base64.b64decode(files, validate=True))
+    except (ValueError, KeyError, TypeError, binascii.Error, DecodeError) as error:
+        raise InvalidSchema(
+            "a PROTOBUF_NATIVE definition is a JSON object with rootMessageTypeName, rootFileDescriptorName, and fileDescriptorSet (base64)"
+        ) from error
+    if not isinstance(name, str) or not name:
+        raise InvalidSchema("a PROTOBUF_NATIVE definition names its root message")
+    return name

@@ -1,0 +1,138 @@
+"""SchemaRegistry: the versions of each topic's schema, in the region's metadata.
+
+Is: storing what clients bring, under numbers that no other region gives; the same schema again has the same number. Isn't: the rule of what may
+follow what (`compatibility`), or which policy holds.
+Invariants: a number never means two schemas of a topic, also after a deletion; a deletion hides what was there, and the next number goes on.
+Key: /schemas/{namespace}/{topic, without its partition}/{number, 16 hex digits}; value: a version byte, then msgpack
+[type, name, data, {properties}, time ms]; type -1: a deletion.
+
+    number: u64 = (region's number - 1) << 40 | counter        so that the first region of an instance counts 0, 1, 2, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heliograph.model.errors import NotAllowed, VersionConflict
+from heliograph.model.ledgers import pack, unpack
+from heliograph.model.names import TopicName
+from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put
+from heliograph.runtime.clock import Clock
+from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new
+from region_node.schemas.definition import Schema, check_definition
+
+REGION_SHIFT = 40
+VERSIONS_MAX = 1000
+_ATTEMPTS = 16
+_DELETION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """`schema`: None: here everything before was deleted."""
+
+    number: int
+    schema: Schema | None
+    time_ms: int
+
+
+class SchemaRegistry:
+    """`region`: this region's number, 1 or more."""
+
+    def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
+        self._meta, self._region, self._clock = meta, region, clock
+
+    async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
+        """What is there, oldest first."""
+        return _alive(await self._load(topic))
+
+    async def find(self, topic: TopicName, schema: Schema) -> int | None:
+        """The number of this very schema."""
+        return _find(await self.versions(topic), schema)
+
+    async def get_or_create(self, topic: TopicName, schema: Schema, strategy: str, *, may_create: bool = True) -> int:
+        """The number of this schema; a new one where it is not there yet. Raises IncompatibleSchema, InvalidSchema."""
+        check_definition(schema)
+        for _ in range(_ATTEMPTS):
+            every = await self._load(topic)
+            alive = _alive(every)
+            number = _find(alive, schema)
+            if number is not None:
+                return number
+            if not may_create:
+                raise IncompatibleSchema("the topic does not have this schema, and clients may not add any here: an operator must (isAllowAutoUpdateSchema)")
+            check_new(schema, [each for _, each in alive], strategy)
+            if len(alive) >= VERSIONS_MAX:
+                raise NotAllowed(f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so often")
+            number = self._next(every)
+            try:
+                await self._meta.put(_key(topic, number), _encode(schema, self._later(every)), expected=ABSENT)
+            except VersionConflict:
+                continue
+            return number
+        raise VersionConflict(_prefix(topic), -1, -1)
+
+    async def check_consumer(self, topic: TopicName, schema: Schema, strategy: str) -> None:
+        """Raises IncompatibleSchema, InvalidSchema."""
+        check_definition(schema)
+        check_consumer(schema, [each for _, each in await self.versions(topic)], strategy)
+
+    async def mark_deleted(self, topic: TopicName) -> int:
+        """Nothing is there any more; returns the number that the deletion took, so that none is given twice."""
+        for _ in range(_ATTEMPTS):
+            every = await self._load(topic)
+            number = self._next(every)
+            ops: list[Op] = [Delete(_key(topic, version.number)) for version in every]
+            try:
+                await self._meta.txn([Put(_key(topic, number), _encode(None, self._later(every)), expected=ABSENT), *ops])
+            except VersionConflict:
+                continue
+            return number
+        raise VersionConflict(_prefix(topic), -1, -1)
+
+    async def delete(self, topic: TopicName) -> None:
+        """The topic itself is gone."""
+        for version in await self._load(topic):
+            await self._meta.delete(_key(topic, version.number))
+
+    async def _load(self, topic: TopicName) -> list[Version]:
+        """All of them, deletions included, by the time they came."""
+        prefix = _prefix(topic)
+        rows = await self._meta.range(prefix, prefix + "g")
+        return sorted((_decode(int(key.removeprefix(prefix), 16), value) for key, value, _ in rows), key=lambda v: (v.time_ms, v.number))
+
+    def _next(self, every: list[Version]) -> int:
+        base = self._region() - 1 << REGION_SHIFT
+        return max((v.number + 1 for v in every if v.number >> REGION_SHIFT == base >> REGION_SHIFT), default=base)
+
+    def _later(self, every: list[Version]) -> int:
+        return max(self._clock.wall_ms(), every[-1].time_ms + 1 if every else 0)
+
+
+def _alive(every: list[Version]) -> list[tuple[Version, Schema]]:
+    return [(version, version.schema) for version in every if version.schema is not None]
+
+
+def _find(alive: list[tuple[Version, Schema]], schema: Schema) -> int | None:
+    return next((version.number for version, each in reversed(alive) if each.same(schema)), None)
+
+
+def _encode(schema: Schema | None, time_ms: int) -> bytes:
+    if schema is None:
+        return pack([_DELETION, "", b"", {}, time_ms])
+    return pack([schema.type, schema.name, schema.data, schema.properties, time_ms])
+
+
+def _decode(number: int, value: bytes) -> Version:
+    kind, name, data, properties, time_ms = unpack("schema", value)
+    return Version(number, None if kind == _DELETION else Schema(kind, name, data, properties), time_ms)
+
+
+def _prefix(topic: TopicName) -> str:
+    base = topic.partitioned
+    return f"/schemas/{base.namespace}/{base}/"
+
+
+def _key(topic: TopicName, number: int) -> str:
+    return f"{_prefix(topic)}{number:016x}"

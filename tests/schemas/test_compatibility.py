@@ -1,0 +1,146 @@
+"""Strategies: each row was asked of a real broker too (tests/system has the same steps)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new, strategy_of
+from region_node.schemas.definition import TYPES, InvalidSchema, Schema, check_definition
+
+INT, LONG = {"name": "a", "type": "int"}, {"name": "a", "type": "long"}
+OPTIONAL, REQUIRED = {"name": "b", "type": ["null", "string"], "default": None}, {"name": "c", "type": "string"}
+
+
+def avro(*fields: Any, name: str = "R", kind: str = "AVRO") -> Schema:
+    return Schema(TYPES[kind], "t", json.dumps({"type": "record", "name": name, "fields": list(fields)}).encode())
+
+
+def plain(kind: str) -> Schema:
+    return Schema(TYPES[kind], "t", b"")
+
+
+def fits(schema: Schema, existing: list[Schema], strategy: str) -> bool:
+    try:
+        check_new(schema, existing, strategy)
+    except IncompatibleSchema:
+        return False
+    return True
+
+
+STEPS = [avro(INT), avro(LONG), avro(LONG, OPTIONAL), avro(OPTIONAL), avro(INT, REQUIRED), avro(INT, kind="JSON"), plain("STRING"), plain("INT32")]
+TAKEN = {
+    "BACKWARD": [0, 1, 2, 3],
+    "FORWARD": [0, 4],
+    "FULL": [0],
+    "BACKWARD_TRANSITIVE": [0, 1, 2, 3],
+    "FORWARD_TRANSITIVE": [0, 4],
+    "FULL_TRANSITIVE": [0],
+    "ALWAYS_COMPATIBLE": [0, 1, 2, 3, 4, 5, 6, 7],
+    "ALWAYS_INCOMPATIBLE": [0],
+}
+"""Strategy -> which of the steps a topic takes, one behind another."""
+
+
+@pytest.mark.parametrize("strategy", TAKEN)
+def test_what_a_topic_takes_one_behind_another(strategy: str) -> None:
+    existing: list[Schema] = []
+    taken = []
+    for number, step in enumerate(STEPS):
+        if fits(step, existing, strategy):
+            existing.append(step)
+            taken.append(number)
+    assert taken == TAKEN[strategy]
+
+
+def test_only_transitive_strategies_look_behind_the_last_schema() -> None:
+    first, second, third = avro(INT, REQUIRED), avro(INT), avro(INT, {"name": "c", "type": "int", "default": 1})
+    assert fits(second, [first], "BACKWARD") and fits(third, [first, second], "BACKWARD")
+    assert not fits(third, [first, second], "BACKWARD_TRANSITIVE")  # its c is a number, the first one's a text
+
+
+def test_names_of_records_do_not_matter_and_those_of_enums_do() -> None:
+    assert fits(avro(INT, name="Other"), [avro(INT)], "FULL")
+    one, other = ({"name": "e", "type": {"type": "enum", "name": name, "symbols": ["A"]}} for name in ("E", "F"))
+    assert not fits(avro(other), [avro(one)], "FULL") and fits(avro(one, name="X"), [avro(one)], "FULL")
+
+
+def test_a_recursive_schema_ends() -> None:
+    tree = avro({"name": "next", "type": ["null", "R"], "default": None})
+    assert fits(tree, [tree], "FULL")
+
+
+def key_value(key: Schema, value: Schema) -> Schema:
+    data = b"".join(len(half.data).to_bytes(4, "big") + half.data for half in (key, value))
+    return Schema(TYPES["KEY_VALUE"], "t", data, {"key.schema.type": key.type_name, "value.schema.type": value.type_name})
+
+
+def test_both_halves_of_a_key_value_count() -> None:
+    old = key_value(plain("STRING"), avro(INT))
+    check_definition(old)
+    assert fits(key_value(plain("STRING"), avro(LONG)), [old], "BACKWARD")
+    assert not fits(key_value(plain("STRING"), avro(INT, REQUIRED)), [old], "BACKWARD")
+    assert not fits(key_value(plain("INT32"), avro(INT)), [old], "BACKWARD")
+
+
+def native(root: str) -> Schema:
+    files = base64.b64encode(FileDescriptorSet().SerializeToString()).decode()
+    return Schema(TYPES["PROTOBUF_NATIVE"], "t", json.dumps({"rootMessageTypeName": root, "rootFileDescriptorName": "f", "fileDescriptorSet": files}).encode())
+
+
+def test_the_root_message_of_a_native_protobuf_schema_stays() -> None:
+    assert fits(native("a.M"), [native("a.M")], "FULL") and not fits(native("a.N"), [native("a.M")], "FULL")
+
+
+@pytest.mark.parametrize(
+    ("schema", "existing", "strategy", "may"),
+    [
+        (avro(INT), [], "FULL", False),
+        (avro(INT), [], "ALWAYS_COMPATIBLE", True),
+        (avro(INT, OPTIONAL), [avro(INT)], "FORWARD", True),  # readers are asked whether they can read the last one
+        (avro(INT, REQUIRED), [avro(INT)], "FULL", False),
+        (plain("STRING"), [avro(INT)], "FULL", False),
+        (avro(INT), [avro(INT)], "ALWAYS_INCOMPATIBLE", True),
+        (avro(LONG), [avro(INT)], "ALWAYS_INCOMPATIBLE", False),
+        (avro(LONG), [avro(INT, REQUIRED), avro(INT)], "BACKWARD_TRANSITIVE", True),
+    ],
+)
+def test_consumers(schema: Schema, existing: list[Schema], strategy: str, may: bool) -> None:
+    if may:
+        check_consumer(schema, existing, strategy)
+    else:
+        with pytest.raises(IncompatibleSchema):
+            check_consumer(schema, existing, strategy)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        Schema(TYPES["AVRO"], "t", b"nonsense"),
+        Schema(TYPES["JSON"], "t", b"{}"),
+        Schema(TYPES["AVRO"], "t", b"\xff"),
+        Schema(TYPES["AVRO"], "t", b'{"type":"array","items":' * 5000),
+        Schema(TYPES["AVRO"], "t", b'{"type":"array","items":' * 3000 + b'"int"' + b"}" * 3000),
+        Schema(TYPES["AVRO"], "t", b'{"type":"record","name":5,"fields":7}'),
+        Schema(TYPES["STRING"], "t", bytes(600 << 10)),
+        Schema(TYPES["KEY_VALUE"], "t", b""),
+        Schema(TYPES["KEY_VALUE"], "t", b"\x00\x00\x00\x09a"),
+        Schema(TYPES["KEY_VALUE"], "t", bytes(8) + b"more"),
+        Schema(TYPES["KEY_VALUE"], "t", bytes(8), {"key.schema.type": "KEY_VALUE"}),
+        Schema(TYPES["PROTOBUF_NATIVE"], "t", b""),
+        Schema(TYPES["PROTOBUF_NATIVE"], "t", b'{"rootMessageTypeName":"M","fileDescriptorSet":"***"}'),
+        Schema(99, "t", b""),
+        Schema(21, "t", b""),
+    ],
+)
+def test_definitions_that_make_no_sense(schema: Schema) -> None:
+    with pytest.raises(InvalidSchema):
+        check_definition(schema)
+
+
+def test_what_is_not_set_means_full() -> None:
+    assert strategy_of("UNDEFINED") == strategy_of("") == "FULL" and strategy_of("FORWARD") == "FORWARD"
