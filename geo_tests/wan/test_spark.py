@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually
+from geo_tests.wan.instance import Instance, eventually, rest
 
 pyspark = pytest.importorskip("pyspark")
 TOPIC = "persistent://public/geo/rows"
@@ -58,6 +59,41 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
         if region == "us":
             there = coordinates
     assert coordinates == there, "the same messages have the same coordinates in both regions"
+
+
+@pytest.mark.timeout(240)
+def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    client, published = pair.client("us"), []
+
+    def publish(topic: str, count: int) -> None:
+        producer = client.create_producer(f"persistent://public/geo/{topic}", batching_enabled=topic.endswith("a"))
+        for _ in range(count):
+            published.append(f"{topic}-{len(published)}")
+            producer.send_async(published[-1].encode(), None)
+        producer.flush()
+        producer.close()
+
+    options = {"admin_url": pair.admin("us"), "namespace": "public/geo", "topics_pattern": "stream-.*", "subscription": "spark"}
+
+    def run(**more: str) -> list[str]:
+        """Everything that is there now, in micro-batches, appended to a table of files."""
+        rows = spark.readStream.format("heliograph").options(**options, **more).load().selectExpr("cast(value as string) as body", "topic")
+        writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(120), query.lastProgress
+        return sorted(row.body for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    publish("stream-a", 300)
+    publish("stream-b", 50)
+    assert run(max_bytes_per_trigger="2000") == sorted(published), "several small batches"
+    publish("stream-a", 40)
+    publish("stream-c", 60)  # it comes while the checkpoint knows of two
+    assert run() == sorted(published)
+    assert run() == sorted(published), "nothing new, nothing again"
+    stats = rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/stream-b/stats")
+    assert stats["subscriptions"]["spark"]["msgBacklog"] == 0 and not stats["subscriptions"]["spark"]["consumers"]
+    with pytest.raises(Exception, match="starting"):
+        spark.readStream.format("heliograph").options(**options, starting="now").load().writeStream.format("noop").start().awaitTermination()
 
 
 @pytest.mark.timeout(120)

@@ -21,6 +21,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Origin, Run, decode_block
 
 _TIMEOUT_S = 60
+_HOPS_MAX = 5
 _CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 64 << 20
 
@@ -43,19 +44,46 @@ class TopicSnapshot:
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
-    def __init__(self, admin_url: str) -> None:
+    def __init__(self, admin_url: str, token: str = "") -> None:
+        """token: of a role that may consume the topics, where the region wants one."""
         self._base = admin_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def _open(self, path: str) -> Any:
+    def _open(self, path: str, method: str = "GET", body: Any = None, *, at: str = "", hops: int = 0) -> Any:
+        """at: a whole URL that a broker redirected to."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self._headers, "Content-Type": "application/json"} if data is not None else self._headers
+        request = urllib.request.Request(at or self._base + path, data, headers, method=method)
         try:
-            return urllib.request.urlopen(self._base + path, timeout=_TIMEOUT_S)
+            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
+            target = error.headers.get("Location", "")
+            if error.code == 307 and target and hops < _HOPS_MAX:  # the library follows these for GET only
+                error.close()
+                return self._open(path, method, body, at=target, hops=hops + 1)
             reason = error.read().decode(errors="replace").strip()
             if error.code == 404:
                 raise NotFound(f"{self._base}{path}: {reason}") from error
             raise HeliographError(f"{self._base}{path}: {error.code} {reason}") from error
         except (urllib.error.URLError, TimeoutError) as error:
             raise MetadataUnavailable(f"{self._base} does not answer ({error}); is the region up, and is this its admin URL?") from error
+
+    def topics(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics of a namespace, each partition by itself."""
+        with self._open(f"/admin/v2/persistent/{namespace}") as answer:
+            return sorted(json.load(answer))
+
+    def hold(self, topic: str, subscription: str, position: Position) -> None:
+        """A durable subscription stands before `position`, and keeps what is behind it; it is made where it is not there. Raises NotFound."""
+        name = TopicName.parse(topic)
+        path = f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/subscription"
+        path = f"{path}/{urllib.parse.quote(subscription, safe='')}"
+        place = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": name.partition}
+        try:
+            self._open(f"{path}/resetcursor", "POST", place).close()
+        except NotFound:
+            self._open(path, "PUT", place).close()
+            self._open(f"{path}/resetcursor", "POST", place).close()
 
     def partitions(self, topic: str) -> int:
         """0 where the topic is not partitioned."""

@@ -1,26 +1,32 @@
-"""The batch data source: one or more topics of one region, as they were when the job was planned.
+"""The data source: topics of one region, as they were when a job was planned, or as they grow.
 
-Is: planning byte-balanced tasks, and turning entries into Arrow batches. Isn't: streaming; a consumer (nothing is acknowledged).
-Invariants: a retried task reads the same ranges; every message at or before the planned end appears once; a task's memory is bounded by its batch.
+Is: planning byte-balanced tasks, turning entries into Arrow batches, and the positions of a streaming query. Isn't: a consumer: nothing is acknowledged, but
+a streaming query may have a subscription, which holds what it has not read.
+Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; a task's memory is bounded by its batch.
 A partition is a bundle of (topic, ledger, first entry, last entry), never one topic: a thousand tiny topics would be a thousand tasks.
-Options: admin_url (required), topic or topics (required; comma separated), task_bytes (default 64 MiB), tasks_min (default 2).
+Options: docs/operating.md, "Spark".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from re import Pattern
+from re import compile as compile_pattern
+from re import error as PatternError
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader, TopicSnapshot
 from heliograph.model.errors import ConfigError
 from heliograph.model.names import TopicName
+from heliograph.model.positions import Position
 from heliograph.spark.messages import messages_of
+from heliograph.spark.offsets import EntryRange, Positions, begin, between, decode, encode, end, limited
 
 SCHEMA = (
     "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, producer_name string, "
@@ -29,17 +35,6 @@ SCHEMA = (
 )
 _ROWS = 8192
 _BATCH_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRange:
-    """Entries first to last, both included, of one ledger of one topic."""
-
-    topic: str
-    ledger: int
-    first: int
-    last: int
-    size_bytes: int
 
 
 class Bundle(InputPartition):
@@ -75,54 +70,161 @@ def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tupl
     return bundles
 
 
+class Options:
+    """What a user said, checked. Raises ConfigError with one sentence."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self.admin_url, self.token = given.get("admin_url", ""), given.get("token", "")
+        names = given.get("topics") or given.get("topic") or ""
+        self.names = [name.strip() for name in names.split(",") if name.strip()]
+        self.namespace, pattern = given.get("namespace", ""), given.get("topics_pattern", "")
+        self.pattern: Pattern[str] | None = None
+        if not self.admin_url or bool(self.names) == bool(self.namespace):
+            raise ConfigError(
+                "the heliograph source wants admin_url (such as http://127.0.0.1:8080) and either topic (or topics, comma separated)"
+                " or namespace (tenant/name, with topics_pattern at will)"
+            )
+        try:
+            self.pattern = compile_pattern(pattern) if pattern else None
+        except PatternError as error:
+            raise ConfigError(f"topics_pattern {pattern!r} is no regular expression: {error}") from error
+        self.task_bytes, self.tasks_min = self._number(given, "task_bytes", 64 << 20), self._number(given, "tasks_min", 2)
+        self.batch_bytes = self._number(given, "max_bytes_per_trigger", 256 << 20)
+        self.starting = given.get("starting", "earliest")
+        if self.starting not in ("earliest", "latest"):
+            raise ConfigError(f"starting is {self.starting!r}; it may be earliest or latest")
+        self.subscription = given.get("subscription", "")
+        self.may_lose = bool(self.subscription) or given.get("fail_on_data_loss", "true").lower() == "false"
+
+    @staticmethod
+    def _number(given: dict[str, str], name: str, default: int) -> int:
+        text = given.get(name, str(default))
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigError(f"{name} is {text!r}; it is a whole number of at least 1")
+        return int(text)
+
+    def reader(self) -> BlockReader:
+        return BlockReader(self.admin_url, self.token)
+
+    def topics(self, reader: BlockReader) -> list[str]:
+        """Full names, each partition by itself, as they are now."""
+        if self.namespace:
+            return [t for t in reader.topics(self.namespace) if self.pattern is None or self.pattern.fullmatch(TopicName.parse(t).partitioned.local)]
+        found = []
+        for topic in self.names:
+            name = TopicName.parse(topic)
+            found += [str(name.with_partition(i)) for i in range(reader.partitions(topic))] or [str(name)]
+        return found
+
+    def bundles(self, ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot]) -> list[InputPartition]:
+        packed = pack(ranges, self.task_bytes, self.tasks_min)
+        return [Bundle(b, {r.topic: snapshots[r.topic] for r in b}) for b in packed] or [Bundle((), {})]
+
+
+def read_bundle(options: Options, columns: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task."""
+    assert isinstance(partition, Bundle)
+    reader = options.reader()
+    schema = to_arrow_schema(columns, timezone="UTC")
+    wanted = set(schema.names)
+    rows: dict[str, list[Any]] = {name: [] for name in schema.names}
+    pending = size = 0
+    for part in partition.ranges:
+        snapshot = partition.snapshots[part.topic]
+        for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
+            for message in messages_of(part.topic, snapshot, ledger, first, run):
+                for name, value in message.items():
+                    if name in wanted:
+                        rows[name].append(value)
+                pending += 1
+                size += len(message["value"])
+                if pending >= _ROWS or size >= _BATCH_BYTES:
+                    yield pa.RecordBatch.from_pydict(rows, schema=schema)
+                    rows, pending, size = {name: [] for name in schema.names}, 0, 0
+    if pending:
+        yield pa.RecordBatch.from_pydict(rows, schema=schema)
+
+
 class HeliographReader(DataSourceReader):
     """Planned once on the driver; `read` runs in a worker for each bundle."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._schema = schema
-        self._admin_url = options.get("admin_url", "")
-        names = options.get("topics") or options.get("topic") or ""
-        self._topics = [name.strip() for name in names.split(",") if name.strip()]
-        if not self._admin_url or not self._topics:
-            raise ConfigError("the heliograph source wants two options: admin_url (such as http://127.0.0.1:8080) and topic (or topics, comma separated)")
-        self._task_bytes = int(options.get("task_bytes", 64 << 20))
-        self._tasks_min = int(options.get("tasks_min", 2))
-        if self._task_bytes < 1 or self._tasks_min < 1:
-            raise ConfigError("task_bytes and tasks_min must be at least 1")
+        self._schema, self._options = schema, Options(options)
 
     def partitions(self) -> list[InputPartition]:
-        reader = BlockReader(self._admin_url)
-        ranges: list[EntryRange] = []
-        snapshots: dict[str, TopicSnapshot] = {}
-        for topic in self._topics:
-            count = reader.partitions(topic)
-            name = TopicName.parse(topic)
-            for part in [str(name.with_partition(i)) for i in range(count)] or [str(name)]:
-                snapshots[part] = snapshot = reader.snapshot(part)
-                ranges += [EntryRange(part, ledger, 0, entries - 1, max(1, size)) for ledger, entries, size in snapshot.ledgers if entries]
-        return [Bundle(b, {r.topic: snapshots[r.topic] for r in b}) for b in pack(ranges, self._task_bytes, self._tasks_min)] or [Bundle((), {})]
+        reader = self._options.reader()
+        snapshots = {topic: reader.snapshot(topic) for topic in self._options.topics(reader)}
+        ranges = [r for snapshot in snapshots.values() for r in between(snapshot, begin(snapshot), end(snapshot), may_lose=True)]
+        return self._options.bundles(ranges, snapshots)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Bundle)
-        reader = BlockReader(self._admin_url)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        wanted = set(schema.names)
-        rows: dict[str, list[Any]] = {name: [] for name in schema.names}
-        pending = size = 0
-        for part in partition.ranges:
-            snapshot = partition.snapshots[part.topic]
-            for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
-                for message in messages_of(part.topic, snapshot, ledger, first, run):
-                    for name, value in message.items():
-                        if name in wanted:
-                            rows[name].append(value)
-                    pending += 1
-                    size += len(message["value"])
-                    if pending >= _ROWS or size >= _BATCH_BYTES:
-                        yield pa.RecordBatch.from_pydict(rows, schema=schema)
-                        rows, pending, size = {name: [] for name in schema.names}, 0, 0
-        if pending:
-            yield pa.RecordBatch.from_pydict(rows, schema=schema)
+        return read_bundle(self._options, self._schema, partition)
+
+
+class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches over topics that grow, and topics that come; exactly once with Spark's checkpoint."""
+
+    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+        self._schema, self._options = schema, Options(options)
+        self._until: Positions | None = None
+        self._held: Positions = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        reader = self._options.reader()
+        positions: Positions = {}
+        for topic in self._options.topics(reader):
+            snapshot = reader.snapshot(topic)
+            positions[topic] = begin(snapshot) if self._options.starting == "earliest" else end(snapshot)
+        self._hold(reader, positions)
+        return encode(positions)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxBytes(self._options.batch_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        reader = self._options.reader()
+        self._until = {topic: end(reader.snapshot(topic)) for topic in self._options.topics(reader)}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        positions, reader = decode(start), self._options.reader()
+        pending: dict[str, list[EntryRange]] = {}
+        new: Positions = {}
+        for topic in self._options.topics(reader) if self._until is None else self._until:
+            snapshot = reader.snapshot(topic)
+            stop = end(snapshot) if self._until is None else self._until[topic]
+            if topic not in positions:
+                new[topic] = positions[topic] = begin(snapshot)  # it came while the query runs: all of it is new
+            pending[topic] = between(snapshot, positions[topic], stop, may_lose=self._options.may_lose)
+        self._hold(reader, new)
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.batch_bytes
+        if isinstance(limit, ReadAllAvailable):
+            most = 1 << 62
+        return encode({**positions, **limited(pending, most)})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begins, stops, reader = decode(start), decode(end), self._options.reader()
+        snapshots: dict[str, TopicSnapshot] = {}
+        ranges: list[EntryRange] = []
+        for topic, stop in stops.items():
+            if begins.get(topic) == stop:
+                continue
+            snapshots[topic] = snapshot = reader.snapshot(topic)
+            ranges += between(snapshot, begins.get(topic, begin(snapshot)), stop, may_lose=self._options.may_lose)
+        return self._options.bundles(ranges, snapshots)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_bundle(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says so one batch late, and may say so again."""
+        reader = self._options.reader()
+        self._hold(reader, {topic: at for topic, at in decode(end).items() if at > self._held.get(topic, (-1, -1))})
+
+    def _hold(self, reader: BlockReader, positions: dict[str, Position]) -> None:
+        """The subscription stands before what is not read yet."""
+        for topic, at in positions.items() if self._options.subscription else ():
+            reader.hold(topic, self._options.subscription, at)
+            self._held[topic] = at
 
 
 class HeliographDataSource(DataSource):
@@ -137,3 +239,6 @@ class HeliographDataSource(DataSource):
 
     def reader(self, schema: StructType) -> HeliographReader:
         return HeliographReader(schema, dict(self.options))
+
+    def streamReader(self, schema: StructType) -> HeliographStreamReader:
+        return HeliographStreamReader(schema, dict(self.options))

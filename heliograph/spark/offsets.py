@@ -1,0 +1,94 @@
+"""Positions of a streaming query: from where to where each micro-batch reads each topic.
+
+Is: pure: what is pending between positions and snapshots, and how far a batch of a bounded size goes. Isn't: HTTP, Spark, or entries.
+Invariants: two calls with the same positions give the same ranges, whatever was appended or sealed since, so that a batch that is run again reads what it
+read; a position is that of the first entry that is not read yet.
+Format (a query's checkpoint holds it): {"format": 1, "topics": {full name: [ledger, entry]}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.client.blocks import TopicSnapshot
+from heliograph.model.errors import ConfigError, CorruptData, Trimmed
+from heliograph.model.positions import Position
+
+FORMAT = 1
+Positions = dict[str, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """Entries first to last, both included, of one ledger of one topic."""
+
+    topic: str
+    ledger: int
+    first: int
+    last: int
+    size_bytes: int
+
+
+def encode(positions: Mapping[str, Position]) -> dict[str, Any]:
+    return {"format": FORMAT, "topics": {topic: [*at] for topic, at in sorted(positions.items())}}
+
+
+def decode(offset: Mapping[str, Any]) -> Positions:
+    """Raises ConfigError where a checkpoint is not ours, or was made by a later version."""
+    if offset.get("format") != FORMAT or not isinstance(offset.get("topics"), dict):
+        raise ConfigError(f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another checkpoint folder")
+    try:
+        return {str(topic): (int(ledger), int(entry)) for topic, (ledger, entry) in offset["topics"].items()}
+    except (TypeError, ValueError) as error:
+        raise CorruptData(f"the checkpoint's positions cannot be read: {str(offset)[:200]}") from error
+
+
+def begin(snapshot: TopicSnapshot) -> Position:
+    """Before everything that is kept."""
+    return (snapshot.ledgers[0][0], 0) if snapshot.ledgers else end(snapshot)
+
+
+def end(snapshot: TopicSnapshot) -> Position:
+    """Behind everything that is confirmed."""
+    return snapshot.last[0], snapshot.last[1] + 1
+
+
+def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_lose: bool) -> list[EntryRange]:
+    """Entries from `start` on and before `stop`. Raises Trimmed where `start` lies in a ledger that was deleted, unless `may_lose`.
+
+    Whether all of that ledger had been read is not known then: a query with a subscription, which holds what is not read, passes `may_lose`.
+    """
+    ranges: list[EntryRange] = []
+    oldest = min((ledger for ledger, _, _ in snapshot.ledgers), default=stop[0])
+    if start < stop and start[0] < oldest and not may_lose:
+        raise Trimmed(
+            f"{snapshot.topic}: the query stands at {start[0]}:{start[1]}, and everything before ledger {oldest} was deleted, read or not;"
+            " give the query a subscription, which holds what it has not read, or set fail_on_data_loss to false"
+        )
+    for ledger, entries, size_bytes in snapshot.ledgers:
+        if not start[0] <= ledger <= stop[0] or not entries:
+            continue
+        first = start[1] if ledger == start[0] else 0
+        last = min(stop[1] - 1 if ledger == stop[0] else entries - 1, entries - 1)
+        if first <= last:
+            ranges.append(EntryRange(snapshot.topic, ledger, first, last, max(1, size_bytes * (last - first + 1) // entries)))
+    return ranges
+
+
+def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str, Position]:
+    """How far a batch of about `max_bytes` goes in each topic: everywhere the same part of what is pending, and at least an entry."""
+    total = sum(r.size_bytes for ranges in pending.values() for r in ranges)
+    stops: dict[str, Position] = {}
+    for topic, ranges in pending.items():
+        left = sum(r.size_bytes for r in ranges) if total <= max_bytes else sum(r.size_bytes for r in ranges) * max_bytes // total
+        for r in ranges:
+            count = r.last - r.first + 1
+            taken = count if r.size_bytes <= left else min(count, max(0 if topic in stops else 1, left * count // r.size_bytes))
+            if taken:
+                stops[topic] = r.ledger, r.first + taken
+            left -= r.size_bytes
+            if taken < count:
+                break
+    return stops

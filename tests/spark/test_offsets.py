@@ -1,0 +1,81 @@
+"""Positions of a streaming query: every entry in exactly one batch, whatever is appended, sealed, or limited meanwhile."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from heliograph.client.blocks import TopicSnapshot
+from heliograph.model.errors import ConfigError, CorruptData, Trimmed
+from heliograph.spark.offsets import Positions, begin, between, decode, encode, end, limited
+
+OWN = (1, 1, 1)
+
+
+def snapshot(*ledgers: tuple[int, int], topic: str = "persistent://a/b/t") -> TopicSnapshot:
+    """ledgers: (id, entries); 100 bytes an entry; the last one is open."""
+    return TopicSnapshot(topic, tuple((ledger, entries, entries * 100) for ledger, entries in ledgers), (ledgers[-1][0], ledgers[-1][1] - 1), OWN, {})
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_entry_is_in_one_batch_and_batches_repeat_exactly(seed: int) -> None:
+    rng = random.Random(seed)
+    topics: dict[str, list[list[int]]] = {f"t{n}": [[n * 100 + 1, 0]] for n in range(3)}
+    positions: Positions = {name: begin(snapshot((rows[0][0], 0))) for name, rows in topics.items()}
+    read: dict[str, list[tuple[int, int]]] = {name: [] for name in topics}
+    batches = []
+
+    def shot(name: str) -> TopicSnapshot:
+        return snapshot(*((a, b) for a, b in topics[name]), topic=name)
+
+    for _ in range(40):
+        for rows in topics.values():
+            rows[-1][1] += rng.randrange(30)
+            if rng.random() < 0.2:
+                rows.append([rows[-1][0] + rng.randrange(1, 4), 0])
+        start = dict(positions)
+        stops = limited({name: between(shot(name), start[name], end(shot(name)), may_lose=False) for name in topics}, rng.choice([150, 2000, 1 << 40]))
+        positions |= stops
+        batches.append((start, dict(positions)))
+        for name in topics:
+            for part in between(shot(name), start[name], positions[name], may_lose=False):
+                read[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
+        assert decode(encode(positions)) == positions
+    whole = {name: between(shot(name), (0, 0), end(shot(name)), may_lose=True) for name in topics}
+    start = dict(positions)
+    for name, stop in limited(whole, 1 << 40).items():
+        for part in between(shot(name), start[name], stop, may_lose=False):
+            read[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
+    for name, rows in topics.items():
+        assert read[name] == [(ledger, entry) for ledger, entries in rows for entry in range(entries)]
+    again = {name: [] for name in topics}
+    for begun, stopped in batches:
+        for name in topics:
+            for part in between(shot(name), begun[name], stopped[name], may_lose=False):
+                again[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
+    assert all(read[name][: len(again[name])] == again[name] for name in topics), "a batch that is run again reads the same"
+
+
+def test_a_limited_batch_goes_on_in_every_topic() -> None:
+    pending = {str(n): between(snapshot((1, 50 * n), topic=str(n)), (1, 0), (1, 50 * n), may_lose=False) for n in (1, 2, 20)}
+    stops = limited(pending, 11_500)
+    assert stops == {"1": (1, 5), "2": (1, 10), "20": (1, 100)}
+    assert limited(pending, 1) == {"1": (1, 1), "2": (1, 1), "20": (1, 1)}
+
+
+def test_what_was_deleted_unread_is_said() -> None:
+    kept = snapshot((5, 10), (6, 3))
+    assert between(kept, (5, 10), (6, 3), may_lose=False)[0].ledger == 6
+    with pytest.raises(Trimmed, match="fail_on_data_loss"):
+        between(kept, (4, 2), (6, 3), may_lose=False)
+    assert [part.ledger for part in between(kept, (4, 2), (6, 3), may_lose=True)] == [5, 6]
+    assert between(kept, (6, 3), (6, 3), may_lose=False) == []
+
+
+@pytest.mark.parametrize("offset", [{}, {"format": 2, "topics": {}}, {"format": 1, "topics": 5}])
+def test_a_checkpoint_of_something_else(offset: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="checkpoint"):
+        decode(offset)
+    with pytest.raises(CorruptData):
+        decode({"format": 1, "topics": {"t": ["x", "y"]}})
