@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from storage.bookie.fsck import Examination, LedgerSummary
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the bookie: it holds journal/ and ledgers/. Stop the bookie first.")]
-JournalDir = Annotated[Path | None, typer.Option("--journal", help="The journal's folder, where it lies elsewhere.")]
+JournalDirs = Annotated[list[Path] | None, typer.Option("--journal", help="The journal's folder, where it lies elsewhere; again for each further one.")]
+LedgerDirs = Annotated[list[Path] | None, typer.Option("--ledgers", help="The ledgers' folder, where it lies elsewhere; again for each further one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _RANGES_SHOWN = 3
 
@@ -35,7 +36,8 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     data: Data,
-    journal: JournalDir = None,
+    journal: JournalDirs = None,
+    ledgers: LedgerDirs = None,
     ledger: Annotated[int | None, typer.Option(help="Only this ledger, with all its ranges of entries.", min=0)] = None,
     json_output: Json = False,
 ) -> None:
@@ -45,7 +47,7 @@ def inspect(
     """
     from storage.bookie.fsck import examine
 
-    found = examine(*_disks(data, journal), verify_blocks=False)
+    found = examine(*_disks(data, journal, ledgers), verify_blocks=False)
     if ledger is not None:
         found.ledgers = [one for one in found.ledgers if one.ledger == ledger]
         if not found.ledgers:
@@ -57,13 +59,13 @@ def inspect(
     raise typer.Exit(1 if found.problems else 0)
 
 
-def fsck(data: Data, journal: JournalDir = None, json_output: Json = False) -> None:
+def fsck(data: Data, journal: JournalDirs = None, ledgers: LedgerDirs = None, json_output: Json = False) -> None:
     """Verify the checksum of everything that a bookie holds; changes nothing. Exit code 1 on damage."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from storage.bookie.fsck import examine
 
-    disks = _disks(data, journal)
+    disks = _disks(data, journal, ledgers)
     columns = (TextColumn("verifying"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
         task = bar.add_task("verifying", total=None)
@@ -82,16 +84,16 @@ def fsck(data: Data, journal: JournalDir = None, json_output: Json = False) -> N
     typer.echo(f"bookie {found.bookie} is whole: {held} verified")
 
 
-def _disks(data: Path, journal: Path | None) -> tuple[Disk, Disk]:
+def _disks(data: Path, journals: list[Path] | None, ledgers: list[Path] | None) -> tuple[list[Disk], list[Disk]]:
     from heliograph.runtime.system_disk import SystemDisk
 
-    places = (journal or data / "journal", data / "ledgers")
-    for place in places:
+    kinds = journals or [data / "journal"], ledgers or [data / "ledgers"]
+    for place in (place for places in kinds for place in places):
         if not place.is_dir():
             raise ConfigError(
                 f"{data} is not the data folder of a bookie: there is no folder {place}; give the folder that holds journal/ and ledgers/ with --data"
             )
-    return SystemDisk(places[0]), SystemDisk(places[1])
+    return [SystemDisk(place) for place in kinds[0]], [SystemDisk(place) for place in kinds[1]]
 
 
 def _say(found: Examination) -> None:
@@ -104,7 +106,7 @@ def _say(found: Examination) -> None:
 def _show(found: Examination, *, whole: bool) -> None:
     console = Console()
     point = found.checkpoint
-    deleted = sum(last - first + 1 for first, last in point.dead)
+    deleted = sum(last - first + 1 for first, last in found.dead)
     console.print(f"bookie [bold]{found.bookie or '?'}[/] of {found.instance or '?'}, start {point.start}, {deleted} ledgers deleted")
     console.print(f"journal: {found.segments} segments, flushed through record {point.flushed_through}, {found.journal_records} records to replay")
     if not whole:

@@ -4,7 +4,8 @@ Is: a few small pages over plain asyncio, so that a bookie carries no HTTP serve
 Invariants: one request a connection, at most 8 KiB, at most 30 s; a bad request ends its connection and nothing else; a request that a web page of
 another site sent (it has an Origin) changes nothing.
 
-    GET  /health    200 while the process stores or could store again; 503 once its disk failed or it is in limbo, and why
+    GET  /health    200 while the process stores or could store again; 503 once nothing can be stored or it is in limbo, and why; a directory that
+                    was dropped is named in `dropped`
     GET  /ready     200 while it takes adds; 503 and why
     GET  /state     all of it, JSON
     GET  /metrics   Prometheus text
@@ -25,6 +26,8 @@ from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render
 if TYPE_CHECKING:
     from storage.bookie.bookie import Bookie
     from storage.bookie.collector import Collector
+    from storage.bookie.ledger_dir import LedgerDir
+    from storage.bookie.refill import Refill
 
 _REQUEST_BYTES_MAX = 8192
 _IDLE_S = 30.0
@@ -36,26 +39,25 @@ Answer = tuple[int, str, bytes]
 
 
 class BookieHttp:
-    """Answers for one bookie. `collector`: asked at each request, None where there is no garbage collection."""
+    """Answers for one bookie. `collector`, `refill`: asked at each request, None where there is no garbage collection, or nothing is brought."""
 
-    def __init__(self, bookie: Bookie, collector: Callable[[], Collector | None]) -> None:
-        self._bookie, self._collector = bookie, collector
-        compactor, scrubber = bookie.compactor, bookie.scrubber
+    def __init__(self, bookie: Bookie, collector: Callable[[], Collector | None], refill: Callable[[], Refill | None] = lambda: None) -> None:
+        self._bookie, self._collector, self._refill = bookie, collector, refill
         self._pages: dict[str, Callable[[], Answer]] = {
-            "/health": lambda: _said(bookie.failure or bookie.limbo),
-            "/ready": lambda: _said(bookie.failure or bookie.limbo or bookie.read_only),
+            "/health": lambda: _said(bookie.failure or bookie.limbo, bookie.dropped),
+            "/ready": lambda: _said(bookie.failure or bookie.limbo or bookie.read_only, bookie.dropped),
             "/state": lambda: _json(200, self.state()),
             "/gc": lambda: _json(200, self.background()),
             "/metrics": lambda: (200, CONTENT_TYPE, render([*self.samples(), *process_samples()])),
         }
-        self._levers: dict[str, Callable[[], None]] = {
-            "/compaction": compactor.run,
-            "/compaction?major=true": lambda: compactor.run(major=True),
-            "/compaction/suspend": compactor.suspend,
-            "/compaction/resume": compactor.resume,
-            "/scrub": scrubber.run,
-            "/scrub/suspend": scrubber.suspend,
-            "/scrub/resume": scrubber.resume,
+        self._levers: dict[str, Callable[[LedgerDir], None]] = {
+            "/compaction": lambda one: one.compactor.run(),
+            "/compaction?major=true": lambda one: one.compactor.run(major=True),
+            "/compaction/suspend": lambda one: one.compactor.suspend(),
+            "/compaction/resume": lambda one: one.compactor.resume(),
+            "/scrub": lambda one: one.scrubber.run(),
+            "/scrub/suspend": lambda one: one.scrubber.suspend(),
+            "/scrub/resume": lambda one: one.scrubber.resume(),
         }
 
     async def answer(self, method: str, target: str) -> Answer:
@@ -70,7 +72,8 @@ class BookieHttp:
         lever = self._levers.get(path)
         if lever is None:
             return _json(404, {"reason": f"nothing to do at {path}; there are /gc, /gc/confirm, {', '.join(self._levers)}"})
-        lever()
+        for one in self._bookie.dirs:
+            lever(one)
         return _json(200, self.background())
 
     async def _collect(self, confirm: bool) -> Answer:
@@ -94,69 +97,99 @@ class BookieHttp:
             "limbo": bookie.limbo,
             "readOnly": bookie.read_only,
             "ledgers": bookie.ledger_count,
-            "entryLogs": bookie.log_count,
-            "entryLogBytes": bookie.log_bytes,
-            "liveBytes": bookie.live_bytes,
+            "entryLogs": sum(len(one.table.logs) for one in bookie.dirs),
+            "entryLogBytes": sum(one.log_bytes for one in bookie.dirs),
+            "liveBytes": sum(one.live_bytes for one in bookie.dirs),
             "writeCacheBytes": bookie.cached_bytes,
-            "journalSegments": bookie.journal_segments,
+            "journalSegments": sum(one.journal.segments for one in bookie.journals if one.journal is not None),
             "badReads": bookie.bad_reads,
+            "journals": [{"directory": one.place.name, "failure": one.failure, "full": one.full} for one in bookie.journals],
+            "ledgerDirectories": [
+                {
+                    "directory": one.place.name,
+                    "journal": bookie.journals.index(one.journal),
+                    "failure": one.failure,
+                    "full": one.full,
+                    "ledgers": len(one.table.last),
+                    "entryLogs": len(one.table.logs),
+                    "entryLogBytes": one.log_bytes,
+                }
+                for one in bookie.dirs
+            ],
             **self.background(),
         }
 
     def background(self) -> dict[str, Any]:
-        compactor, scrubber, collector = self._bookie.compactor, self._bookie.scrubber, self._collector()
-        bad = sorted(scrubber.bad.items())[:_BAD_SHOWN]
+        """Of all ledger directories together; findings name theirs."""
+        dirs, collector, refill = self._bookie.dirs, self._collector(), self._refill()
+        bad = sorted((at, *place, text) for at, one in enumerate(dirs) for place, text in one.scrubber.bad.items())
         garbage: dict[str, Any] = {"on": False}
         if collector is not None:
             rules = collector.rules
             garbage = {"on": True, "metadataInstance": rules.instance, "passes": collector.passes, "deletedLedgers": collector.deleted}
-            garbage |= {"suspects": len(rules.suspects), "refusal": rules.refusal, "trouble": collector.trouble}
+            garbage |= {"givenUpCopies": collector.given_up, "surplusSuspects": len(collector.surplus.since), "suspects": len(rules.suspects)}
+            garbage |= {"refusal": rules.refusal, "trouble": collector.trouble}
         return {
             "garbageCollection": garbage,
             "compaction": {
-                "running": compactor.running,
-                "suspended": compactor.suspended,
-                "compactedLogs": compactor.compacted_logs,
-                "reclaimedBytes": compactor.reclaimed_bytes,
-                "badLogs": {str(number): text for number, text in sorted(compactor.bad.items())},
+                "running": any(one.compactor.running for one in dirs),
+                "suspended": any(one.compactor.suspended for one in dirs),
+                "compactedLogs": sum(one.compactor.compacted_logs for one in dirs),
+                "reclaimedBytes": sum(one.compactor.reclaimed_bytes for one in dirs),
+                "badLogs": [
+                    {"directory": at, "log": number, "reason": text} for at, one in enumerate(dirs) for number, text in sorted(one.compactor.bad.items())
+                ],
             },
             "scrub": {
-                "running": scrubber.running,
-                "suspended": scrubber.suspended,
-                "rounds": scrubber.rounds,
-                "checkedBytes": scrubber.checked_bytes,
-                "badBlocks": len(scrubber.bad),
-                "bad": [{"log": log, "ledger": ledger, "entry": entry, "reason": text} for (log, ledger, entry), text in bad],
+                "running": any(one.scrubber.running for one in dirs),
+                "suspended": any(one.scrubber.suspended for one in dirs),
+                "rounds": min(one.scrubber.rounds for one in dirs),
+                "checkedBytes": sum(one.scrubber.checked_bytes for one in dirs),
+                "badBlocks": len(bad),
+                "refilledBlocks": refill.refilled_blocks if refill is not None else 0,
+                "refilledBytes": refill.refilled_bytes if refill is not None else 0,
+                "refillTrouble": refill.trouble if refill is not None else "",
+                "bad": [
+                    {"directory": at, "log": log, "ledger": ledger, "entry": entry, "reason": text} for at, log, ledger, entry, text in bad[:_BAD_SHOWN]
+                ],
             },
         }
 
     def samples(self) -> list[Sample]:
         bookie, collector = self._bookie, self._collector()
+        dirs = bookie.dirs
         values: list[tuple[str, str, float]] = [
             ("bookie_SERVER_STATUS", "gauge", int(bookie.writable)),
             ("bookie_write_cache_size", "gauge", bookie.cached_bytes),
-            ("bookie_ledger_writable_dirs", "gauge", int(bookie.writable)),
+            ("bookie_ledger_dirs", "gauge", len(dirs)),
+            ("bookie_ledger_writable_dirs", "gauge", sum(not (bookie.limbo or one.gone or one.full or one.journal.full) for one in dirs)),
+            ("bookie_dropped_dirs", "gauge", len(bookie.dropped)),
             ("bookie_ledgers_count", "gauge", bookie.ledger_count),
-            ("bookie_entry_logs_count", "gauge", bookie.log_count),
-            ("bookie_entry_log_bytes", "gauge", bookie.log_bytes),
-            ("bookie_live_bytes", "gauge", bookie.live_bytes),
-            ("bookie_journal_segments", "gauge", bookie.journal_segments),
+            ("bookie_entry_logs_count", "gauge", sum(len(one.table.logs) for one in dirs)),
+            ("bookie_entry_log_bytes", "gauge", sum(one.log_bytes for one in dirs)),
+            ("bookie_live_bytes", "gauge", sum(one.live_bytes for one in dirs)),
+            ("bookie_journal_segments", "gauge", sum(one.journal.segments for one in bookie.journals if one.journal is not None)),
             ("bookie_bad_reads_total", "counter", bookie.bad_reads),
-            ("bookie_compacted_logs_total", "counter", bookie.compactor.compacted_logs),
-            ("bookie_compaction_reclaimed_bytes_total", "counter", bookie.compactor.reclaimed_bytes),
-            ("bookie_scrub_rounds_total", "counter", bookie.scrubber.rounds),
-            ("bookie_scrub_checked_bytes_total", "counter", bookie.scrubber.checked_bytes),
-            ("bookie_scrub_bad_blocks", "gauge", len(bookie.scrubber.bad)),
+            ("bookie_compacted_logs_total", "counter", sum(one.compactor.compacted_logs for one in dirs)),
+            ("bookie_compaction_reclaimed_bytes_total", "counter", sum(one.compactor.reclaimed_bytes for one in dirs)),
+            ("bookie_scrub_rounds_total", "counter", min(one.scrubber.rounds for one in dirs)),
+            ("bookie_scrub_checked_bytes_total", "counter", sum(one.scrubber.checked_bytes for one in dirs)),
+            ("bookie_scrub_bad_blocks", "gauge", sum(len(one.scrubber.bad) for one in dirs)),
         ]
+        if (refill := self._refill()) is not None:
+            values.append(("bookie_refilled_blocks_total", "counter", refill.refilled_blocks))
+            values.append(("bookie_refilled_bytes_total", "counter", refill.refilled_bytes))
         if collector is not None:
             values.append(("bookie_gc_passes_total", "counter", collector.passes))
             values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
+            values.append(("bookie_gc_surplus_copies_total", "counter", collector.given_up))
             values.append(("bookie_gc_refused", "gauge", int(bool(collector.rules.refusal))))
         return [(name, kind, {}, value) for name, kind, value in values]
 
 
-def _said(trouble: str) -> Answer:
-    return _json(503, {"status": "trouble", "reason": trouble}) if trouble else _json(200, {"status": "ok"})
+def _said(trouble: str, dropped: list[str]) -> Answer:
+    also = {"dropped": dropped} if dropped else {}
+    return _json(503, {"status": "trouble", "reason": trouble} | also) if trouble else _json(200, {"status": "ok"} | also)
 
 
 def _json(status: int, value: Any) -> Answer:

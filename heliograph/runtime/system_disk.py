@@ -163,11 +163,18 @@ class SystemFile:
 
 
 class SystemDisk(Disk):
-    """One directory, made where it is missing. Several SystemDisks may share a directory: each has a thread of its own."""
+    """One directory, made where it is missing. Several SystemDisks may share a directory: each has a thread of its own.
+
+    Where it cannot be made (a dead disk, no rights) the first use says so: whoever has other directories goes on without it.
+    """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self._missing: OSError | None = None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._missing = error
         self._staging = _Staging()
         self._queue: SimpleQueue[_Work] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -179,9 +186,11 @@ class SystemDisk(Disk):
         """How many one behind another were fast."""
 
     def open(self, name: str, *, create: bool = False) -> File:
+        self._check()
         return SystemFile(self.directory / name, os.O_RDWR | (os.O_CREAT if create else 0), self._staging)
 
     def names(self) -> list[str]:
+        self._check()
         with os.scandir(self.directory) as entries:
             return sorted(entry.name for entry in entries if entry.is_file())
 
@@ -199,6 +208,7 @@ class SystemDisk(Disk):
             os.close(descriptor)
 
     def free_bytes(self) -> int:
+        self._check()
         state = os.statvfs(self.directory)
         return state.f_bavail * state.f_frsize
 
@@ -225,6 +235,10 @@ class SystemDisk(Disk):
             self._queue.put(())
             self._thread.join()
         self._closed = True
+
+    def _check(self) -> None:
+        if self._missing is not None:
+            raise OSError(self._missing.errno, self._missing.strerror, str(self.directory))
 
     def _put(self, work: _Work) -> None:
         assert not self._closed, "the disk is closed"

@@ -1,13 +1,16 @@
-"""Collector: deletes on a bookie the ledgers that the region's metadata does not know any more.
+"""Collector: deletes on a bookie the ledgers that the region's metadata does not know any more, and gives up copies that it does not name.
 
 Is: the rules when a ledger may go (`GarbageRules`, a core), and the shell that asks the metadata and tells the bookie. Isn't: the removal of blocks
 (a deleted ledger's bytes go with its logs, or by compaction).
 Invariants: a ledger goes only where two passes in a row, some time apart, each linearizable and of the same instance id, did not find it; never where
 more than a fifth of what is here would go, or where the metadata is another than the one this bookie knew, until an operator confirms; what goes is
 journalled, and its id stays dead.
+A copy that was made elsewhere while this bookie was away is *surplus*. It goes by the same passes, but without a tombstone, and its fence stays: the
+bookie may be its spare tomorrow. Nothing goes that has a mark of auto-recovery, read before the metadata, or of which an entry came since before that:
+the mark stands from before the first copied entry until after the copy is named.
 A ledger is in the metadata before its first entry is sent, and the ledgers here are listed before the metadata is read: what is not found was deleted.
 A restore of the metadata must put another text at the key `/instance`.
-Source: ARCHITECTURE "Ledgers and journal".
+Source: ARCHITECTURE "Ledgers and journal"; docs/protocols/storage.md, "Auto-recovery" and "Garbage".
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heliograph.model.errors import ConfigError, DiskFailed, MetadataError, VersionConflict
+import msgpack
+
+from heliograph.model.errors import ConfigError, CorruptData, DiskFailed, MetadataError, VersionConflict
+from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie import Code, Kind, encode
 from local_meta import keys
 from storage.bookie.bookie import Bookie
+from storage.ledger.audit import is_surplus
 
 _DELETES_A_RECORD = 500
 _FIRST_PASS_S = 60.0
@@ -79,15 +86,35 @@ class GarbageRules:
         return self.instance
 
 
+class Suspects:
+    """What each of several passes in a row found, and since when."""
+
+    def __init__(self, apart_s: float = 0.0) -> None:
+        self.since: dict[int, float] = {}
+        self._apart_s = apart_s
+
+    def on_pass(self, found: Sequence[int], now: float) -> list[int]:
+        """Returns those that an earlier pass had found too, at least `apart_s` before."""
+        before = self.since
+        self.since = {ledger: before.get(ledger, now) for ledger in found}
+        return [ledger for ledger in found if ledger in before and now - before[ledger] >= self._apart_s]
+
+    def on_broken_pass(self) -> None:
+        self.since = {}
+
+
 class Collector:
     """One bookie's. Attributes are for reading."""
 
     def __init__(self, bookie: Bookie, meta: MetadataStore, settings: CollectorSettings, *, rng: Rng) -> None:
         self._bookie, self._meta, self._settings, self._rng = bookie, meta, settings, rng
         self.rules = GarbageRules(bookie.metadata_instance, settings.apart_s)
-        self.passes = self.deleted = 0
+        self.surplus = Suspects(settings.apart_s)
+        self.passes = self.deleted = self.given_up = 0
+        """Passes, ledgers deleted, surplus copies given up."""
         self.trouble = ""
         """Why the last pass did not come to its end; "" where it did."""
+        self._name: bytes = msgpack.packb(bookie.bookie_id)
         self._wake, self._one_at_a_time = asyncio.Event(), asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -112,7 +139,17 @@ class Collector:
         await self._know(self.rules.confirm())
         self.run_soon()
 
+    async def learn(self) -> None:
+        """Which metadata this bookie belongs to, long before the first pass: learnt after a restore, a restored one would be taken for it."""
+        if not self.rules.instance:
+            self.rules.instance = await self._instance()
+            await self._know(self.rules.instance)
+
     async def _run(self) -> None:
+        try:
+            await self.learn()
+        except (MetadataError, DiskFailed) as error:
+            self.trouble = str(error)  # a pass learns it too
         wait_s = min(_FIRST_PASS_S, self._settings.interval_s)
         while True:
             try:
@@ -132,35 +169,65 @@ class Collector:
     async def _pass(self) -> None:
         now = asyncio.get_running_loop().time()
         try:
-            instance, held, absent = await self._look()
+            self._bookie.watch(self.surplus.since)
+            instance, held, absent, surplus = await self._look()
             if not self.rules.instance:
                 self.rules.instance = instance
                 await self._know(instance)
             doomed = self.rules.on_pass(instance, held, absent, now)
             self.passes += 1
+            if self.rules.refusal:
+                self.surplus.on_broken_pass()
+            else:
+                self.given_up += sum(map(self._bookie.forget, self.surplus.on_pass(surplus, now)))
             for at in range(0, len(doomed), _DELETES_A_RECORD):
                 await self._delete(doomed[at : at + _DELETES_A_RECORD])
             self.trouble = ""
         except (MetadataError, DiskFailed) as error:
             self.rules.on_broken_pass()
+            self.surplus.on_broken_pass()
             self.trouble = str(error)
 
-    async def _look(self) -> tuple[str, int, list[int]]:
-        """(instance id, ledgers held here, those of them that the metadata does not know)."""
+    async def _look(self) -> tuple[str, int, list[int], list[int]]:
+        """(instance id, ledgers held here, those of them that the metadata does not know, those whose copies are elsewhere)."""
         here = self._bookie.ledgers()
         instance = await self._instance()
+        marked = await self._marked()
         absent = dict.fromkeys(here)
+        surplus: list[int] = []
         at, end = keys.LEDGERS, prefix_end(keys.LEDGERS)
         while True:
             page = await self._meta.range(at, end, limit=self._settings.page_ledgers)
-            for key, _, _ in page:
-                absent.pop(keys.ledger_of(key), None)
+            for key, blob, _ in page:
+                ledger = keys.ledger_of(key)
+                if ledger in absent:
+                    del absent[ledger]
+                    if ledger not in marked and self._is_surplus(blob):
+                        surplus.append(ledger)
             if len(page) < self._settings.page_ledgers:
                 break
             at = page[-1][0] + "\0"
         if await self._instance() != instance:
             raise MetadataError("the instance id of the metadata changed during a pass")
-        return instance, len(here), list(absent)
+        return instance, len(here), list(absent), surplus
+
+    async def _marked(self) -> dict[int, None]:
+        """Ledgers that auto-recovery is about to copy, or is copying."""
+        marked: dict[int, None] = {}
+        at, end = keys.UNDERREPLICATED, prefix_end(keys.UNDERREPLICATED)
+        while page := await self._meta.range(at, end, limit=self._settings.page_ledgers):
+            marked |= dict.fromkeys(keys.ledger_of(key) for key, _, _ in page)
+            at = page[-1][0] + "\0"
+        return marked
+
+    def _is_surplus(self, blob: bytes) -> bool:
+        """Looks for its own name in the bytes first: most ledgers held here name this bookie."""
+        if self._name in blob:
+            return False
+        try:
+            return is_surplus(LedgerMetadata.decode(blob), self._bookie.bookie_id)
+        except CorruptData:
+            return False  # of a later version: whoever wrote it knows better
 
     async def _instance(self) -> str:
         """The id of the metadata; who finds none gives it one."""

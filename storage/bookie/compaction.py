@@ -49,6 +49,7 @@ class Compactor:
         """Logs that could not be copied, and why; they stay."""
         self._now = self._minor_at = self._major_at = 0.0
         self._live_max = 0.0  # of the round that is on; 0: none
+        self._sick: dict[int, None] = {}
         self._budget = 0
         self._sources: list[int] = []
         self._source_bytes = 0
@@ -71,6 +72,11 @@ class Compactor:
     def run(self, *, major: bool = False) -> None:
         """A round now."""
         self._live_max = self._settings.major_live_max if major else self._settings.minor_live_max
+
+    def rewrite(self, number: int) -> None:
+        """Soon, whatever lives in it: something in that log's file is bad, and not needed any more."""
+        self.bad.pop(number, None)
+        self._sick[number] = None
 
     def tick(self, elapsed_s: float) -> None:
         """To be called about once a second."""
@@ -102,19 +108,29 @@ class Compactor:
 
     def _begin(self) -> bool:
         """Chooses logs. False where no round is on, or nothing is left to do in it."""
+        table = self._logs.table
+        if self._sick:
+            number = next(iter(self._sick))
+            del self._sick[number]
+            if number in table.logs and number not in self.bad:
+                return self._take([number])
         if not self._live_max:
             return False
-        table = self._logs.table
         shares = sorted((share, number) for number in table.logs if number not in self.bad and 0 <= (share := self._share(number)) < self._live_max)
         size = 0
+        chosen: list[int] = []
         for _, number in shares:
             size += table.live_bytes(number)
-            if self._sources and size > self._settings.compacted_log_bytes:
+            if chosen and size > self._settings.compacted_log_bytes:
                 break
-            self._sources.append(number)
-        if not self._sources:
+            chosen.append(number)
+        if not chosen:
             self._live_max = 0.0
             return False
+        return self._take(chosen)
+
+    def _take(self, sources: list[int]) -> bool:
+        table, self._sources = self._logs.table, sources
         self._logs.held = dict.fromkeys(self._sources)
         self._source_bytes = sum(table.logs[number].block_bytes for number in self._sources)
         self._writer = LogWriter(self._logs.reads, self._logs.take_number())
@@ -135,8 +151,17 @@ class Compactor:
             if ledger in table.dead:
                 continue
             groups = [(log, group) for log in sources if (group := log.group_of(ledger)) >= 0]
-            yield LedgerMark(ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups))
-            runs = sorted((first, count, log.number, offset, size, log) for log, group in groups for offset, size, first, count in log.runs(group))
+            mark = LedgerMark(ledger, max(log.lacs[group] for log, group in groups), any(log.fenced[group] for log, group in groups))
+            wanted = [(log, group) for log, group in groups if table.wants(ledger, log.number)]
+            if not wanted and not mark.fenced:
+                continue
+            yield mark
+            runs = sorted(
+                (first, count, -log.number, offset, size, log)
+                for log, group in wanted
+                for offset, size, first, count in log.runs(group)
+                if (log.number, ledger, first) not in self._logs.refilled
+            )
             before = (-1, 0)
             for first, count, _, offset, size, log in runs:
                 if (first, count) != before:

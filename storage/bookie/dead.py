@@ -24,6 +24,17 @@ class DeadLedgers:
             self._first.append(first)
             self._last.append(last)
 
+    @classmethod
+    def union(cls, ranges: Iterable[tuple[int, int]]) -> DeadLedgers:
+        """Of ranges in any order, that may overlap."""
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(ranges):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
+            else:
+                merged.append((first, last))
+        return cls(merged)
+
     def __contains__(self, ledger: int) -> bool:
         at = bisect_right(self._first, ledger) - 1
         return at >= 0 and ledger <= self._last[at]

@@ -15,8 +15,9 @@ from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from storage.bookie import entry_log
 from storage.bookie.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from storage.bookie.dead import DeadLedgers
 from storage.bookie.entry_log import EntryLog, LedgerMark
-from storage.bookie.journal import Replay
+from storage.bookie.journal import Fork
 from storage.bookie.ledgers import LedgerTable
 from storage.bookie.write_cache import Generation
 
@@ -34,20 +35,26 @@ class EntryLogs:
         """A change is on its way to the checkpoint."""
         self.held: dict[int, None] = {}
         """Logs that are being read to be written anew: they stay."""
+        self.refilled: dict[tuple[int, int, int], None] = {}
+        """(log, ledger, first entry) of bad blocks whose entries came from another copy since: not wanted any more."""
         self._next = 0
         self._closed = False
 
-    def load(self) -> str:
+    def load_point(self) -> str:
         """Blocking; raises OSError. Returns why something is lost, or ""."""
-        trouble = ""
         try:
             self.point = load_checkpoint(self.disk)
         except CorruptData as error:
-            trouble = str(error)
-        self.table = LedgerTable(self.point.dead)
+            return str(error)
         self._next = self.point.next_log
         if not self.point.start and any(name.startswith("log-") for name in self.disk.names()):
-            trouble = trouble or "the checkpoint is gone"
+            return "the checkpoint is gone"
+        return ""
+
+    def load_logs(self, dead: DeadLedgers) -> str:
+        """Then this. `dead`: of all directories together. Blocking; raises OSError. Returns why something is lost, or ""."""
+        trouble = ""
+        self.table = LedgerTable(dead)
         for number in self.point.logs:
             try:
                 self.table.install(entry_log.load(self.disk, number))
@@ -55,18 +62,13 @@ class EntryLogs:
                 trouble = trouble or f"entry log {number} cannot be read: {error}"
         return trouble
 
-    def begin(self, found: Replay) -> int:
-        """Writes down that a life begins behind what was replayed, and returns its number. Blocking."""
-        start = self.point.start + 1
-        forks = tuple(fork for fork in self.point.forks if fork[2] > self.point.flushed_through)
-        if found.stray_through >= found.next_sequence:
-            forks += ((start, found.next_sequence, found.stray_through),)
-        self.point = replace(self.point, start=start, forks=forks)
+    def begin(self, start: int, flushed_through: int, forks: tuple[Fork, ...]) -> None:
+        """Writes down that life number `start` begins behind what was replayed. Blocking; raises OSError."""
+        self.point = replace(self.point, start=start, flushed_through=flushed_through, forks=forks)
         save_checkpoint(self.disk, self.point)
         for name in self.disk.names():  # of a change that did not get to its checkpoint
             if name.startswith("log-") and int(name.removeprefix("log-")) not in self.table.logs:
                 self.disk.remove(name)
-        return start
 
     def close(self) -> None:
         """What is under way ends without effect here; the next start finds it."""
@@ -86,6 +88,24 @@ class EntryLogs:
         gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
         make = partial(entry_log.write, self.disk, number, generation, marks) if marks else _no_log
         self._save(through, gone, number if marks else None, make, done)
+
+    def wants(self, number: int, ledger: int, first: int) -> bool:
+        """Whether the block in that log that begins with that entry is wanted."""
+        return self.table.wants(ledger, number) and (number, ledger, first) not in self.refilled
+
+    def count_at(self, number: int, ledger: int, first: int) -> int:
+        """Entries of the longest block in that log that begins with that one; 0 where none does, or none is wanted."""
+        log = self.table.logs.get(number)
+        if log is None or not self.wants(number, ledger, first):
+            return 0
+        return max((count for _, _, begins, count in log.runs(log.group_of(ledger)) if begins == first), default=0)
+
+    def drop_empty(self, done: Done) -> bool:
+        """Removes logs of which nothing is wanted, without writing any: for a full disk. False where there are none."""
+        gone = [empty for empty in self.table.empty_logs() if empty not in self.held]
+        if gone:
+            self._save(self.point.flushed_through, gone, None, _no_log, done)
+        return bool(gone)
 
     def swap(self, sources: Sequence[int], log: EntryLog, done: Done) -> None:
         """Puts `log`, synced already, in the place of `sources`. May be tried again after a failure."""
@@ -120,6 +140,8 @@ class EntryLogs:
             self.point = point
             if log is not None:
                 self.table.install(log)
+            if self.refilled:
+                self.refilled = {place: None for place in self.refilled if place[0] not in gone}
             for number in gone:
                 self.reads.submit(partial(_remove, self.disk, self.table.uninstall(number)), _ignore)
         done(error)

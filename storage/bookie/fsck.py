@@ -7,7 +7,7 @@ Invariants: every sentence in `problems` names a file or a ledger; a directory w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import CorruptData
@@ -15,7 +15,9 @@ from heliograph.runtime.disk import Disk
 from heliograph.wire.bookie import HEAD, Kind
 from heliograph.wire.run import peek_block, verify_block
 from storage.bookie import entry_log
-from storage.bookie.checkpoint import Checkpoint, load_checkpoint, load_cookie
+from storage.bookie.checkpoint import Checkpoint, load_checkpoint
+from storage.bookie.cookie import JOURNAL, LEDGER, Cookie, Where, home_of, load_cookie, load_dropped
+from storage.bookie.dead import DeadLedgers
 from storage.bookie.entry_log import EntryLog
 from storage.bookie.journal import replay
 from storage.bookie.ledgers import LedgerTable
@@ -34,6 +36,7 @@ class LogSummary:
     blocks: int
     size_bytes: int
     live_bytes: int
+    directory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,9 @@ class Examination:
     instance: str = ""
     bookie: str = ""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """Of the first ledger directory."""
+    dead: tuple[tuple[int, int], ...] = ()
+    """Ranges of deleted ledgers."""
     logs: list[LogSummary] = field(default_factory=list)
     ledgers: list[LedgerSummary] = field(default_factory=list)
     segments: int = 0
@@ -67,15 +73,29 @@ class Examination:
     """What a start puts right by itself."""
 
 
-def examine(journal: Disk, ledgers: Disk, *, verify_blocks: bool, progress: Progress = lambda _done, _all: None) -> Examination:
-    """Blocking; raises OSError where a directory cannot be read at all."""
-    return _Examiner(journal, ledgers).run(verify_blocks, progress)
+def examine(journals: Sequence[Disk], ledgers: Sequence[Disk], *, verify_blocks: bool, progress: Progress = lambda _done, _all: None) -> Examination:
+    """Blocking; raises OSError where a directory cannot be read at all. In the order that the bookie's settings have."""
+    return _Examiner(journals, ledgers).run(verify_blocks, progress)
+
+
+class _Dir:
+    """One ledger directory."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self.disk, self.name = disk, name
+        self.point = Checkpoint()
+        self.table = LedgerTable()
+
+    def logs(self) -> list[EntryLog]:
+        return [self.table.logs[number] for number in sorted(self.table.logs)]
 
 
 class _Examiner:
-    def __init__(self, journal: Disk, ledgers: Disk) -> None:
-        self._journal, self._ledgers = journal, ledgers
-        self._table = LedgerTable()
+    def __init__(self, journals: Sequence[Disk], ledgers: Sequence[Disk]) -> None:
+        self._journals = list(journals)
+        self._dirs = [_Dir(disk, f" of ledger directory {at + 1}" if len(ledgers) > 1 else "") for at, disk in enumerate(ledgers)]
+        self._dropped: dict[Where, str] = {}
+        self._dead = DeadLedgers()
         self._tails: dict[int, list[tuple[int, int, int]]] = {}  # ledger -> (first, count, bytes), of the journal
         self.found = Examination()
 
@@ -84,17 +104,19 @@ class _Examiner:
         salt = self._cookies()
         self._load_logs()
         if salt is not None:
-            self._replay(salt)
-        logs = [self._table.logs[number] for number in sorted(self._table.logs)]
+            for at, journal in enumerate(self._journals):
+                self._replay(journal, self._dirs[at :: len(self._journals)], salt)
         if verify_blocks:
-            total = sum(log.block_bytes for log in logs)
-            for log in logs:
-                self._verify(log, lambda: progress(found.verified_bytes, total))
-        for log in logs:
-            blocks = sum(sum(1 for _ in log.runs(group)) for group in range(len(log.ledgers)))
-            found.logs.append(LogSummary(log.number, len(log.ledgers), blocks, log.block_bytes, self._table.live_bytes(log.number)))
-            log.close()
-        found.ledgers = [self._summary(ledger) for ledger in self._table.ids()]
+            total = sum(log.block_bytes for one in self._dirs for log in one.logs())
+            for one in self._dirs:
+                for log in one.logs():
+                    self._verify(one, log, lambda: progress(found.verified_bytes, total))
+        for at, one in enumerate(self._dirs):
+            for log in one.logs():
+                blocks = sum(sum(1 for _ in log.runs(group)) for group in range(len(log.ledgers)))
+                found.logs.append(LogSummary(log.number, len(log.ledgers), blocks, log.block_bytes, one.table.live_bytes(log.number), at))
+                log.close()
+        found.ledgers = sorted((self._summary(one, ledger) for one in self._dirs for ledger in one.table.ids()), key=lambda summary: summary.ledger)
         return found
 
     def _problem(self, text: str) -> None:
@@ -104,51 +126,74 @@ class _Examiner:
             self.found.problems.append("there is more; only the first are listed")
 
     def _cookies(self) -> int | None:
-        """The salt of the journal's checksums."""
-        cookies: list[tuple[str, str, int]] = []
-        for what, disk in (("journal", self._journal), ("ledgers", self._ledgers)):
+        """The salt of the journals' checksums."""
+        cookies: list[Cookie] = []
+        places: list[tuple[Where, Disk]] = [((JOURNAL, at), disk) for at, disk in enumerate(self._journals)]
+        places += [((LEDGER, at), one.disk) for at, one in enumerate(self._dirs)]
+        shape = len(self._journals), len(self._dirs)
+        for where, disk in places:
+            what = f"{'journal' if where[0] == JOURNAL else 'ledgers'} directory" + (f" {where[1] + 1}" if shape != (1, 1) else "")
             try:
                 cookie = load_cookie(disk)
+                self._dropped |= load_dropped(disk)
             except CorruptData as error:
-                self._problem(f"the {what} directory's cookie cannot be read: {error}")
+                self._problem(f"the {what}'s cookie cannot be read: {error}")
                 continue
             if cookie is None:
-                self._problem(f"the {what} directory has no cookie: it belongs to no bookie, or lost it")
-            else:
-                cookies.append(cookie)
-        if len(cookies) == 2 and cookies[0] != cookies[1]:
-            self._problem("the journal and the ledgers directory belong to different bookies, or to different lives of one")
+                self._problem(f"the {what} has no cookie: it belongs to no bookie, or lost it")
+                continue
+            cookies.append(cookie)
+            if (cookie.journals, cookie.ledgers) != shape:
+                self._problem(f"the bookie has {cookie.journals} journal and {cookie.ledgers} ledger directories; give all of them, in their order")
+            elif cookie.where not in (None, where):
+                self._problem(f"the {what} is in the place of another one; give them in their order")
+        if len({(cookie.instance, cookie.bookie, cookie.salt) for cookie in cookies}) > 1:
+            self._problem("the directories belong to different bookies, or to different lives of one")
+        for where, reason in sorted(self._dropped.items()):
+            self._problem(f"{where[0]} directory {where[1] + 1} was dropped, and what it held is said to be unknown: {reason}")
         if cookies:
-            self.found.instance, self.found.bookie, _ = cookies[0]
-            return cookies[0][2]
+            self.found.instance, self.found.bookie = cookies[0].instance, cookies[0].bookie
+            return cookies[0].salt
         return None
 
     def _load_logs(self) -> None:
         found = self.found
-        try:
-            found.checkpoint = load_checkpoint(self._ledgers)
-        except CorruptData as error:
-            self._problem(f"the checkpoint cannot be read: {error}")
-        self._table = LedgerTable(found.checkpoint.dead)
-        files = [name for name in self._ledgers.names() if name.startswith("log-")]
-        named = [entry_log.name_of(number) for number in found.checkpoint.logs]
-        if files and not found.checkpoint.start and not found.problems:
-            self._problem("there are entry logs, but the checkpoint is gone")
-        strays = [name for name in files if name not in named]
-        if strays and found.checkpoint.start:
-            found.notes.append(f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes them: {', '.join(strays[:5])}")
-        for number in found.checkpoint.logs:
+        for at, one in enumerate(self._dirs):
             try:
-                self._table.install(entry_log.load(self._ledgers, number))
-            except FileNotFoundError:
-                self._problem(f"{entry_log.name_of(number)} is gone, and the checkpoint names it")
-            except (CorruptData, OSError) as error:
-                self._problem(f"{entry_log.name_of(number)}: the index cannot be read: {error}")
+                one.point = load_checkpoint(one.disk)
+            except CorruptData as error:
+                self._problem(f"the checkpoint{one.name} cannot be read: {error}")
+            if not at:
+                found.checkpoint = one.point
+        self._dead = DeadLedgers.union(pair for one in self._dirs for pair in one.point.dead)
+        found.dead = self._dead.ranges()
+        for one in self._dirs:
+            self._load_dir(one)
 
-    def _replay(self, salt: int) -> None:
-        found, point = self.found, self.found.checkpoint
-        read = replay(self._journal, salt=salt, flushed_through=point.flushed_through, forks=point.forks)
-        found.segments, found.journal_records = len(read.used) + len(read.free), len(read.records)
+    def _load_dir(self, one: _Dir) -> None:
+        found = self.found
+        one.table = LedgerTable(self._dead)
+        files = [name for name in one.disk.names() if name.startswith("log-")]
+        named = [entry_log.name_of(number) for number in one.point.logs]
+        if files and not one.point.start and not found.problems:
+            self._problem(f"there are entry logs, but the checkpoint{one.name} is gone")
+        strays = [name for name in files if name not in named]
+        if strays and one.point.start:
+            found.notes.append(f"{len(strays)} entry logs are of a flush or compaction that did not end; the next start removes them: {', '.join(strays[:5])}")
+        for number in one.point.logs:
+            try:
+                one.table.install(entry_log.load(one.disk, number))
+            except FileNotFoundError:
+                self._problem(f"{entry_log.name_of(number)}{one.name} is gone, and the checkpoint names it")
+            except (CorruptData, OSError) as error:
+                self._problem(f"{entry_log.name_of(number)}{one.name}: the index cannot be read: {error}")
+
+    def _replay(self, journal: Disk, dirs: Sequence[_Dir], salt: int) -> None:
+        found = self.found
+        forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.point.forks))
+        read = replay(journal, salt=salt, flushed_through=min(one.point.flushed_through for one in dirs), forks=forks)
+        found.segments += len(read.used) + len(read.free)
+        found.journal_records += len(read.records)
         if read.corrupt:
             self._problem(read.corrupt)
         for record in read.records:
@@ -158,25 +203,27 @@ class _Examiner:
                 if size < HEAD.size:
                     self._problem(f"journal record {record.sequence}: a frame of a wrong shape")
                     break
-                self._frame(record.sequence, kind, ledger, lac, record.frames[at + HEAD.size : at + size])
+                one = self._dirs[home_of(ledger, len(self._dirs))]
+                if one in dirs and record.sequence > one.point.flushed_through:
+                    self._frame(one.table, record.sequence, kind, ledger, lac, record.frames[at + HEAD.size : at + size])
                 at += size
 
-    def _frame(self, sequence: int, kind: int, ledger: int, lac: int, body: memoryview) -> None:
+    def _frame(self, table: LedgerTable, sequence: int, kind: int, ledger: int, lac: int, body: memoryview) -> None:
         if kind == Kind.FENCE:
-            self._table.fence(ledger)
+            table.fence(ledger)
         elif kind == Kind.DELETE:
-            self._table.delete(ledger)
-        elif ledger not in self._table.dead:
+            table.delete(ledger)
+        elif ledger not in table.dead:
             try:
                 verify_block(body)
             except CorruptData as error:
                 self._problem(f"journal record {sequence}, ledger {ledger}: {error}")
                 return
             _, first, count = peek_block(body)
-            self._table.stored(ledger, first + count - 1, lac)
+            table.stored(ledger, first + count - 1, lac)
             self._tails.setdefault(ledger, []).append((first, count, len(body)))
 
-    def _verify(self, log: EntryLog, step: Callable[[], None]) -> None:
+    def _verify(self, one: _Dir, log: EntryLog, step: Callable[[], None]) -> None:
         """Of dead ledgers too: that costs nothing and says something about the disk, but is no problem."""
         batch: list[Block] = []
         size = 0
@@ -185,24 +232,24 @@ class _Examiner:
                 batch.append((offset, block_bytes, ledger, first, count))
                 size += block_bytes
                 if size >= _JOB_BYTES:
-                    self._check(log, batch)
+                    self._check(one, log, batch)
                     batch, size = [], 0
                     step()
         if batch:
-            self._check(log, batch)
+            self._check(one, log, batch)
         step()
 
-    def _check(self, log: EntryLog, batch: list[Block]) -> None:
+    def _check(self, one: _Dir, log: EntryLog, batch: list[Block]) -> None:
         self.found.verified_bytes += sum(block[1] for block in batch)
-        for number, ledger, first, text in verify(self._ledgers, log, batch):
-            sentence = f"{entry_log.name_of(number)}, ledger {ledger}, block of entry {first}: {text}"
-            if ledger in self._table.last:
+        for number, ledger, first, text in verify(one.disk, log, batch):
+            sentence = f"{entry_log.name_of(number)}{one.name}, ledger {ledger}, block of entry {first}: {text}"
+            if ledger in one.table.last:
                 self._problem(sentence)
             else:
                 self.found.notes.append(f"{sentence} (the ledger was deleted)")
 
-    def _summary(self, ledger: int) -> LedgerSummary:
-        logs = [log for _, log in sorted(self._table.logs.items()) if log.group_of(ledger) >= 0]
+    def _summary(self, one: _Dir, ledger: int) -> LedgerSummary:
+        logs = [log for log in one.logs() if log.group_of(ledger) >= 0]
         runs = list(self._tails.get(ledger, ()))
         for log in logs:
             runs += [(first, count, size) for _, size, first, count in log.runs(log.group_of(ledger))]
@@ -217,8 +264,8 @@ class _Examiner:
             sum(last - first + 1 for first, last in ranges),
             tuple(ranges),
             sum(size for _, _, size in runs),
-            self._table.lac.get(ledger, -1),
-            ledger in self._table.fenced,
+            one.table.lac.get(ledger, -1),
+            ledger in one.table.fenced,
             tuple(log.number for log in logs),
             ledger in self._tails,
         )

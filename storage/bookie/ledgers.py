@@ -1,14 +1,14 @@
-"""LedgerTable: what a bookie knows of its ledgers, in memory.
+"""LedgerTable: what a bookie knows of the ledgers of one directory, in memory.
 
 Is: per ledger the last entry, LAC, and fence; which entry logs hold some of it; which ledgers are dead; how much of each log is still wanted.
 Isn't: blocks that are in no log yet (`storage.bookie.write_cache`), or I/O.
-Invariants: a dead ledger is held no more and never again; a log counts as empty only when each of its ledgers is dead; nothing is kept per entry.
+Invariants: a dead ledger is held no more and never again; a log counts as empty only when nothing in it is wanted, a fence included; nothing is
+kept per entry.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
 
 from storage.bookie.dead import DeadLedgers
 from storage.bookie.entry_log import EntryLog
@@ -17,17 +17,19 @@ from storage.bookie.entry_log import EntryLog
 class LedgerTable:
     """Attributes are for reading."""
 
-    def __init__(self, dead: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, dead: DeadLedgers | None = None) -> None:
+        """dead: shared by the tables of all directories of a bookie."""
         self.last: dict[int, int] = {}
         """Every ledger held -> last entry; -1: only a fence."""
         self.lac: dict[int, int] = {}
         self.fenced: dict[int, None] = {}
-        self.dead = DeadLedgers(dead)
+        self.dead = DeadLedgers() if dead is None else dead
         """Deleted, for ever."""
         self.logs: dict[int, EntryLog] = {}
         self._live: dict[int, int] = {}  # log -> ledgers in it that are not dead
         self._live_bytes: dict[int, int] = {}
         self._logs_of: dict[int, list[int]] = {}  # ledger -> its logs, ascending
+        self._marks_of: dict[int, list[int]] = {}  # ledger whose blocks are not wanted -> logs that hold its fence
 
     def stored(self, ledger: int, last: int, lac: int) -> None:
         """Blocks up to entry `last` are held now."""
@@ -54,7 +56,28 @@ class LedgerTable:
         for number in self._logs_of.pop(ledger, ()):
             self._live[number] -= 1
             self._live_bytes[number] -= self.logs[number].bytes_of(ledger)
+        for number in self._marks_of.pop(ledger, ()):
+            self._live[number] -= 1
         return True
+
+    def forget(self, ledger: int) -> None:
+        """Its blocks are not wanted here. It may come again, and its fence stays; until compaction has written its logs anew, a start finds it again."""
+        fenced = ledger in self.fenced
+        for number in self._logs_of.pop(ledger, ()):
+            self._live_bytes[number] -= self.logs[number].bytes_of(ledger)
+            if fenced:
+                self._marks_of.setdefault(ledger, []).append(number)
+            else:
+                self._live[number] -= 1
+        if fenced:
+            self.last[ledger] = -1
+        else:
+            self.last.pop(ledger, None)
+            self.lac.pop(ledger, None)
+
+    def wants(self, ledger: int, number: int) -> bool:
+        """Whether the blocks of a ledger in that log are wanted."""
+        return number in self._logs_of.get(ledger, ())
 
     def ids(self, above: int = -1) -> list[int]:
         return sorted(known for known in self.last if known > above)
@@ -82,8 +105,10 @@ class LedgerTable:
         log = self.logs.pop(number)
         del self._live[number], self._live_bytes[number]
         for ledger in log.ledgers:
-            if ledger in self._logs_of:
-                self._logs_of[ledger].remove(number)
+            for places in (self._logs_of, self._marks_of):
+                logs = places.get(ledger, [])
+                if number in logs:
+                    logs.remove(number)
         return log
 
     def find(self, ledger: int, entry: int) -> tuple[EntryLog, int, int, int] | None:

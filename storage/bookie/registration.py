@@ -24,7 +24,8 @@ _FREE_STEP = 0.1
 class Registration:
     """One bookie's key. `writable` is asked whenever the key is put; call `changed` when its answer is another.
 
-    rack: its label for placement. free_bytes: asked once a second.
+    rack: its label for placement. free_bytes: asked once a second. dropped: why each directory that has failed is not used any more.
+    lost_dirs: how many ledger directories there are, and which of them were dropped: auto-recovery copies what was there.
     """
 
     def __init__(
@@ -39,14 +40,18 @@ class Registration:
         clock: Clock,
         rng: Rng,
         rack: str = "",
+        group: str = "",
         free_bytes: Callable[[], int] = lambda: 0,
+        dropped: Callable[[], list[str]] = list,
+        lost_dirs: Callable[[], tuple[int, list[int]]] = lambda: (1, []),
     ) -> None:
         self._meta, self._key = meta, bookie(bookie_id)
         self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
-        self._rng, self._rack, self._free_bytes = rng, rack, free_bytes
+        self._rng, self._rack, self._group, self._free_bytes = rng, rack, group, free_bytes
+        self._dropped, self._lost_dirs = dropped, lost_dirs
         self._said_free = 0
         self._lease = 0
-        self._said: bool | None = None
+        self._said: tuple[bool, list[str]] | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -98,11 +103,13 @@ class Registration:
                 await self._meta.renew(self._lease)
             else:
                 self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
-            writable, free = self._writable(), self._free()
-            if writable is not self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
-                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": writable, "rack": self._rack}
-                await self._meta.put(self._key, msgpack.packb({**fields, "free_bytes": free}), lease=self._lease)
-                self._said, self._said_free = writable, free
+            said, free = (self._writable(), self._dropped()), self._free()
+            if said != self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
+                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": said[0], "rack": self._rack}
+                fields |= {"group": self._group} if self._group else {}
+                fields |= {"free_bytes": free, "dropped_dirs": said[1], "lost_dirs": self._lost_dirs()}
+                await self._meta.put(self._key, msgpack.packb(fields), lease=self._lease)
+                self._said, self._said_free = said, free
         except LeaseLost:
             self._lease = 0
             self._wake.set()

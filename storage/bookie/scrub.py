@@ -1,13 +1,13 @@
 """Scrubber: reads every block of the entry logs again, slowly, so that rot is found while other copies are whole.
 
-Is: one round after another at a bounded rate, and the list of what is bad. Isn't: repair (re-replication brings a bad entry from another bookie).
+Is: one round after another at a bounded rate, and the list of what is bad. Isn't: the way back from another copy (`storage.bookie.refill`).
 Invariants: at most one read is under way; what is not wanted any more is not read; a finding stays until its ledger or its log is gone, or it reads
 well again. Driven by `tick`: nothing here reads a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData
@@ -25,6 +25,8 @@ _BAD_MAX = 10_000
 
 Block = tuple[int, int, int, int, int]
 """(offset, size, ledger, first entry, count)."""
+Spot = tuple[int, int, int]
+"""(log, ledger, first entry)."""
 Finding = tuple[int, int, int, str]
 """(log, ledger, first entry, what is wrong); ledger and entry are -1 for what is bad but no block: the footer."""
 
@@ -36,8 +38,10 @@ class Scrubber:
         self._logs, self._settings = logs, settings
         self.suspended = False
         self.rounds = self.checked_bytes = self.bad_blocks = 0
-        self.bad: dict[tuple[int, int, int], str] = {}
-        """(log, ledger, first entry) -> what is wrong."""
+        self.bad: dict[Spot, str] = {}
+        """What is wrong where."""
+        self.on_bad: Callable[[], None] | None = None
+        """Called when something was found that was not known to be bad."""
         self._now, self._next_at = 0.0, min(_FIRST_ROUND_S, settings.scrub_interval_s)
         self._todo: list[int] = []
         self._log: EntryLog | None = None
@@ -60,6 +64,10 @@ class Scrubber:
     def run(self) -> None:
         """A round now."""
         self._next_at = self._now
+
+    def look_at(self, log: EntryLog, block: Block) -> None:
+        """A reader met something bad there."""
+        self._logs.reads.submit(partial(verify, self._logs.reads, log, [block]), partial(self._found, log.number, [block]))
 
     def tick(self, elapsed_s: float) -> None:
         """To be called about once a second."""
@@ -98,9 +106,10 @@ class Scrubber:
 
     def _wanted(self, log: EntryLog) -> Iterator[Block]:
         for group, ledger in enumerate(log.ledgers):
-            if ledger not in self._logs.table.dead:
+            if self._logs.table.wants(ledger, log.number):
                 for offset, size, first, count in log.runs(group):
-                    yield offset, size, ledger, first, count
+                    if (log.number, ledger, first) not in self._logs.refilled:
+                        yield offset, size, ledger, first, count
 
     def _take(self) -> list[Block]:
         """Neighbours, of about one job; [] at the end of the log."""
@@ -120,14 +129,21 @@ class Scrubber:
     def _verified(self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, error: BaseException | None) -> None:
         self._working = False
         self.checked_bytes += sum(block[1] for block in blocks)
-        for _, _, ledger, first, _ in blocks:
-            self.bad.pop((number, ledger, first), None)
+        self._found(number, blocks, findings, error)
+        if error is None:
+            self._go_on()
+
+    def _found(self, number: int, blocks: Sequence[Block], findings: list[Finding] | None, _error: BaseException | None) -> None:
+        before = [self.bad.pop((number, ledger, first), "") for _, _, ledger, first, _ in blocks]
+        fresh = len(findings or ()) > sum(map(bool, before))
         for log, ledger, first, text in findings or ():
+            if number not in self._logs.table.logs or (ledger >= 0 and not self._logs.wants(log, ledger, first)):
+                continue  # it went, or was refilled, while it was read
             self.bad_blocks += 1
             if len(self.bad) < _BAD_MAX:
                 self.bad[log, ledger, first] = text
-        if error is None:
-            self._go_on()
+        if fresh and self.bad and self.on_bad is not None:
+            self.on_bad()
 
 
 def verify(disk: Disk, log: EntryLog, blocks: Sequence[Block]) -> list[Finding]:

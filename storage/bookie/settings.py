@@ -19,7 +19,7 @@ class BookieSettings:
     used_segments_max: int = 6
     """With so many segments full (of small records), the write cache is flushed though it is not full."""
     write_cache_bytes: int = 32 << 20
-    """Of one generation; there are two. What one read of each connection brings may come on top."""
+    """Of one generation; there are two. The ledger directories share it. What one read of each connection brings may come on top."""
     journal_pending_bytes: int = 16 << 20
     """Received and not yet synced; beyond it connections are not read."""
     frame_bytes_max: int = FRAME_BYTES_MAX
@@ -28,7 +28,9 @@ class BookieSettings:
     reads_max: int = 64
     """Reads from disk under way; beyond it connections are not read."""
     free_bytes_min: int = 256 << 20
-    """With less free space the bookie takes no adds."""
+    """With less free space a directory takes no adds."""
+    free_bytes_again: int = 0
+    """With so much it takes them again; 0 is twice `free_bytes_min`."""
     minor_interval_s: float = 3600.0
     minor_live_max: float = 0.2
     """A minor compaction takes logs of which a smaller share of bytes lives."""
@@ -49,9 +51,15 @@ class BookieSettings:
         positive = (self.write_cache_bytes, self.journal_pending_bytes, self.read_bytes_max, self.reads_max, self.spare_segments)
         if min(positive) < 1 or self.free_bytes_min < 0:
             raise ConfigError("sizes of a bookie must be positive")
+        if self.free_bytes_again and self.free_bytes_again < self.free_bytes_min:
+            raise ConfigError("free_bytes_again must not be below free_bytes_min")
         if not 0 <= self.minor_live_max <= self.major_live_max <= 1:
             raise ConfigError("minor_live_max and major_live_max are shares, 0 to 1, the minor one not above the major one")
         if min(self.minor_interval_s, self.major_interval_s, self.compaction_bytes_per_s, self.compacted_log_bytes) <= 0:
             raise ConfigError("intervals and sizes of compaction must be above 0")
         if min(self.scrub_interval_s, self.scrub_bytes_per_s) <= 0:
             raise ConfigError("scrub_interval_s and scrub_bytes_per_s must be above 0")
+
+    @property
+    def free_bytes_enough(self) -> int:
+        return self.free_bytes_again or 2 * self.free_bytes_min

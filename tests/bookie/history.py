@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.bookie import HEAD, Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run, decode_block, encode_block
-from storage.bookie.bookie import Bookie, BookieSettings
+from storage.bookie.bookie import Bookie, BookieSettings, Place
 
 SMALL = BookieSettings(
     segment_bytes=32 << 10,
@@ -88,7 +88,13 @@ def send(bookie: Bookie, peer: NotingPeer, *frames: bytes, commit: bool = True) 
 
 
 def make_bookie(journal: Disk, ledgers: Disk, rng: random.Random, settings: BookieSettings = SMALL) -> Bookie:
-    bookie = Bookie(journal, ledgers, settings, bookie_id="b0", instance="test", rng=rng)
+    return make_wide([journal], [ledgers], rng, settings)
+
+
+def make_wide(journals: Sequence[Disk], ledgers: Sequence[Disk], rng: random.Random, settings: BookieSettings = SMALL) -> Bookie:
+    """Several directories."""
+    places = [[Place(disk) for disk in disks] for disks in (journals, ledgers)]
+    bookie = Bookie(*places, settings, bookie_id="b0", instance="test", rng=rng)
     bookie.start()
     return bookie
 
@@ -185,7 +191,7 @@ class Model:
             self.acked.setdefault(ledger, set()).update(entries)
 
     async def check(self, bookie: Bookie) -> None:
-        """Asks for every entry that was ever sent, each by itself, and compares."""
+        """Asks for every entry that was ever sent, each by itself, and compares. What was in a dropped directory is there, or unknown, or deleted."""
         peer = NotingPeer()
         assert not bookie.limbo and not bookie.failure, bookie.limbo or bookie.failure
         reads: dict[tuple[int, int], int] = {}
@@ -195,7 +201,7 @@ class Model:
                 send(bookie, peer, read(ledger, entry, entry, reads[ledger, entry]), commit=False)
         for ledger in sorted(self.fenced - self.delete_asked):
             send(bookie, peer, add(ledger, 10_000, 1))
-            assert peer.losses.get(ledger) == Code.FENCED, f"ledger {ledger} was fenced"
+            assert peer.losses.get(ledger) == (Code.DISK_FAILED if bookie.home(ledger).gone else Code.FENCED), f"ledger {ledger} was fenced"
         for _ in range(200):
             if len(peer.answers) == len(reads):
                 break
@@ -203,12 +209,14 @@ class Model:
         for (ledger, entry), number in reads.items():
             code, _, _, body = peer.answers[number]
             if ledger in self.deleted:
-                assert code == Code.NO_SUCH_LEDGER, f"ledger {ledger} was deleted"
+                assert code == Code.NO_SUCH_LEDGER or (code == Code.UNKNOWN and bookie.home(ledger).gone), f"ledger {ledger} was deleted"
             elif code == Code.OK:
                 found = entries_of(body, ledger)
                 assert entry in found
                 for one, data in found.items():
                     assert data == content(ledger, one), f"{ledger}:{one} is not what was sent"
+            elif bookie.home(ledger).gone:
+                assert code == Code.UNKNOWN or ledger in self.delete_asked, f"{ledger}:{entry} is said to be absent"
             else:
                 assert code in (Code.NO_SUCH_ENTRY, Code.NO_SUCH_LEDGER)
                 assert ledger in self.delete_asked or entry not in self.acked.get(ledger, ()), f"{ledger}:{entry} was acknowledged and is gone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
 from heliograph.wire.bookie import Code, Kind, encode
-from storage.bookie.bookie import Bookie, BookieSettings
+from storage.bookie.bookie import Bookie, BookieSettings, Place
 from tests.bookie.history import SMALL, NotingPeer, add, block, content, entries_of, make_bookie, read, send
 
 
@@ -81,7 +82,7 @@ def test_an_ack_is_cumulative_and_comes_after_the_sync() -> None:
 @pytest.mark.parametrize("flush", [False, True])
 def test_entries_are_found_under_any_cut(flush: bool) -> None:
     async def body(box: Box) -> None:
-        send(box.bookie, box.peer, add(1, 0, 10), add(1, 5, 1), add(1, 10, 2), add(1, 2, 20), add(1, 5, 1), add(1, 4, 2))
+        send(box.bookie, box.peer, add(1, 0, 10), add(1, 5, 1), add(1, 10, 2), add(1, 2, 20), add(1, 5, 1), add(1, 4, 2), add(1, 2, 3), add(1, 0, 1))
         if flush:
             await box.flushed()
             box.restart()
@@ -140,9 +141,9 @@ def test_a_fence_is_answered_only_once_it_is_durable() -> None:
 
 def test_adds_behind_a_refused_one_are_dropped_until_the_writer_is_opened_again() -> None:
     async def body(box: Box) -> None:
-        box.bookie.read_only = "full"
+        box.bookie.dirs[0].full = "full"
         send(box.bookie, box.peer, add(1, 0, 1))
-        box.bookie.read_only = ""
+        box.bookie.dirs[0].full = ""
         send(box.bookie, box.peer, add(1, 1, 1))
         await asyncio.sleep(0.1)
         assert (box.peer.losses, box.peer.acks) == ({1: Code.READ_ONLY}, {})
@@ -257,6 +258,37 @@ def test_a_failed_sync_is_final() -> None:
     scenario(body)
 
 
+def test_what_an_earlier_life_left_behind_its_end_stays_void() -> None:
+    """The journal of the first life: record 1, record 2 torn, record 3 whole in the next segment. The second life writes a record 2 of its own."""
+
+    async def body(box: Box) -> None:
+        box.start(replace(SMALL, write_cache_bytes=1 << 20))
+        send(box.bookie, box.peer, add(1, 0, 1))
+        await asyncio.sleep(0.1)
+        box.bookie.tick()
+        await asyncio.sleep(0.1)
+        send(box.bookie, box.peer, add(2, 0, 60), add(2, 60, 35))
+        send(box.bookie, box.peer, add(3, 0, 60), add(3, 60, 35))
+        await asyncio.sleep(0.1)
+        torn = next(name for name in box.journal.names() if content(2, 20) in box.journal.content(name))
+        assert content(3, 0) not in box.journal.content(torn)
+        box.journal.flip_bit(torn, box.journal.content(torn).index(content(2, 20)))
+        box.restart()
+        assert not box.bookie.limbo and (await box.ask(Kind.READ, 3, first=0, last=0))[0] == Code.NO_SUCH_LEDGER
+        for ledger in (5, 6):
+            send(box.bookie, box.peer, add(ledger, 0, 1))
+            await asyncio.sleep(0.1)
+        assert box.peer.acks == {5: 0, 6: 0}
+        for _ in range(2):
+            box.restart()
+            assert not box.bookie.limbo, box.bookie.limbo
+            for ledger in (1, 5, 6):
+                assert sorted(await box.entries(ledger, 0, 9)) == [0], "acknowledged"
+            assert (await box.ask(Kind.READ, 3, first=0, last=0))[0] == Code.NO_SUCH_LEDGER, "the past does not return"
+
+    scenario(body)
+
+
 @pytest.mark.parametrize("where", ["journal", "ledgers"])
 def test_a_full_disk_refuses_and_recovers_without_loss(where: str) -> None:
     async def body(box: Box) -> None:
@@ -345,8 +377,13 @@ def test_a_loss_in_the_ledger_directory_is_limbo(loss: str) -> None:
         else:
             disk.remove("checkpoint")
         disk.sync_directory()
-        box.restart()
-        assert box.bookie.limbo and not box.bookie.writable
+        left = {name: box.ledgers.content(name) for name in box.ledgers.names()}
+        for _ in range(2):
+            box.restart()
+            assert box.bookie.limbo and not box.bookie.writable
+            box.bookie.tick()
+            await asyncio.sleep(0.1)
+        assert left == {name: box.ledgers.content(name) for name in box.ledgers.names()}, "what is left is left alone"
         assert (await box.ask(Kind.READ, 1, first=99, last=99))[0] == Code.UNKNOWN
         assert (await box.ask(Kind.READ, 44, first=0, last=0))[0] == Code.UNKNOWN
         assert (await box.ask(Kind.FENCE, 1))[0] == Code.UNKNOWN
@@ -360,7 +397,7 @@ def test_directories_of_another_bookie_or_format_are_refused() -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 1))
         await asyncio.sleep(0.1)
-        other = Bookie(box.journal.disk(), box.ledgers.disk(), SMALL, bookie_id="b1", instance="test", rng=random.Random(1))
+        other = Bookie([Place(box.journal.disk())], [Place(box.ledgers.disk())], SMALL, bookie_id="b1", instance="test", rng=random.Random(1))
         with pytest.raises(ConfigError, match="belongs to bookie b0 of test"):
             other.start()
         swapped = Platter(box.journal.loop, random.Random(5))

@@ -15,7 +15,7 @@ from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFe
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import HEAD
 from heliograph.wire.run import BYTES_MAX, Run, decode_block, encode_block
-from storage.bookie.bookie import Bookie, BookieSettings
+from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
 from tests.bookie.history import SMALL, add, block, content, make_bookie
@@ -248,7 +248,7 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
 
     def bookie() -> Bookie:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers", "journal", "ledgers")]
-        made = Bookie(disks[0], disks[1], settings, bookie_id="b", instance="i", rng=rng, zeroing=disks[2], reads=disks[3])
+        made = Bookie([Place(disks[0], disks[2])], [Place(disks[1], disks[3])], settings, bookie_id="b", instance="i", rng=rng)
         made.start()
         return made
 

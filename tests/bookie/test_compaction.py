@@ -58,11 +58,11 @@ def test_mostly_dead_logs_become_one_and_nothing_wanted_is_lost() -> None:
             await box.ask(Kind.DELETE, ledger)
         await compact(box)
         after = sum(len(box.ledgers.content(name)) for name in logs(box))
-        compactor = box.bookie.compactor
+        compactor = box.bookie.dirs[0].compactor
         assert len(logs(box)) == 1 and after < before / 2
         assert compactor.compacted_logs == 4 and compactor.reclaimed_bytes > before / 2 and not compactor.running
         await check(box, (1, 2))
-        (log,) = box.bookie._table.logs.values()
+        (log,) = box.bookie.dirs[0].table.logs.values()
         assert (list(log.ledgers), list(log.lacs), list(log.fenced)) == ([1, 2, 6], [-1, 29, -1], [1, 0, 1])
         box.restart()
         await check(box, (1, 2))
@@ -78,10 +78,10 @@ def test_logs_that_live_are_left_alone() -> None:
         await fill(box)
         await box.ask(Kind.DELETE, 5)
         await compact(box)
-        assert len(logs(box)) == 4 and box.bookie.compactor.compacted_logs == 0
-        box.bookie.compactor.run(major=True)
+        assert len(logs(box)) == 4 and box.bookie.dirs[0].compactor.compacted_logs == 0
+        box.bookie.dirs[0].compactor.run(major=True)
         await compact(box)
-        assert box.bookie.compactor.compacted_logs == 4
+        assert box.bookie.dirs[0].compactor.compacted_logs == 4
 
     scenario(body)
 
@@ -91,16 +91,16 @@ def test_it_is_slow_on_purpose_and_can_be_suspended() -> None:
         box.start(replace(EAGER, compaction_bytes_per_s=500, compacted_log_bytes=1 << 20))
         await fill(box)
         await box.ask(Kind.DELETE, 5)
-        wanted = sum(map(box.bookie._table.live_bytes, box.bookie._table.logs))
+        wanted = sum(map(box.bookie.dirs[0].table.live_bytes, box.bookie.dirs[0].table.logs))
         await compact(box, 4)
-        assert box.bookie.compactor.running
-        box.bookie.compactor.suspend()
+        assert box.bookie.dirs[0].compactor.running
+        box.bookie.dirs[0].compactor.suspend()
         await compact(box, 200)
-        assert box.bookie.compactor.running and box.bookie.compactor.compacted_logs == 0
+        assert box.bookie.dirs[0].compactor.running and box.bookie.dirs[0].compactor.compacted_logs == 0
         await check(box, (1, 2, 3, 4))
-        box.bookie.compactor.resume()
+        box.bookie.dirs[0].compactor.resume()
         ticks = 0
-        while not box.bookie.compactor.compacted_logs:
+        while not box.bookie.dirs[0].compactor.compacted_logs:
             await compact(box, 1)
             ticks += 1
         assert ticks > wanted / 500 * 0.2, "a block more than the budget a tick, no more"
@@ -117,12 +117,12 @@ def test_a_ledger_that_dies_meanwhile_and_flushes_do_no_harm() -> None:
         running = False
         for ledger in (4, 3, 2):
             await compact(box, 2)
-            running = running or box.bookie.compactor.running
+            running = running or box.bookie.dirs[0].compactor.running
             await box.ask(Kind.DELETE, ledger)
             send(box.bookie, box.peer, add(20 + ledger, 0, 5))
             await box.flushed()
         await compact(box, 300)
-        assert running and box.bookie.compactor.compacted_logs
+        assert running and box.bookie.dirs[0].compactor.compacted_logs
         box.restart()
         await check(box, (1,))
         assert box.bookie.ledgers() == [1, 6, 22, 23, 24]
@@ -138,8 +138,8 @@ def test_a_log_with_a_bad_block_is_not_compacted() -> None:
         bad = logs(box)[1]
         box.ledgers.flip_bit(bad, 16 + 80)
         await compact(box, 200)
-        assert bad in logs(box) and list(box.bookie.compactor.bad) == [1]
-        assert box.bookie.compactor.compacted_logs == 3, "the others are"
+        assert bad in logs(box) and list(box.bookie.dirs[0].compactor.bad) == [1]
+        assert box.bookie.dirs[0].compactor.compacted_logs == 3, "the others are"
         await check(box, (3, 4))
 
     scenario(body)
@@ -152,7 +152,7 @@ def test_a_full_disk_stops_it_and_a_failing_one_the_bookie() -> None:
         await box.ask(Kind.DELETE, 5)
         box.ledgers.capacity_bytes = box.ledgers.used_bytes() + 100
         await compact(box)
-        assert not box.bookie.failure and box.bookie.compactor.compacted_logs == 0
+        assert not box.bookie.failure and box.bookie.dirs[0].compactor.compacted_logs == 0
         await check(box, (1, 2, 3, 4))
         box.ledgers.capacity_bytes = 1 << 40
         box.ledgers.fail_syncs = True
@@ -179,7 +179,7 @@ class CompactingLives(Lives):
             if self.rng.random() < 0.05:
                 bookie.flush()
             bookie.tick(0.5)
-            self.compacted = max(self.compacted, bookie.compactor.compacted_logs)
+            self.compacted = max(self.compacted, bookie.dirs[0].compactor.compacted_logs)
             if step % 40 == 39:
                 await self.model.check(bookie)
         await asyncio.sleep(0.2)

@@ -7,26 +7,30 @@ from collections import Counter
 
 import pytest
 
+from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Machine, Simulation
-from tests.bookie.history import Model, make_bookie, send
+from tests.bookie.history import Model, make_wide, send
 
 
 class Lives:
-    """One bookie on one machine, and the client whose model survives."""
+    """One bookie on one machine, and the client whose model survives. journals, ledgers: how many directories it has."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Simulation, journals: int = 1, ledgers: int = 1) -> None:
+        self.journals = [f"journal{at or ''}" for at in range(journals)]
+        self.ledgers = [f"ledgers{at or ''}" for at in range(ledgers)]
+        self.platters = [*self.journals, *self.ledgers]
         self.machine = sim.machine("b0")
         self.rng = sim.rng("history")
         self.model = Model(self.rng)
         self.steps = 0
         self.finished = self.abrupt = False
         self.counts: Counter[str] = Counter()
-        for name in ("journal", "ledgers"):
+        for name in self.platters:
             self.machine.platter(name).on_operation = lambda kind, _file, disk=name: self.counts.update([f"{disk} {kind}"])
 
     async def live(self, machine: Machine) -> None:
         """One life: check, then go on with the history."""
-        bookie = make_bookie(machine.disk("journal"), machine.disk("ledgers"), machine.rng)
+        bookie = make_wide([machine.disk(name) for name in self.journals], [machine.disk(name) for name in self.ledgers], machine.rng)
         await self.model.check(bookie)
         peer = self.model.connect()
         for _ in range(self.steps):
@@ -55,7 +59,7 @@ class Lives:
         self.machine.start(self.live)
         while self.machine.running and not self.finished:  # noqa: ASYNC110
             await asyncio.sleep(0.0005 if kill else 0.01)
-        for name in ("journal", "ledgers"):
+        for name in self.platters:
             self.machine.platter(name).cancel_cut()
         if self.machine.running:
             if kill:
@@ -86,10 +90,14 @@ def test_power_is_cut_in_each_operation_of_a_history(platter: str) -> None:
     assert cut > 40, f"the history was too short: {cut}"
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_many_lives(seed: int) -> None:
+SHAPES = [(1, 1)] * 60 + [(1, 3), (2, 4), (3, 3)] * 14
+"""(journal directories, ledger directories)."""
+
+
+@pytest.mark.parametrize(("seed", "shape"), list(enumerate(SHAPES)))
+def test_many_lives(seed: int, shape: tuple[int, int]) -> None:
     with Simulation(seed) as sim:
-        lives = Lives(sim)
+        lives = Lives(sim, *shape)
 
         async def main() -> None:
             rng = sim.rng("cuts")
@@ -97,7 +105,36 @@ def test_many_lives(seed: int) -> None:
                 if rng.random() < 0.3:
                     await lives.run(rng.randrange(5, 60), kill=True)
                 else:
-                    await lives.run(rng.randrange(5, 120), rng.choice(["journal", "ledgers"]), rng.randrange(1, 60))
+                    await lives.run(rng.randrange(5, 120), rng.choice(lives.platters), rng.randrange(1, 60))
+            await lives.run(0)
+
+        sim.run(main())
+        assert sum(map(len, lives.model.acked.values())) > 0
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_directory_fails_in_one_of_many_lives(seed: int) -> None:
+    """Its syncs fail from some moment on, until the process is gone; afterwards it works again, and is asked only if nobody knows that it failed."""
+    with Simulation(seed) as sim:
+        lives = Lives(sim, 2, 4)
+
+        async def fail(platter: Platter, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            platter.fail_syncs = True
+
+        async def main() -> None:
+            rng = sim.rng("cuts")
+            sick = lives.machine.platter(rng.choice(lives.platters))
+            ill = rng.randrange(5)
+            for life in range(7):
+                task = asyncio.ensure_future(fail(sick, rng.uniform(0.0, 0.12))) if life == ill else None
+                if rng.random() < 0.5:
+                    await lives.run(rng.randrange(20, 120), kill=True)
+                else:
+                    await lives.run(rng.randrange(20, 120), rng.choice(lives.platters), rng.randrange(10, 80))
+                if task is not None:
+                    task.cancel()
+                sick.fail_syncs = False
             await lives.run(0)
 
         sim.run(main())

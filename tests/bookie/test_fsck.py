@@ -15,7 +15,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Kind, encode
 from region_node.bookie_commands import register
-from storage.bookie.bookie import Bookie
+from storage.bookie.bookie import Bookie, Place
 from storage.bookie.fsck import examine
 from tests.bookie.history import SMALL, NotingPeer, add, block, send
 
@@ -33,7 +33,8 @@ def data(tmp_path: Path) -> Path:
     """Two logs, a fence, a deletion, and a tail in the journal."""
 
     async def main() -> None:
-        bookie = Bookie(SystemDisk(tmp_path / "journal"), SystemDisk(tmp_path / "ledgers"), SMALL, bookie_id="b7", instance="eu", rng=random.Random(1))
+        journals, ledgers = [Place(SystemDisk(tmp_path / "journal"))], [Place(SystemDisk(tmp_path / "ledgers"))]
+        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1))
         bookie.start()
         peer = NotingPeer()
         for turn in range(2):
@@ -50,6 +51,66 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+WIDE = ("journal", "journal1"), ("ledgers", "ledgers1", "ledgers2")
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """Two journal and three ledger directories; ledgers 1 to 20, half in logs, half in the journals."""
+
+    async def main() -> None:
+        journals, ledgers = ([Place(SystemDisk(tmp_path / name)) for name in names] for names in WIDE)
+        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1))
+        bookie.start()
+        peer = NotingPeer()
+        for turn in range(2):
+            send(bookie, peer, *[add(ledger, turn * 5, 5) for ledger in range(1, 21)])
+            for ledger in range(1, 21):
+                await acked(peer, ledger, turn * 5 + 4)
+            if not turn:
+                bookie.flush()
+                while bookie.flushing:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+        send(bookie, peer, *[encode(Kind.DELETE, ledger=ledger, request=ledger) for ledger in (5, 6, 7)])
+        bookie.close()
+
+    asyncio.run(main())
+    return tmp_path
+
+
+def options(data: Path, journals: tuple[str, ...] = WIDE[0], ledgers: tuple[str, ...] = WIDE[1]) -> list[str]:
+    given = ["--data", str(data)]
+    for option, names in (("--journal", journals), ("--ledgers", ledgers)):
+        for name in names:
+            given += [option, str(data / name)]
+    return given
+
+
+def test_several_directories_are_examined_together(wide: Path) -> None:
+    before = snapshot(wide)
+    answer = CliRunner().invoke(APP, ["bookie", "fsck", *options(wide)])
+    assert answer.exit_code == 0 and "bookie b7 is whole: 17 ledgers, 170 entries" in answer.output, answer.output
+    answer = CliRunner().invoke(APP, ["bookie", "inspect", *options(wide), "--json"])
+    found = json.loads(answer.output)
+    assert [one["ledger"] for one in found["ledgers"]] == [*range(1, 5), *range(8, 21)]
+    assert all(one["ranges"] == [[0, 9]] for one in found["ledgers"]) and {log["directory"] for log in found["logs"]} == {0, 1, 2}
+    for wrong in (
+        options(wide, WIDE[0][::-1]),
+        options(wide, WIDE[0][:1]),
+        options(wide, WIDE[0], ("ledgers", "ledgers2", "ledgers1")),
+        options(wide, WIDE[0], WIDE[1][:2]),
+        ["--data", str(wide)],
+    ):
+        answer = CliRunner().invoke(APP, ["bookie", "fsck", *wrong])
+        assert answer.exit_code == 1 and "in their order" in answer.output, answer.output
+    log = next((wide / "ledgers2").glob("log-*"))
+    flip(log, 300)
+    answer = CliRunner().invoke(APP, ["bookie", "fsck", *options(wide)])
+    assert answer.exit_code == 1 and f"{log.name} of ledger directory 3" in answer.output
+    flip(log, 300)
+    assert snapshot(wide) == before
+
+
 def flip(file: Path, at: int) -> None:
     content = bytearray(file.read_bytes())
     content[at] ^= 4
@@ -61,7 +122,7 @@ def snapshot(data: Path) -> dict[str, bytes]:
 
 
 def look(data: Path) -> list[str]:
-    return examine(SystemDisk(data / "journal"), SystemDisk(data / "ledgers"), verify_blocks=True).problems
+    return examine([SystemDisk(data / "journal")], [SystemDisk(data / "ledgers")], verify_blocks=True).problems
 
 
 def test_what_is_whole_passes_and_is_listed(data: Path) -> None:
@@ -93,7 +154,7 @@ def test_damage_is_named_and_exits_with_1(data: Path) -> None:
 def test_damage_of_a_deleted_ledger_is_none(data: Path) -> None:
     log = data / "ledgers" / "log-000000000001"
     flip(log, log.read_bytes().index(block(3, 10, 5)) + 300)
-    found = examine(SystemDisk(data / "journal"), SystemDisk(data / "ledgers"), verify_blocks=True)
+    found = examine([SystemDisk(data / "journal")], [SystemDisk(data / "ledgers")], verify_blocks=True)
     assert not found.problems and "deleted" in found.notes[0]
 
 
@@ -124,7 +185,7 @@ def test_losses_are_found(data: Path) -> None:
 
 def test_what_a_flush_left_half_done_is_no_damage(data: Path) -> None:
     (data / "ledgers" / "log-000000000077").write_bytes(b"half")
-    found = examine(SystemDisk(data / "journal"), SystemDisk(data / "ledgers"), verify_blocks=True)
+    found = examine([SystemDisk(data / "journal")], [SystemDisk(data / "ledgers")], verify_blocks=True)
     assert not found.problems and "log-000000000077" in found.notes[0]
 
 

@@ -15,7 +15,7 @@ from heliograph.raft.machine import KvMachine
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta import keys
 from region_node.bookie_http import BookieHttp, HttpConnection
-from storage.bookie.bookie import Bookie
+from storage.bookie.bookie import Bookie, Place
 from storage.bookie.collector import Collector, CollectorSettings
 from tests.bookie.history import SMALL, NotingPeer, add, send
 
@@ -35,7 +35,7 @@ async def ask(port: int, request: str, *headers: str) -> tuple[int, Any]:
 def test_pages_and_levers(tmp_path: Path) -> None:
     async def main() -> None:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers")]
-        bookie = Bookie(*disks, SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = Bookie([Place(disks[0])], [Place(disks[1])], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
         bookie.start()
         meta, peer = EmbeddedStore(KvMachine()), NotingPeer()
         collector = Collector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
@@ -55,11 +55,11 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         status, text = await ask(port, "GET /metrics HTTP/1.1")
         assert status == 200 and "bookie_ledgers_count 4\n" in text and "bookie_gc_refused 0\n" in text and "process_open_fds" in text
 
-        bookie.read_only = "less than 256 MiB free"
+        bookie.dirs[0].full = "less than 256 MiB free"
         assert (await ask(port, "GET /ready HTTP/1.1"))[0] == 503 and (await ask(port, "GET /health HTTP/1.1"))[0] == 200
-        bookie.read_only, bookie.failure = "", "the journal failed"
-        assert await ask(port, "GET /health HTTP/1.1") == (503, {"status": "trouble", "reason": "the journal failed"})
-        bookie.failure = ""
+        bookie.dirs[0].full, bookie.journals[0].failure = "", "the journal failed"
+        assert await ask(port, "GET /health HTTP/1.1") == (503, {"status": "trouble", "reason": "the journal failed", "dropped": ["the journal failed"]})
+        bookie.journals[0].failure = ""
 
         await meta.delete(keys.ledger(2))
         assert (await ask(port, "POST /gc/confirm HTTP/1.1"))[0] == 409
@@ -86,7 +86,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
 
 def test_garbage_collection_that_is_off_says_so(tmp_path: Path) -> None:
     async def main() -> None:
-        bookie = Bookie(SystemDisk(tmp_path / "j"), SystemDisk(tmp_path / "l"), SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = Bookie([Place(SystemDisk(tmp_path / "j"))], [Place(SystemDisk(tmp_path / "l"))], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
         pages = BookieHttp(bookie, lambda: None)
         status, _, body = await pages.answer("POST", "/gc")
         assert status == 409 and b"gc_interval_s" in body
@@ -97,7 +97,7 @@ def test_garbage_collection_that_is_off_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [9000, 100_000])
 def test_a_request_without_an_end_is_cut_off(tmp_path: Path, size: int) -> None:
     async def main() -> None:
-        bookie = Bookie(SystemDisk(tmp_path / "j"), SystemDisk(tmp_path / "l"), SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = Bookie([Place(SystemDisk(tmp_path / "j"))], [Place(SystemDisk(tmp_path / "l"))], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
         pages = BookieHttp(bookie, lambda: None)
         server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
+from heliograph.runtime.system_disk import SystemDisk
 from storage.bookie.journal import Fork, Journal, Replay, replay
 
 SEGMENT = 64 << 10
@@ -75,6 +77,49 @@ def test_an_earlier_lap_of_a_segment_is_never_replayed() -> None:
         # Even a replay that knows no checkpoint takes each segment's own lap only: sequences in a row, never two laps.
         everything = [record.sequence for record in read_back(platter).records]
         assert everything == sorted(set(everything))
+
+    scenario(body)
+
+
+def test_segments_are_written_before_their_first_use_and_not_by_the_thread_that_syncs(tmp_path: Path) -> None:
+    """So that a sync writes no metadata, and waits for no 32 MiB."""
+
+    async def main() -> None:
+        disk, zeroing = SystemDisk(tmp_path), SystemDisk(tmp_path)
+        journal = Journal(disk, zeroing, segment_bytes=SEGMENT, spare=2, start=1, salt=SALT, replay=Replay([], 1, "", {}, [], -1))
+        disk.submit = None  # type: ignore[method-assign, assignment]
+        done = write(journal, *[b"x" * 30_000] * 7)
+        while len(done) < 7:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        disk.close()
+        zeroing.close()
+        assert done == [None] * 7 and journal.segments >= 4
+        journal.close()
+
+    asyncio.run(main())
+    for path in tmp_path.iterdir():
+        assert path.stat().st_blocks * 512 >= SEGMENT, f"{path.name} has holes"
+
+
+def test_a_record_in_another_place_is_none() -> None:
+    """A misdirected write, or an entry whose bytes are those of a record: it neither ends a gap nor claims that something was lost."""
+
+    async def body(platter: Platter) -> None:
+        journal = begin(platter, 1, read_back(platter))
+        for record in (b"one", b"two", b"three"):
+            write(journal, record)
+            await asyncio.sleep(0.1)
+        name = platter.names()[0]
+        content = platter.content(name)
+        for place in (1, 3, 5):  # in pages; its own is 2
+            file = platter.disk().open(name)
+            file.pwritev([bytes(SEGMENT - 4096)], 4096)
+            file.pwritev([content[2 * 4096 : 3 * 4096]], place * 4096)
+            file.datasync()
+            found = read_back(platter)
+            assert frames(found) == [b"one"] and not found.corrupt and found.stray_through < 0, place
+        file.pwritev([content[2 * 4096 : 3 * 4096]], 2 * 4096)
+        assert read_back(platter).corrupt, "in its own place it says that record 2 was synced"
 
     scenario(body)
 

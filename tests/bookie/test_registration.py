@@ -38,6 +38,7 @@ def test_the_life_of_a_registration() -> None:
 
             await one.start()
             expected = {"host": "127.0.0.1", "port": 3181, "http_port": 0, "writable": True, "rack": "x", "free_bytes": 1000}
+            expected |= {"dropped_dirs": [], "lost_dirs": [1, []]}
             assert await said() == expected
             await asyncio.sleep(20)
             assert await said() == expected, "the lease is renewed"

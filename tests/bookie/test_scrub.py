@@ -29,9 +29,9 @@ async def ticks(box: Box, count: int) -> None:
 
 
 async def rounds(box: Box, count: int) -> None:
-    wanted = box.bookie.scrubber.rounds + count
+    wanted = box.bookie.dirs[0].scrubber.rounds + count
     for _ in range(500):
-        if box.bookie.scrubber.rounds >= wanted:
+        if box.bookie.dirs[0].scrubber.rounds >= wanted:
             return
         await ticks(box, 1)
     raise AssertionError("no round came to its end")
@@ -42,8 +42,8 @@ def test_what_is_whole_is_read_completely_and_never_named() -> None:
         logs = await fill(box)
         await rounds(box, 2)
         blocks = sum(len(block(ledger, first, 5)) for ledger in (1, 2, 3) for first in (0, 5, 10))
-        assert len(logs) == 3 and box.bookie.scrubber.checked_bytes == 2 * blocks
-        assert not box.bookie.scrubber.bad and not box.bookie.scrubber.bad_blocks
+        assert len(logs) == 3 and box.bookie.dirs[0].scrubber.checked_bytes == 2 * blocks
+        assert not box.bookie.dirs[0].scrubber.bad and not box.bookie.dirs[0].scrubber.bad_blocks
 
     scenario(body)
 
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_found_and_named_and_forgotten_when_its_ledger_goes(led
         at = content.index(block(ledger, 5, 5)) + 200
         box.ledgers.flip_bit(logs[1], at)
         await rounds(box, 2)
-        scrubber = box.bookie.scrubber
+        scrubber = box.bookie.dirs[0].scrubber
         assert list(scrubber.bad) == [(1, ledger, 5)] and scrubber.bad_blocks == 2
         box.ledgers.flip_bit(logs[1], at)
         await rounds(box, 1)
@@ -76,7 +76,7 @@ def test_a_footer_that_rots_is_found_before_the_next_start_needs_it() -> None:
         logs = await fill(box)
         box.ledgers.flip_bit(logs[2], len(box.ledgers.content(logs[2])) - 60)
         await rounds(box, 1)
-        assert list(box.bookie.scrubber.bad) == [(2, -1, -1)]
+        assert list(box.bookie.dirs[0].scrubber.bad) == [(2, -1, -1)]
 
     scenario(body)
 
@@ -84,7 +84,7 @@ def test_a_footer_that_rots_is_found_before_the_next_start_needs_it() -> None:
 def test_it_is_slow_on_purpose_and_can_be_suspended() -> None:
     async def body(box: Box) -> None:
         await fill(box)
-        scrubber = box.bookie.scrubber
+        scrubber = box.bookie.dirs[0].scrubber
         scrubber.run()
         await ticks(box, 1)
         longest = max(len(block(ledger, first, 5)) for ledger in (1, 2, 3) for first in (0, 5, 10))
@@ -103,11 +103,11 @@ def test_logs_that_compaction_takes_away_meanwhile_are_no_finding() -> None:
     async def body(box: Box) -> None:
         await fill(box)
         await box.ask(Kind.DELETE, 3)
-        box.bookie.scrubber.run()
+        box.bookie.dirs[0].scrubber.run()
         await ticks(box, 1)
-        box.bookie.compactor._live_max = 1.0
+        box.bookie.dirs[0].compactor._live_max = 1.0
         await rounds(box, 3)
-        assert box.bookie.compactor.compacted_logs == 3
-        assert not box.bookie.scrubber.bad and not box.bookie.scrubber.bad_blocks
+        assert box.bookie.dirs[0].compactor.compacted_logs == 3
+        assert not box.bookie.dirs[0].scrubber.bad and not box.bookie.dirs[0].scrubber.bad_blocks
 
     scenario(body)

@@ -204,3 +204,12 @@ def test_a_failure_at_once_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         disk.close()
 
     asyncio.run(run())
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_of_its_first_use(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in its place")
+    disk = SystemDisk(tmp_path / "file")
+    for use in (disk.names, disk.free_bytes, lambda: disk.open("a"), lambda: disk.open("a", create=True)):
+        with pytest.raises(FileExistsError, match="file"):
+            use()
+    disk.close()

@@ -1,0 +1,157 @@
+"""JournalDir: one journal directory, and the record that the frames of this loop turn become.
+
+Is: what waits for the record, who is told once it is durable or failed, and what a failure means. Isn't: the record (`storage.bookie.journal`), or
+what a frame does.
+Invariants: nobody is told before the record is durable; after a failed write or sync nothing goes to this directory any more.
+Several ledger directories may share a journal; each has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from heliograph.runtime.disk import Buffer
+from heliograph.wire.bookie import Code
+from storage.bookie.cookie import Place
+from storage.bookie.journal import Journal, Replay, is_full
+from storage.bookie.peer import Peer
+from storage.bookie.settings import BookieSettings
+from storage.bookie.space import on, why_full
+
+if TYPE_CHECKING:
+    from storage.bookie.ledger_dir import LedgerDir
+
+Answer = Callable[[BaseException | None], None]
+
+
+class JournalDir:
+    """Attributes are for reading. who: names the bookie. failed: it has failed, for good. changed: full or failed; room: something is durable."""
+
+    def __init__(self, place: Place, settings: BookieSettings, who: str, *, changed: Callable[[], None], room: Callable[[], None]) -> None:
+        self.place, self._settings, self._who = place, settings, who
+        self._changed, self._room = changed, room
+        self.dirs: list[LedgerDir] = []
+        """The ledger directories whose adds it holds."""
+        self.failure = ""
+        """Why nothing is stored here any more, for good."""
+        self.full = ""
+        """Why nothing is stored here at the moment."""
+        self.journal: Journal | None = None
+        """None before the start, and where this directory was dropped before it."""
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self._acks: dict[tuple[Peer, int], int] = {}
+        self._answers: list[Answer] = []
+
+    def open(self, found: Replay, *, start: int, salt: int) -> None:
+        """Blocking; raises OSError."""
+        settings = self._settings
+        self.journal = Journal(
+            self.place.disk,
+            self.place.background,
+            segment_bytes=settings.segment_bytes,
+            spare=settings.spare_segments,
+            start=start,
+            salt=salt,
+            replay=found,
+        )
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def open_bytes(self) -> int:
+        """Kept for this turn's record."""
+        return self._pending_bytes
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Received, and not durable yet."""
+        return self._pending_bytes + (self.journal.pending_bytes if self.journal is not None else 0)
+
+    @property
+    def wants_flush(self) -> bool:
+        return self.journal is not None and self.journal.used_segments >= self._settings.used_segments_max
+
+    @property
+    def last_sequence(self) -> int:
+        assert self.journal is not None
+        return self.journal.next_sequence - 1
+
+    def look_at_space(self) -> None:
+        if not self.failure:
+            try:
+                self.full = why_full(self.place, self._settings, self.full)
+            except OSError as error:
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """For good. What is in memory goes to the ledger directories, which may be whole."""
+        if self.failure:
+            return
+        self.failure = f"the journal failed{on(self.place)}: {error}"
+        for one in self.dirs:
+            one.flush()
+        self._changed()
+
+    def recycle(self) -> None:
+        """Segments that every ledger directory has written to its logs may be taken again. One that was let go writes no more."""
+        through = [one.logs.point.flushed_through for one in self.dirs if not one.let_go]
+        if self.journal is not None and not self.failure:
+            self.journal.recycle(min(through, default=self.journal.next_sequence - 1))
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def keep(self, piece: memoryview) -> None:
+        """Puts whole frames into the record of this loop turn."""
+        if piece:
+            self._pending.append(piece)
+            self._pending_bytes += len(piece)
+
+    def expect_ack(self, peer: Peer, ledger: int, through: int) -> None:
+        self._acks[peer, ledger] = through
+
+    def expect_answer(self, answer: Answer) -> None:
+        self._answers.append(answer)
+
+    def commit(self) -> None:
+        """What was kept becomes one record."""
+        if not self._pending:
+            return
+        frames, size, acks, answers = self._pending, self._pending_bytes, self._acks, self._answers
+        self._pending, self._pending_bytes, self._acks, self._answers = [], 0, {}, []
+        assert self.journal is not None
+        self.journal.append(frames, size, partial(self._durable, acks, answers))
+
+    def _durable(self, acks: dict[tuple[Peer, int], int], answers: list[Answer], error: BaseException | None) -> None:
+        journal = self.journal
+        assert journal is not None
+        if error is None:
+            for (peer, ledger), through in acks.items():
+                peer.acked(ledger, through)
+            if not journal.pending_bytes:
+                for peer in dict.fromkeys(peer for peer, _ in acks):
+                    peer.flush()
+        else:
+            self._on_error(error)
+            code = Code.DISK_FAILED if self.failure else Code.READ_ONLY
+            for peer, ledger in acks:
+                if ledger not in peer.refused:
+                    peer.refused.add(ledger)
+                    peer.lost(ledger, code, f"{self._who}: {self.failure or self.full}")
+        for answer in answers:
+            answer(error)
+        self._room()
+
+    def _on_error(self, error: BaseException) -> None:
+        assert self.journal is not None
+        if self.journal.failure is None and is_full(error):
+            self.full = f"no space for another journal segment{on(self.place)}: make room on its disk"
+            self._changed()
+        else:
+            self.fail(error)

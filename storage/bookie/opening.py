@@ -1,0 +1,113 @@
+"""Opening: the start of a bookie on its directories, after a stop, a crash, or a failure.
+
+Is: cookies, checkpoints, footers, the replay of the journals, and the new life that is written down before anything is stored. Isn't: what a frame does
+later (`storage.bookie.bookie`).
+Invariants: nothing is written where a cookie is wrong or something is lost (limbo); a record is applied to the directory of its ledger, and only where
+that directory's checkpoint is below it; the number of a life and what it voids are durable in every ledger directory before its journal is written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heliograph.model.errors import ConfigError, CorruptData
+from heliograph.runtime.clock import Rng
+from heliograph.wire.bookie import HEAD, Kind
+from storage.bookie.checkpoint import load_metadata_instance
+from storage.bookie.cookie import JOURNAL, Where, claim, home_of, save_dropped
+from storage.bookie.dead import DeadLedgers
+from storage.bookie.journal import Replay, replay
+from storage.bookie.journal_dir import JournalDir
+from storage.bookie.ledger_dir import LedgerDir
+
+
+class Opening:
+    """One start. Attributes are its results. All of it is blocking, and raises OSError and ConfigError."""
+
+    def __init__(self, journals: Sequence[JournalDir], dirs: Sequence[LedgerDir], *, bookie_id: str, instance: str, rng: Rng) -> None:
+        self._journals, self._dirs, self._bookie_id = journals, dirs, bookie_id
+        self.limbo = ""
+        """Why something is lost, of the directories that are not dropped."""
+        self.metadata_instance = ""
+        claimed = claim([j.place for j in journals], [d.place for d in dirs], instance, bookie_id, rng)
+        self.dropped: dict[Where, str] = dict(claimed.dropped)
+        self._salt = claimed.salt
+        self._drop()
+        self._alive = [one for one in dirs if not one.failure]
+        for one in self._alive:
+            self._lost(one.logs.load_point())
+        self.dead = DeadLedgers.union(pair for one in self._alive for pair in one.logs.point.dead)
+        for one in self._alive:
+            self._lost(one.logs.load_logs(self.dead))
+        self._load_metadata_instance()
+        self._found = [self._replay(journal) for journal in journals]
+
+    def begin(self) -> None:
+        """A new life of every journal that is left, and of its ledger directories."""
+        assert not self.limbo
+        for journal, found in zip(self._journals, self._found, strict=True):
+            if not journal.failure and found is not None:
+                self._begin(journal, found)
+
+    def _lost(self, text: str) -> None:
+        self.limbo = self.limbo or text
+
+    def _drop(self) -> None:
+        """Those that failed in an earlier life, or cannot be read now."""
+        for (kind, at), reason in self.dropped.items():
+            one: JournalDir | LedgerDir = self._journals[at] if kind == JOURNAL else self._dirs[at]
+            one.failure = reason
+            if isinstance(one, LedgerDir):
+                one.let_go = True
+        if all(one.failure for one in self._dirs):
+            raise ConfigError(f"bookie {self._bookie_id}: every ledger directory was dropped after failures; start another bookie, and decommission this one")
+        if self.dropped:
+            for place in [j.place for j in self._journals if not j.failure] + [d.place for d in self._dirs if not d.failure]:
+                save_dropped(place.disk, self.dropped)
+
+    def _load_metadata_instance(self) -> None:
+        try:
+            self.metadata_instance = next(filter(None, (load_metadata_instance(one.place.disk) for one in self._alive)), "")
+        except CorruptData as error:
+            self._lost(str(error))
+
+    def _replay(self, journal: JournalDir) -> Replay | None:
+        """Of a journal that was dropped, what can still be read."""
+        points = {one: one.logs.point for one in journal.dirs if not one.failure}
+        if not points:
+            return None
+        forks = tuple(dict.fromkeys(fork for point in points.values() for fork in point.forks))
+        try:
+            found = replay(journal.place.disk, salt=self._salt, flushed_through=min(p.flushed_through for p in points.values()), forks=forks)
+        except OSError:
+            if journal.failure:
+                return None
+            raise
+        if not journal.failure:
+            self._lost(found.corrupt)
+        for record in found.records:
+            at = 0
+            while at < len(record.frames):
+                size, _, kind, count, ledger, entry, value, _ = HEAD.unpack_from(record.frames, at)
+                home = self._dirs[home_of(ledger, len(self._dirs))]
+                if home in points and record.sequence > points[home].flushed_through:
+                    if kind in (Kind.FENCE, Kind.DELETE):
+                        home.change(kind, ledger)
+                    elif ledger not in self.dead:
+                        home.store(ledger, entry, count, value, record.frames[at + HEAD.size : at + size])
+                at += size
+        return found
+
+    def _begin(self, journal: JournalDir, found: Replay) -> None:
+        dirs = [one for one in journal.dirs if not one.failure]
+        start = max(one.logs.point.start for one in dirs) + 1
+        forks = tuple(dict.fromkeys(fork for one in dirs for fork in one.logs.point.forks))
+        if found.stray_through >= found.next_sequence:
+            forks += ((start, found.next_sequence, found.stray_through),)
+        for one in dirs:
+            # A flush may have been faster than the journal's sync: what it was ahead is not in the journal, whose numbers begin there anew.
+            through = min(one.logs.point.flushed_through, found.next_sequence - 1)
+            one.logs.begin(start, through, tuple(fork for fork in forks if fork[2] > through))
+        journal.open(found, start=start, salt=self._salt)
+        for one in dirs if found.records else ():
+            one.flush()

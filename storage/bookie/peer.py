@@ -1,0 +1,35 @@
+"""Peer: one connection to a bookie, as the bookie sees it.
+
+Is: the protocol. Isn't: a socket (`storage.bookie.server` has the one that is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from heliograph.runtime.disk import Buffer
+from heliograph.wire.bookie import Code
+
+
+class Peer(Protocol):
+    """The bookie calls it back on the event loop."""
+
+    refused: set[int]
+    """Ledgers whose adds are dropped until a writer is opened again."""
+
+    def acked(self, ledger: int, through: int) -> None:
+        """Coalesced by the connection until the sync batch is done."""
+        ...
+
+    def flush(self) -> None:
+        """Nothing else is on its way to the journal: what was coalesced need not wait for more."""
+        ...
+
+    def lost(self, ledger: int, code: Code, text: str) -> None: ...
+
+    def answer(self, request: int, code: Code, entry: int, value: int, body: Sequence[Buffer]) -> None: ...
+
+    def resume(self) -> None:
+        """There is room again; was told to wait by `Bookie.full`."""
+        ...
