@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system lint bench bench-peers bench-spread bench-takeover soak lock proto wheels clean
+.PHONY: help setup demo test test-system lint bench bench-peers bench-spread bench-takeover bench-storage soak lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -39,6 +39,10 @@ bench-spread: setup ## the same bytes over one topic and over a thousand, here a
 
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover
+
+bench-storage: setup  ## directories of a bookie, a cold drain, cache strategies, cursors, a million topics, embedded stores
+	@for each in directories cold_drain large_entries cache_hits cursor_writes topics metadata_store tiered_read; do \
+	  echo "== $$each"; $(BIN)/python -m benchmarks.$$each || exit 1; done
 
 soak: setup         ## thousands of simulated worlds; SEEDS=5000
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),5000)

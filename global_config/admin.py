@@ -17,10 +17,11 @@ from typing import TypeVar
 from global_config import keys
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.names import TopicName, check_name
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, TenantInfo
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policy_table import checked
 from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 
-V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic)
+V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 
 TRIES_MAX = 16
 PARTITIONS_MAX = 4096
@@ -54,13 +55,9 @@ class ConfigAdmin:
             chosen = number or await self._store.next_ids(keys.NUMBERS, at_least=1)
             if not 0 < chosen <= NUMBER_MAX:
                 raise NotAllowed(f"region {name!r}: its number must be 1 to {NUMBER_MAX}, not {chosen}")
-            info = RegionInfo(
-                name=name, number=chosen, service_url=service_url, admin_url=admin_url, link_urls=link_urls or {}, feature_level=feature_level
-            )
+            info = RegionInfo(name=name, number=chosen, service_url=service_url, admin_url=admin_url, link_urls=link_urls or {}, feature_level=feature_level)
             try:
-                await self._store.txn(
-                    [Put(keys.region(name), info.encode(), ABSENT), Put(keys.region_number(chosen), name.encode(), ABSENT)]
-                )
+                await self._store.txn([Put(keys.region(name), info.encode(), ABSENT), Put(keys.region_number(chosen), name.encode(), ABSENT)])
             except VersionConflict as conflict:
                 if conflict.key == keys.region(name):
                     raise AlreadyExists(f"region {name!r} exists already") from None
@@ -118,6 +115,19 @@ class ConfigAdmin:
 
         return (await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)).epoch
 
+    async def begin_metadata(self, name: str, instance: str) -> RegionInfo:
+        """The region's local metadata is `instance`: where another one was known, that was restored or rebuilt, and the region's epoch rises by one.
+
+        Repeating it changes nothing. Raises NotFound.
+        """
+
+        def change(old: RegionInfo) -> RegionInfo:
+            if old.metadata_instance == instance:
+                return old
+            return replace(old, metadata_instance=instance, epoch=old.epoch + bool(old.metadata_instance))
+
+        return await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)
+
     async def delete_region(self, name: str) -> None:
         """Raises NotFound, NotAllowed (a tenant or a namespace names it). Its number stays used."""
 
@@ -172,10 +182,11 @@ class ConfigAdmin:
             raise NotAllowed(f"namespace {name!r}: expected tenant/namespace")
         check_name("tenant", tenant)
         check_name("namespace", local)
+        checked(policies.policies)
         await self._create(keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies))
 
     async def update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
-        """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed, ConfigError (of the policies)."""
+        """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed."""
         for _ in range(TRIES_MAX):
             old, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             new = change(old)
@@ -183,6 +194,7 @@ class ConfigAdmin:
                 return old
             if new.bundles != old.bundles:
                 raise NotAllowed(f"namespace {name!r}: the number of its bundles is {old.bundles} and cannot be changed to {new.bundles} afterwards")
+            checked(new.policies)
             checks = await self._references(name, new)
             if await self._committed([Put(keys.namespace(name), new.encode(), version), *checks, Put(keys.GUARD, b"")]):
                 return new
@@ -230,6 +242,38 @@ class ConfigAdmin:
         """Raises NotFound."""
         if not await self._store.delete(keys.partitioned(str(TopicName.parse(topic)))):
             raise NotFound(f"partitioned topic {topic!r} does not exist")
+
+    # -- topics' policies that hold in all regions, resource groups -----------------------------------------------------
+
+    async def change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+        """topic: its full name, without a partition. (before, after). Raises NotAllowed."""
+        key = keys.topic_policies(str(TopicName.parse(topic)))
+        for _ in range(TRIES_MAX):
+            found = await self._store.get(key)
+            before, version = (TopicPolicies(), ABSENT) if found is None else (TopicPolicies.decode(found[0]), found[1])
+            after = change(before)
+            checked(after.policies)
+            if after == before:
+                return before, after
+            if await self._committed([Delete(key, version)] if after == TopicPolicies() else [Put(key, after.encode(), version)]):
+                return before, after
+        raise _busy()
+
+    async def set_resource_group(self, name: str, group: ResourceGroup) -> None:
+        """Makes it, or changes it."""
+        check_name("resource group", name)
+        await self._store.put(keys.resource_group(name), group.encode())
+
+    async def delete_resource_group(self, name: str) -> None:
+        """Raises NotFound, NotAllowed (a namespace is in it)."""
+
+        async def users() -> str:
+            for key, value, _ in await self._all(keys.NAMESPACES):
+                if NamespacePolicies.decode(value).policies.get("resourceGroup") == name:
+                    return f"namespace {key.removeprefix(keys.NAMESPACES)}"
+            return ""
+
+        await self._delete_unused(keys.resource_group(name), f"resource group {name!r}", users)
 
     # -- what they share ----------------------------------------------------------------------------------------------
 
@@ -318,7 +362,7 @@ class ConfigAdmin:
 def _same_number(old: RegionInfo, new: RegionInfo) -> RegionInfo:
     if new.number != old.number:
         raise NotAllowed(f"region {old.name!r} has number {old.number}; it cannot become {new.number}")
-    return new
+    return replace(new, metadata_instance=old.metadata_instance)
 
 
 def _check_partitions(topic: str, partitions: int) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from heliograph.model.errors import MetadataUnavailable
+from heliograph.raft.messages import Config
 
 ForwardHandler = Callable[[bytes], Awaitable[bytes]]
 
@@ -29,6 +30,10 @@ class ConfigTransport(Protocol):
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         """callback(sender, message). The transport vouches for the sender's name."""
+        ...
+
+    def on_config(self, config: Config) -> None:
+        """Another configuration of the group, with the addresses of the nodes that joined later."""
         ...
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
@@ -53,6 +58,9 @@ class AloneTransport:
         pass
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
+        pass
+
+    def on_config(self, config: Config) -> None:
         pass
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:

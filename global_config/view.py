@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from global_config import keys
 from heliograph.model.errors import CorruptData
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, TenantInfo
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.raft.store import MetadataStore
 
-V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic)
+V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 _ALL = "/"
 
 
@@ -30,6 +30,8 @@ class ConfigView:
         self._namespaces: dict[str, NamespacePolicies] = {}
         self._by_tenant: dict[str, dict[str, None]] = {}
         self._partitioned: dict[str, PartitionedTopic] = {}
+        self._topic_policies: dict[str, TopicPolicies] = {}
+        self._resource_groups: dict[str, ResourceGroup] = {}
         self._listeners: list[Callable[[str], None]] = []
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
@@ -87,6 +89,16 @@ class ConfigView:
         """Full names of the partitioned topics of a namespace, sorted."""
         return sorted(topic for topic in self._partitioned if topic.partition("://")[2].startswith(f"{namespace}/"))
 
+    def topic_policies(self, topic: str) -> TopicPolicies | None:
+        """topic: its full name, without a partition."""
+        return self._topic_policies.get(topic)
+
+    def resource_group(self, name: str) -> ResourceGroup | None:
+        return self._resource_groups.get(name)
+
+    def resource_groups(self) -> list[str]:
+        return sorted(self._resource_groups)
+
     # -- the watch ----------------------------------------------------------------------------------------------------
 
     def _on_change(self, key: str, value: bytes | None, _version: int) -> None:
@@ -102,6 +114,10 @@ class ConfigView:
                 self._index(name)
             elif key.startswith(keys.PARTITIONED):
                 _set(self._partitioned, key.removeprefix(keys.PARTITIONED), PartitionedTopic, value)
+            elif key.startswith(keys.TOPIC_POLICIES):
+                _set(self._topic_policies, key.removeprefix(keys.TOPIC_POLICIES), TopicPolicies, value)
+            elif key.startswith(keys.RESOURCE_GROUPS):
+                _set(self._resource_groups, key.removeprefix(keys.RESOURCE_GROUPS), ResourceGroup, value)
             else:
                 return
         except CorruptData as error:

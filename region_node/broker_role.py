@@ -11,31 +11,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
-from heliograph.model.errors import MetadataUnavailable, Unauthorized
+from heliograph.model.errors import Unauthorized
 from heliograph.model.names import TopicName
 from heliograph.runtime.disk import Buffer
-from region_node.runtime import Runtime, closing, for_ever, meta_client, replicator_tls
+from region_node.runtime import Runtime, closing, meta_client, replicator_tls
 from region_node.settings import ProcessSettings
-from region_node.tls import client_context, server_context
+from region_node.tls import Certificates, client_context, server_context
+from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
-    from heliograph.model.policies import RegionInfo
     from heliograph.raft.client import MetaClient
     from region_node.ownership.records import BrokerRecord
     from region_node.ownership.service import Ownership
     from region_node.pulsar.listener import LookupAnswer, PulsarListener
+    from region_node.region_epoch import RegionEpoch
+    from region_node.security.service import Security
+    from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
+    from storage.managed_ledger.cache import EntryCache
 
 
 class PulsarLookup:
     """Ownership, as the Pulsar listener asks it."""
 
-    def __init__(self, ownership: Ownership) -> None:
-        self._ownership = ownership
+    def __init__(self, ownership: Ownership, topics: TopicService) -> None:
+        self._ownership, self._topics = ownership, topics
 
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
         from region_node.pulsar.listener import LookupAnswer
@@ -44,7 +48,8 @@ class PulsarLookup:
         return LookupAnswer(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
 
     async def partitions(self, topic: str, create: bool) -> int:
-        return await self._ownership.partitions(topic, create)
+        count = await self._ownership.partitions(topic, create)
+        return count or (await self._topics.creation.make_partitions(topic) if create else 0)
 
 
 class BrokerRole:
@@ -60,13 +65,21 @@ class BrokerRole:
         self.topics: TopicService
         self.ownership: Ownership
         self.listener: PulsarListener
+        self.security: Security
+        self._usage = Usage()
         self.recovery: AutoRecovery
+        self.tier: BrokerTier
+        self._entry_cache: EntryCache
+        self._epoch: RegionEpoch
 
     async def start(self) -> dict[str, int]:
         await self._connect()
         await self._build_topics()
+        await self._build_security()
         ports = await self._listen()
         await self._open_admin(ports)
+        self._stops.append(closing(self._certificates.watch()))
+        await self.tier.tiering.start()
         await self.ownership.start(self._record(ports))
         if self.settings.broker.auto_recovery.enabled:
             await self.recovery.start()
@@ -78,22 +91,32 @@ class BrokerRole:
             await self._stops.pop()()
 
     async def failed(self) -> None:
-        await for_ever()
+        await self._epoch.replaced()
 
     # -- start, in this order -----------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
+        from global_config.admin import ConfigAdmin
         from global_config.view import ConfigView
+        from region_node.region_epoch import RegionEpoch
 
-        self.meta = meta_client(self.settings.meta, self._runtime)
+        self._certificates = Certificates(self.settings.tls, self.settings.region)
+        self.meta = meta_client(self.settings.meta, self._runtime, self._certificates.dialer("broker", "meta"))
         self._stops.append(closing(self.meta.close))
-        self.config = meta_client(self.settings.config, self._runtime)
+        self.config = meta_client(self.settings.config, self._runtime, self._certificates.dialer("broker", "config"))
         self._stops.append(closing(self.config.close))
         self.view = ConfigView(self.config)
         await self.view.ready()
+        self._epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self._runtime.rng)
+        self._stops.append(self._epoch.stop)
+        await self._epoch.start()
 
     async def _build_topics(self) -> None:
+        from global_config.admin import ConfigAdmin
         from region_node.ownership.service import Ownership
+        from region_node.replicated_subscriptions import ReplicatedSubscriptions
+        from region_node.security.urls import ListedRegions, UrlList
+        from region_node.tiering import BrokerTier
         from region_node.topics.service import TopicService, TopicSettings
         from replicator.manager import LinkManager, LinkSettings
         from storage.ledger.autorecovery import AutoRecovery
@@ -106,13 +129,15 @@ class BrokerRole:
         from storage.managed_ledger.settings import ManagedLedgerSettings
 
         clock, rng, own = self._runtime.clock, self._runtime.rng, self.settings.broker
-        pool = BookiePool(self.meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng), rng)
+        tls = self._certificates.dialer("broker", "bookie")
+        pool = BookiePool(self.meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng, racks_min=own.racks_min)
         self._stops.append(closing(pool.close))
         await pool.ready()
+        self._entry_cache = EntryCache(own.cache_mb << 20, own.entry_cache())
         factory = ManagedLedgerFactory(
             self.meta,
             pool,
-            EntryCache(own.cache_mb << 20),
+            self._entry_cache,
             self._runtime.of(ManagedLedgerSettings),
             clock,
             rng,
@@ -122,17 +147,32 @@ class BrokerRole:
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
         self._stops.append(self.recovery.stop)
+        self.tier = BrokerTier(
+            region=self._epoch.info,
+            name=self.settings.region,
+            factory=factory,
+            view=self.view,
+            config=ConfigAdmin(self.config),
+            topics=lambda: self.topics,
+            collects=lambda: self.recovery.auditor,
+            disk=self._runtime.disk,
+            clock=clock,
+            rng=rng,
+            settings=own.tiered,
+        )
+        self._stops.append(self.tier.tiering.stop)
         self.links = LinkManager(
             region=self.settings.region,
-            view=self.view,
-            connect=replicator_tls(self.settings.tls, client_context),
+            view=ListedRegions(self.view, UrlList(listed)) if (listed := self.settings.security.allowed_urls) else self.view,
+            connect=replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
             settings=self._runtime.of(LinkSettings),
         )
         self._stops.append(self.links.close)
+        self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         self.topics = TopicService(
-            region=self._region,
+            region=self._epoch.info,
             factory=factory,
             view=self.view,
             links=self.links,
@@ -140,7 +180,8 @@ class BrokerRole:
             owns=lambda topic: self.ownership.owns(topic),
             clock=clock,
             rng=rng,
-            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks),
+            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks, policies=own.policies),
+            create_partitioned=ConfigAdmin(self.config).create_partitioned,
         )
         self._stops.append(self.topics.close)
         self.ownership = Ownership(
@@ -155,9 +196,23 @@ class BrokerRole:
         )
         self._stops.append(self.ownership.stop)
 
+    async def _build_security(self) -> None:
+        from heliograph.runtime.offload import Offload
+        from region_node.security.issuers import fetch
+        from region_node.security.service import build_security
+
+        offload = Offload()
+        self._stops.append(closing(offload.close))
+        own, node = self.settings.security, self.settings.node_id
+        self.security = await build_security(
+            own, self.view, self.meta, offload, region=self.settings.region, node=node, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng
+        )
+
     async def _listen(self) -> dict[str, int]:
         from region_node.pulsar.listener import ListenerSettings, PulsarListener
+        from region_node.pulsar.revoking import Revoking
         from replicator.receiver import LinkReceiver, ReceiverSettings
+        from replicator.receiver_budget import ReceiverBudget
 
         own, bind = self.settings.broker, self.settings.bind
 
@@ -168,6 +223,8 @@ class BrokerRole:
             loaded = await self.topics.get(topic, create=True)
             return cast("ReplicatedLog", loaded.log)
 
+        budget = ReceiverBudget()
+
         def receive(write: Callable[[Sequence[Buffer]], None], peer: str) -> LinkReceiver:
             return LinkReceiver(
                 write,
@@ -177,22 +234,37 @@ class BrokerRole:
                 region_number=self._region_number,
                 peer=peer,
                 settings=self._runtime.of(ReceiverSettings),
+                budget=budget,
+                incoming=self.links.incoming,
             )
 
         self.listener = PulsarListener(
             topics=self.topics,
-            lookup=PulsarLookup(self.ownership),
+            lookup=PulsarLookup(self.ownership, self.topics),
             link_receivers=receive,
-            settings=ListenerSettings(broker_entry_metadata=own.broker_entry_metadata),
+            security=self.security,
+            usage=self._usage,
+            settings=ListenerSettings(
+                broker_entry_metadata=own.broker_entry_metadata,
+                connections_per_address=self.settings.security.connections_per_address,
+                proxy_protocol=self.settings.security.proxy_protocol,
+            ),
             clock=self._runtime.clock,
             rng=self._runtime.rng,
         )
         self._stops.append(self.listener.close)
-        ports = {"pulsar": await self.listener.start(bind, own.port)}
+        self._stops.append(closing(Revoking(self.listener, self.view).close))
+        ports: dict[str, int] = {}
+        if own.port >= 0:
+            ports["pulsar"] = await self.listener.start(bind, own.port)
         if own.shared_port:
             ports["shared"] = await self.listener.start(bind, own.shared_port, reuse_port=True)
-        if own.link_port or self.settings.tls is not None:
-            tls = replicator_tls(self.settings.tls, server_context)
+        if own.tls_port >= 0:
+            ports["pulsar_tls"] = await self.listener.start(bind, own.tls_port, ssl=self._certificates.for_clients())
+        if own.shared_tls_port:
+            ports["shared_tls"] = await self.listener.start(bind, own.shared_tls_port, ssl=self._certificates.for_clients(), reuse_port=True)
+        if own.link_port or (self.settings.tls is not None and self.settings.tls.replicator_cert):
+            tls = replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(server_context, *files))
             ports["link"] = await self.listener.start(bind, own.link_port, ssl=tls, link=True)
         return ports
 
@@ -204,6 +276,7 @@ class BrokerRole:
         from global_config.admin import ConfigAdmin
         from region_node.admin.context import Admin
         from region_node.admin.server import AdminServer
+        from region_node.security.urls import UrlList
 
         admin = Admin(
             region=self.settings.region,
@@ -215,36 +288,49 @@ class BrokerRole:
             clock=self._runtime.clock,
             version=__version__,
             config_status=self.config.status,
+            members={"metadata": self.meta.members, "config": self.config.members},
             recovery=self.recovery,
+            security=self.security,
+            authenticate_metrics=self.settings.security.authenticate_metrics,
+            inside=self._certificates.dialer("broker", "broker"),
+            usage=self._usage,
+            urls=UrlList(self.settings.security.allowed_urls),
+            entry_cache=self._entry_cache,
+            metrics_topics_max=own.metrics_topics_max,
+            tier=self.tier,
         )
         server = AdminServer(admin)
         self._stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)
         if own.shared_admin_port:
             ports["shared_admin"] = await server.start(bind, own.shared_admin_port, shared=True)
+        if own.admin_tls_port >= 0:
+            ports["admin_tls"] = await server.start(bind, own.admin_tls_port, tls=self._certificates.for_clients())
+        if (inside := self._certificates.listener("broker", "broker")) is not None:
+            ports["admin_inside"] = await server.start(bind, own.inside_port, tls=inside)
 
     async def _drain(self) -> None:
         await self.ownership.drain(self.settings.broker.drain_timeout_s)
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def _region(self) -> RegionInfo:
-        found = self.view.region(self.settings.region)
-        if found is None:
-            raise MetadataUnavailable(f"region {self.settings.region} is not in the global configuration yet: create it as a cluster first")
-        return found
-
     def _region_number(self, name: str) -> int | None:
         found = self.view.region(name)
         return None if found is None else found.number
 
     def _record(self, ports: dict[str, int]) -> BrokerRecord:
-        from region_node.ownership.records import LINK_LISTENER, BrokerRecord
+        from region_node.ownership.records import HTTPS, INSIDE, LINK_LISTENER, BrokerRecord
 
         host = self.settings.broker.advertised_host or self.settings.bind
-        listeners = {"": f"pulsar://{host}:{ports['pulsar']}"}
+        listeners = {"": f"pulsar://{host}:{ports['pulsar']}" if "pulsar" in ports else ""}
+        if "pulsar_tls" in ports:
+            listeners["tls"] = f"pulsar+ssl://{host}:{ports['pulsar_tls']}"
         if "link" in ports:
             listeners[LINK_LISTENER] = f"{'pulsar' if self.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
         listeners.update(self.settings.broker.listeners)
+        if "admin_tls" in ports:
+            listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
+        if "admin_inside" in ports:
+            listeners[INSIDE] = f"https://{host}:{ports['admin_inside']}"
         admin_url = f"http://{host}:{ports['admin']}" if "admin" in ports else ""
         return BrokerRecord(self.settings.node_id, listeners, admin_url, self._runtime.pid)

@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.model.errors import ConfigError
-from region_node import bookie_commands
+from region_node import backup_commands, bookie_commands, member_commands, region_commands, tier_commands, token_commands, topic_commands, unknown_commands
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
+TlsOption = Annotated[bool, typer.Option("--tls", help="TLS for clients beside the plain ports, and mutual TLS between all processes.")]
 DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _DEFAULT_DATA = Path(".heliograph")
@@ -44,6 +45,13 @@ def register(app: typer.Typer) -> None:
     process.command("start")(process_start)
     app.add_typer(process, name="process")
     bookie_commands.register(app)
+    token_commands.register(app)
+    topic_commands.register(app)
+    tier_commands.register(app)
+    backup_commands.register(app)
+    unknown_commands.register(app)
+    member_commands.register(app)
+    region_commands.register(app)
 
 
 # -- starting and stopping --------------------------------------------------------------------------------------------
@@ -55,6 +63,7 @@ def standalone(
     admin_port: Annotated[int, typer.Option(help="Where the admin REST listens.", min=1, max=65535)] = 8080,
     brokers: Annotated[int, typer.Option(help="Broker processes; they share the two ports.", min=1, max=16)] = 1,
     bookies: Annotated[int, typer.Option(help="Bookie processes; each entry is kept by two.", min=2, max=16)] = 2,
+    tls: TlsOption = False,
     restart: RestartOption = True,
 ) -> None:
     """One region with everything on this machine, in the foreground until Ctrl-C.
@@ -62,7 +71,7 @@ def standalone(
     Tenant `public` and namespace `default` are ready, no authentication; clients connect to pulsar://127.0.0.1:6650.
     """
     data = data.resolve()
-    wanted = {"brokers": {"standalone": brokers}, "bookies": bookies, "wan": "none", "service_port": service_port, "admin_port": admin_port}
+    wanted = {"brokers": {"standalone": brokers}, "bookies": bookies, "wan": "none", "service_port": service_port, "admin_port": admin_port, "tls": tls}
     plan = _plan(data, ["standalone"], wanted, standalone=True)
     region = plan.regions[0]
     if (region.service_port, region.admin_port) != (service_port, admin_port):
@@ -79,6 +88,8 @@ def _say_standalone(data: Path, plan: InstancePlan) -> None:
     console = Console()
     where = f"service pulsar://127.0.0.1:{region.service_port}  admin http://127.0.0.1:{region.admin_port}"
     console.print(f"[bold]heliograph standalone is ready[/]  {where}", soft_wrap=True)
+    if plan.tls:
+        console.print(f"TLS: pulsar+ssl://127.0.0.1:{region.service_tls_port}, trusted by {data / 'tls' / 'ca.pem'}", soft_wrap=True)
     console.print(f"data and logs in {data}; Ctrl-C stops it")
 
 
@@ -88,6 +99,7 @@ def up(
     wan: Annotated[str, typer.Option(help="Round trips between regions: default, none (no proxy), or a JSON file.")] = "default",
     brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
     bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
+    tls: TlsOption = False,
     restart: RestartOption = True,
     json_output: JsonOption = False,
 ) -> None:
@@ -97,7 +109,7 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan})
+    _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls})
     start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
     answer = call(data, "status")
     if json_output:
@@ -133,15 +145,17 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
             raise ConfigError(f"the data folder {data} cannot be written ({error.strerror}); choose another with --data") from error
         return plan
     have = [r.name for r in plan.regions]
+    if plan.founders and regions in (have, list(plan.founders)) and (plan.wan, plan.tls) == (wanted["wan"], wanted["tls"]):
+        return plan  # regions have joined or left since, each of a size of its own
     if plan.standalone != standalone or have != regions:
         kind = "a standalone" if plan.standalone else f"an instance of regions {','.join(have)}"
         raise ConfigError(f"the data folder {data} belongs to {kind}: start it as that, or give another folder with --data")
     counts = {r.name: len(r.brokers) for r in plan.regions}
-    if counts != wanted["brokers"] or any(len(r.bookies) != wanted["bookies"] for r in plan.regions) or plan.wan != wanted["wan"]:
+    if counts != wanted["brokers"] or any(len(r.bookies) != wanted["bookies"] for r in plan.regions) or (plan.wan, plan.tls) != (wanted["wan"], wanted["tls"]):
         bookies = len(plan.regions[0].bookies)
         shape = ",".join(f"{name}={count}" for name, count in counts.items())
         raise ConfigError(
-            f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan {plan.wan}: "
+            f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan {plan.wan}{' --tls' if plan.tls else ''}: "
             "give the same, or another folder with --data"
         )
     return plan
@@ -209,6 +223,12 @@ def _show(answer: dict[str, Any], data: Path) -> None:
             restarts = f", restarted {row['restarts']}x" if row["restarts"] else ""
             table.add_row(row["name"], str(row["pid"] or "-"), str(row["port"]), state + restarts)
     console.print(table)
+    if len(answer["regions"]) > 1 and answer.get("config") is None:
+        console.print("global configuration: [red]nobody leads[/]: a majority of its voters must run and reach each other")
+    elif answer.get("config"):
+        config, voters = answer["config"], [row["member"] for row in answer["config"]["members"] if row["role"] == "voter"]
+        took = f", half of its writes take {config['writes']['p50_ms']:g} ms" if config["writes"]["count"] else ""
+        console.print(f"global configuration: led by {config['leader']}{took}; voters {', '.join(voters)}", soft_wrap=True)
     if answer.get("wan"):
         proxies = ", ".join(f"{pair} {address}" for pair, address in answer["wan"]["links"].items())
         console.print(f"wide-area links through Toxiproxy at {answer['wan']['toxiproxy']}: {proxies}")

@@ -21,11 +21,15 @@ from region_node.settings import ProcessSettings
 if TYPE_CHECKING:
     from global_config.node import ConfigNode
     from global_config.transport import ConfigTransport
+    from heliograph.raft.client import MetaClient
     from local_meta.node import LocalMetaNode
     from region_node.broker_role import BrokerRole
+    from region_node.tls import Certificates
     from storage.bookie.bookie import Bookie
     from storage.bookie.collector import Collector
+    from storage.bookie.refill import Refill
     from storage.bookie.registration import Registration
+    from storage.ledger.context import LedgerContext
 
 __all__ = ["Role", "Runtime", "build", "build_bookie", "build_broker", "build_config", "build_meta", "system_runtime"]
 
@@ -76,11 +80,14 @@ class MetaRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self.node: LocalMetaNode | None = None
+        self._unwatch: Callable[[], None] = _nothing
 
     async def start(self) -> dict[str, int]:
         from local_meta.node import LocalMetaNode, LocalMetaSettings
+        from region_node.tls import Certificates
 
         own = self.settings.meta_node
+        certificates = Certificates(self.settings.tls, self.settings.region)
         self.node = LocalMetaNode(
             node_id=own.node_id or self.settings.node_id,
             disk=self._runtime.disk(data_path(self.settings, "meta")),
@@ -89,11 +96,16 @@ class MetaRole:
             host=self.settings.bind,
             port=own.port,
             peers=own.peers,
+            joining=own.joining,
+            ssl=certificates.listener("meta", "broker", "bookie", "meta"),
+            peer_ssl=certificates.dialer("meta", "meta"),
             settings=self._runtime.of(LocalMetaSettings),
         )
+        self._unwatch = certificates.watch()
         return {"meta": await self.node.start()}
 
     async def stop(self) -> None:
+        self._unwatch()
         if self.node is not None:
             await self.node.stop()
 
@@ -108,22 +120,28 @@ class ConfigRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self.node: ConfigNode | None = None
+        self._unwatch: Callable[[], None] = _nothing
 
     async def start(self) -> dict[str, int]:
         from global_config.node import ConfigNode, ConfigNodeSettings
+        from region_node.tls import Certificates
 
         own = self.settings.config_node
+        certificates = Certificates(self.settings.tls, self.settings.region)
         self.node = ConfigNode(
             node_id=own.node_id or self.settings.region,
             peers=sorted(own.peers),
+            joining=own.joining,
             disk=self._runtime.disk(data_path(self.settings, "config")),
             transport=self._transport(),
             clock=self._runtime.clock,
             rng=self._runtime.rng,
             host=self.settings.bind,
             port=own.port,
+            ssl=certificates.listener("config", "broker", "config"),
             settings=self._runtime.of(ConfigNodeSettings),
         )
+        self._unwatch = certificates.watch()
         ports = {"config": await self.node.start()}
         return ports | ({"config_raft": self.node.raft_port} if self.node.raft_port else {})
 
@@ -145,12 +163,17 @@ class ConfigRole:
         return GrpcTransport(node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets)
 
     async def stop(self) -> None:
+        self._unwatch()
         if self.node is not None:
             await self.node.stop()
 
     async def failed(self) -> None:
         assert self.node is not None
         await self.node.failed()
+
+
+def _nothing() -> None:
+    """Before a role has started, there is nothing to stop."""
 
 
 # -- bookie ---------------------------------------------------------------------------------------------------------------
@@ -164,36 +187,41 @@ class BookieRole:
         self._stops: list[Callable[[], Awaitable[None]]] = []
         self.bookie: Bookie
         self.collector: Collector | None = None
+        self.refill: Refill | None = None
         self._failed: asyncio.Future[None]
 
     async def start(self) -> dict[str, int]:
-        from storage.bookie.bookie import Bookie, BookieSettings
+        from region_node.tls import Certificates
+        from storage.bookie.bookie import Bookie, BookieSettings, Place
         from storage.bookie.registration import Registration
         from storage.bookie.server import BookieServer
 
         own, disk, rng = self.settings.bookie, self._runtime.disk, self._runtime.rng
         self._failed = asyncio.get_running_loop().create_future()
         name = own.bookie_id or self.settings.node_id
-        journal, ledgers = own.journal_dir or data_path(self.settings, "journal"), data_path(self.settings, "ledgers")
-        ledger_disk = disk(ledgers)
+        journals = own.journal_dirs or (own.journal_dir or data_path(self.settings, "journal"),)
+        ledgers = own.ledger_dirs or (data_path(self.settings, "ledgers"),)
+        tuned = self._runtime.of(BookieSettings)
+        if BookieSettings not in self._runtime.tuned:
+            tuned = BookieSettings(free_bytes_min=own.free_mb_min << 20, free_bytes_again=own.free_mb_again << 20)
         self.bookie = Bookie(
-            disk(journal),
-            ledger_disk,
-            self._runtime.of(BookieSettings),
+            [Place(disk(path), disk(path), path if len(journals) > 1 else "") for path in journals],
+            [Place(disk(path), disk(path), path if len(ledgers) > 1 else "") for path in ledgers],
+            tuned,
             bookie_id=name,
             instance=self.settings.region,
             rng=rng,
-            zeroing=disk(journal),
-            reads=disk(ledgers),
         )
         self._stops.append(closing(self.bookie.close))
         self.bookie.start()
         server = BookieServer(self.bookie)
         self._stops.append(server.stop)
-        ports = {"bookie": await server.start(self.settings.bind, own.port)}
+        certificates = Certificates(self.settings.tls, self.settings.region)
+        ports = {"bookie": await server.start(self.settings.bind, own.port, ssl=certificates.listener("bookie", "broker", "bookie"))}
         if own.http_port >= 0:
             ports["http"] = await self._open_http(own.http_port)
-        meta = meta_client(self.settings.meta, self._runtime)
+        meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
+        self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
         registration = Registration(
             meta,
@@ -205,7 +233,10 @@ class BookieRole:
             clock=self._runtime.clock,
             rng=rng,
             rack=own.rack,
-            free_bytes=ledger_disk.free_bytes,
+            group=own.group,
+            free_bytes=self.bookie.free_bytes,
+            dropped=lambda: self.bookie.dropped,
+            lost_dirs=lambda: self.bookie.lost_dirs,
         )
         self._stops.append(registration.stop)
         self.bookie.on_state = lambda: self._on_state(registration)
@@ -216,7 +247,26 @@ class BookieRole:
             self.collector = Collector(self.bookie, meta, CollectorSettings(interval_s=own.gc_interval_s), rng=rng)
             self._stops.append(self.collector.stop)
             self.collector.start()
+        self._start_refill(meta, certificates)
         return ports
+
+    def _start_refill(self, meta: MetaClient, certificates: Certificates) -> None:
+        from storage.bookie.refill import Refill
+
+        async def context() -> LedgerContext:
+            from storage.ledger.bookie_client import BookieClient
+            from storage.ledger.context import LedgerContext
+            from storage.ledger.pool import BookiePool
+
+            rng, tls = self._runtime.rng, certificates.dialer("bookie", "bookie")
+            pool = BookiePool(meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng)
+            self._stops.append(closing(pool.close))
+            await pool.ready()
+            return LedgerContext(meta=meta, pool=pool, rng=rng)
+
+        self.refill = Refill(self.bookie, context)
+        self._stops.append(self.refill.stop)
+        self.refill.start()
 
     async def stop(self) -> None:
         """Leaves the metadata first, so that brokers stop choosing it; then ends connections, then the disks."""
@@ -228,14 +278,14 @@ class BookieRole:
 
     def _on_state(self, registration: Registration) -> None:
         registration.changed()
-        if self.bookie.failure and not self._failed.done():
-            self._failed.set_exception(DiskFailed(self.bookie.failure))
+        if self.bookie.lost and not self._failed.done():
+            self._failed.set_exception(DiskFailed(self.bookie.lost))
 
     async def _open_http(self, port: int) -> int:
         from region_node.bookie_http import BookieHttp, HttpConnection
 
         loop = asyncio.get_running_loop()
-        pages = BookieHttp(self.bookie, lambda: self.collector)
+        pages = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill)
         server = await loop.create_server(lambda: HttpConnection(pages.answer), self.settings.bind, port)
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])

@@ -9,74 +9,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.managed_ledger.cache import EntryCache
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[str, str, Mapping[str, str], float]
 """(name, kind: gauge or counter, labels, value)."""
 
-_TOPIC_GAUGES = (
-    ("pulsar_rate_in", "msgRateIn"),
-    ("pulsar_rate_out", "msgRateOut"),
-    ("pulsar_throughput_in", "msgThroughputIn"),
-    ("pulsar_throughput_out", "msgThroughputOut"),
-    ("pulsar_storage_size", "storageSize"),
-    ("pulsar_storage_backlog_size", "backlogSize"),
-)
-_TOPIC_COUNTERS = (
-    ("pulsar_in_messages_total", "msgInCounter"),
-    ("pulsar_in_bytes_total", "bytesInCounter"),
-    ("pulsar_out_messages_total", "msgOutCounter"),
-    ("pulsar_out_bytes_total", "bytesOutCounter"),
-)
-_SUBSCRIPTION_GAUGES = (
-    ("pulsar_subscription_back_log", "msgBacklog"),
-    ("pulsar_subscription_unacked_messages", "unackedMessages"),
-    ("pulsar_subscription_msg_rate_out", "msgRateOut"),
-    ("pulsar_subscription_msg_throughput_out", "msgThroughputOut"),
-    ("pulsar_subscription_msg_rate_redeliver", "msgRateRedeliver"),
-)
-
 
 def render(samples: Iterable[Sample]) -> bytes:
     """Samples of one name are brought together, in the order in which names first come."""
     families: dict[str, tuple[str, list[str]]] = {}
     for name, kind, labels, value in samples:
-        text = ",".join(f'{k}="{_escaped(v)}"' for k, v in labels.items())
+        text = ",".join(f'{k}="{escaped(v)}"' for k, v in labels.items())
         families.setdefault(name, (kind, []))[1].append(f"{name}{{{text}}} {value:.17g}" if text else f"{name} {value:.17g}")
     lines = [line for name, (kind, rows) in families.items() for line in (f"# TYPE {name} {kind}", *rows)]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """As a label's value."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def topic_samples(region: str, topic: str, namespace: str, stats: Mapping[str, Any]) -> Iterable[Sample]:
-    """One topic and its subscriptions, from its TopicStats."""
-    labels = {"cluster": region, "namespace": namespace, "topic": topic}
-    subscriptions: Mapping[str, Mapping[str, Any]] = stats.get("subscriptions", {})
-    yield "pulsar_subscriptions_count", "gauge", labels, len(subscriptions)
-    yield "pulsar_producers_count", "gauge", labels, len(stats.get("publishers", ()))
-    yield "pulsar_consumers_count", "gauge", labels, sum(len(s.get("consumers", ())) for s in subscriptions.values())
-    yield "pulsar_msg_backlog", "gauge", labels, sum(s.get("msgBacklog", 0) for s in subscriptions.values())
-    for name, key in _TOPIC_GAUGES:
-        yield name, "gauge", labels, stats.get(key, 0)
-    for name, key in _TOPIC_COUNTERS:
-        if key in stats:
-            yield name, "counter", labels, stats[key]
-    for subscription, fields in subscriptions.items():
-        own = {**labels, "subscription": subscription}
-        for name, key in _SUBSCRIPTION_GAUGES:
-            yield name, "gauge", own, fields.get(key, 0)
-        yield "pulsar_subscription_consumers_count", "gauge", own, len(fields.get("consumers", ()))
 
 
 def broker_samples(region: str, totals: Mapping[str, float]) -> Iterable[Sample]:
     """`totals`: what is behind pulsar_broker_ -> value."""
     for name, value in totals.items():
         yield f"pulsar_broker_{name}", "gauge", {"cluster": region}, value
+
+
+def cache_samples(region: str, cache: EntryCache, managed_ledgers: int, now: float) -> Iterable[Sample]:
+    """The broker's entry cache. Rates are a second, since about the last scrape."""
+    hits, hit_bytes, misses, miss_bytes = cache.rates(now)
+    labels = {"cluster": region}
+    gauges = (
+        ("count", managed_ledgers),
+        ("cache_used_size", cache.size_bytes),
+        ("cache_entries", cache.entries),
+        ("cache_evictions", cache.evictions),
+        ("cache_hits_rate", hits),
+        ("cache_hits_throughput", hit_bytes),
+        ("cache_misses_rate", misses),
+        ("cache_misses_throughput", miss_bytes),
+    )
+    for name, value in gauges:
+        yield f"pulsar_ml_{name}", "gauge", labels, value
+    for name, value in (("inserted", cache.inserted), ("evicted", cache.evicted)):
+        yield f"pulsar_ml_cache_{name}_entries_total", "counter", labels, value
 
 
 def process_samples() -> Iterable[Sample]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
-from region_node.settings import ProcessSettings, TlsSettings
+from region_node.security.settings import TlsSettings
+from region_node.settings import ProcessSettings
 
 if TYPE_CHECKING:
     from global_config.transport import ConfigTransport
@@ -67,14 +68,14 @@ def data_path(settings: ProcessSettings, *parts: str) -> str:
     return str(PurePosixPath(settings.data_dir, *parts))
 
 
-def meta_client(addresses: Sequence[str], runtime: Runtime) -> MetaClient:
+def meta_client(addresses: Sequence[str], runtime: Runtime, tls: ssl.SSLContext | None = None) -> MetaClient:
     from heliograph.raft.client import MetaClient
 
-    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng)
+    return MetaClient(addresses, clock=runtime.clock, rng=runtime.rng, ssl=tls)
 
 
 def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.SSLContext]) -> ssl.SSLContext | None:
-    if tls is None:
+    if tls is None or not (tls.replicator_cert or tls.replicator_key):
         return None
     if not tls.replicator_cert or not tls.replicator_key:
         raise ConfigError("tls: replicator_cert and replicator_key are not set; links between regions need both")

@@ -19,8 +19,12 @@ from typing import Any, TypeVar
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
+from heliograph.model.policy_table import checked
 from region_node.ownership.core import OwnershipSettings
+from region_node.security.settings import SecuritySettings, TlsSettings
 from storage.ledger.audit import AutoRecoverySettings
+from storage.managed_ledger.cache_settings import CacheSettings, Eviction
+from storage.tiered.settings import TieredSettings
 
 FORMAT = 1
 ROLES = ("meta", "config", "bookie", "broker")
@@ -29,6 +33,7 @@ PREFIX = "HELIOGRAPH_"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 T = TypeVar("T")
+_CACHE = CacheSettings()
 
 
 def _check_port(name: str, port: int) -> None:
@@ -37,54 +42,78 @@ def _check_port(name: str, port: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """Files of the instance's CA, PEM."""
-
-    ca: str
-    replicator_cert: str = ""
-    replicator_key: str = ""
-    config_cert: str = ""
-    config_key: str = ""
-
-    def __post_init__(self) -> None:
-        for entry in dataclasses.fields(self):
-            path = getattr(self, entry.name)
-            if path and not Path(path).is_file():
-                raise ConfigError(f"tls.{entry.name}: the file {path} does not exist")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """Ports: 0 is any free one; an `admin_port` of -1 is none. `shared_port`, `shared_admin_port`: service ports shared by the brokers of a host; 0 is none."""
 
     port: int = 6650
+    """-1: none, clients come by TLS alone."""
+    tls_port: int = -1
+    """pulsar+ssl; -1: none."""
     admin_port: int = 8080
+    admin_tls_port: int = -1
+    """HTTPS, beside `admin_port`."""
+    inside_port: int = 0
+    """With tls.internal: where the region's other brokers ask this one, by mutual TLS."""
     link_port: int = 0
     shared_port: int = 0
+    shared_tls_port: int = 0
     shared_admin_port: int = 0
     advertised_host: str = ""
     listeners: dict[str, str] = field(default_factory=dict)
     """Advertised beside the default one: listener name -> URL."""
     cache_mb: int = 64
+    """Pulsar's managedLedgerCacheSizeMB."""
+    cache_eviction: str = _CACHE.eviction.value
+    """What leaves the entry cache before it is full: what every active reader has read (`read`), or acknowledged (`mark_delete`), or nothing (`time`)."""
+    cache_backlogged_entries: int = _CACHE.backlogged_entries
+    """Pulsar's managedLedgerCursorBackloggedThreshold: nothing is kept back for a cursor whose backlog is larger; 0 is no limit."""
+    cache_time_ms: int = _CACHE.time_ms
+    """Pulsar's managedLedgerCacheEvictionTimeThresholdMillis: no entry stays longer."""
+    racks_min: int = 1
+    """On so many racks the copies of an entry lie, or no ledger is made. Also bookkeeperClientMinNumRacksPerWriteQuorum."""
     batch_index_acks: bool = True
     """Single messages of a batch can be acknowledged."""
     broker_entry_metadata: bool = False
     """Messages carry the broker's time and their index, for clients that understand it."""
+    metrics_topics_max: int = 10_000
+    """Loaded topics above which /metrics speaks of namespaces, and not of single topics."""
+    policies: dict[str, Any] = field(default_factory=dict)
+    """What holds for topics where nothing else is set: names and values of the policy table."""
     drain_timeout_s: float = 20.0
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
+    tiered: TieredSettings = field(default_factory=TieredSettings)
 
     def __post_init__(self) -> None:
-        for name in ("port", "link_port", "shared_port", "shared_admin_port"):
+        for name in ("link_port", "inside_port", "shared_port", "shared_tls_port", "shared_admin_port"):
             _check_port(f"broker.{name}", getattr(self, name))
-        _check_port("broker.admin_port", max(0, self.admin_port))
+        for name in ("port", "tls_port", "admin_port", "admin_tls_port"):
+            _check_port(f"broker.{name}", 0 if (port := getattr(self, name)) == -1 else port)
+        if max(self.port, self.tls_port) < 0:
+            raise ConfigError("broker.port and broker.tls_port are both -1: no client could connect")
+        if self.admin_tls_port >= 0 and self.admin_port < 0:
+            raise ConfigError("broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other")
+        try:
+            checked(self.policies)
+        except NotAllowed as error:
+            raise ConfigError(f"broker.policies: {error}") from error
         if not 1 <= self.cache_mb <= 1 << 20:
             raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")
+        if not 1 <= self.racks_min <= 64:
+            raise ConfigError(f"broker.racks_min must be 1 (no demand) to 64, not {self.racks_min}")
+        self.entry_cache()
         if not 0 < self.drain_timeout_s <= 600:
             raise ConfigError(f"broker.drain_timeout_s must be above 0 and at most 600, not {self.drain_timeout_s}")
         for name, url in self.listeners.items():
             if not url.startswith(("pulsar://", "pulsar+ssl://")):
                 raise ConfigError(f"broker.listeners.{name}: expected pulsar://host:port or pulsar+ssl://host:port, not {url!r}")
+
+    def entry_cache(self) -> CacheSettings:
+        """Raises ConfigError."""
+        if self.cache_eviction not in (names := [e.value for e in Eviction]):
+            raise ConfigError(f"broker.cache_eviction must be one of {', '.join(names)}, not {self.cache_eviction!r}")
+        eviction = Eviction(self.cache_eviction)
+        return CacheSettings(eviction=eviction, backlogged_entries=self.cache_backlogged_entries, time_ms=self.cache_time_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +126,33 @@ class BookieSettings:
     advertised_host: str = ""
     rack: str = ""
     """Rack, or zone: copies of an entry go to different ones as far as there are enough. Empty: a rack of its own."""
+    group: str = ""
+    """Isolation group: namespaces with a bookie affinity are kept to groups."""
     journal_dir: str = ""
     """Empty: journal/ in the data folder. A disk of its own is worth it."""
+    journal_dirs: tuple[str, ...] = ()
+    """Several, each best on a disk of its own, in the place of `journal_dir`; at most as many as there are ledger directories. They stay as they are."""
+    ledger_dirs: tuple[str, ...] = ()
+    """Empty: ledgers/ in the data folder. Several share the ledgers evenly; they stay as they are, in this order."""
+    free_mb_min: int = 256
+    """With less free space a directory takes no adds."""
+    free_mb_again: int = 512
+    """With so much it takes them again."""
     gc_interval_s: float = 900.0
     """Between two looks for ledgers that the metadata does not know any more; 0 is never."""
 
     def __post_init__(self) -> None:
         _check_port("bookie.port", self.port)
         _check_port("bookie.http_port", max(0, self.http_port))
+        if self.journal_dir and self.journal_dirs:
+            raise ConfigError("bookie.journal_dir and bookie.journal_dirs are both set; set one of them")
+        for name in ("journal_dirs", "ledger_dirs"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ConfigError(f"bookie.{name} names a folder twice; each must be one of its own")
+        if len(self.journal_dirs) > max(1, len(self.ledger_dirs)):
+            raise ConfigError("bookie.journal_dirs must not be more than bookie.ledger_dirs: a ledger directory writes to one journal")
+        if not 0 <= self.free_mb_min <= self.free_mb_again:
+            raise ConfigError(f"bookie: want 0 <= free_mb_min {self.free_mb_min} <= free_mb_again {self.free_mb_again}")
         if not 0 <= self.gc_interval_s <= 86400:
             raise ConfigError(f"bookie.gc_interval_s must be 0 (never) to 86400, not {self.gc_interval_s}")
 
@@ -116,6 +164,9 @@ class MetaNodeSettings:
     node_id: str = ""
     port: int = 7001
     peers: dict[str, str] = field(default_factory=dict)
+    """Those that the group began with; they stay what they are when it changes (`heliograph meta`)."""
+    joining: bool = False
+    """This node was none of the first: it waits until it is added. `peers` then only say where others are."""
 
     def __post_init__(self) -> None:
         _check_port("meta_node.port", self.port)
@@ -129,6 +180,9 @@ class ConfigNodeSettings:
     port: int = 7002
     raft_port: int = 7003
     peers: dict[str, str] = field(default_factory=dict)
+    """Those that the instance began with; they stay what they are when regions join and leave."""
+    joining: bool = False
+    """This region was none of the first: it waits until it is added. `peers` then only say where others are."""
 
     def __post_init__(self) -> None:
         _check_port("config_node.port", self.port)
@@ -152,6 +206,7 @@ class ProcessSettings:
     bookie: BookieSettings = field(default_factory=BookieSettings)
     meta_node: MetaNodeSettings = field(default_factory=MetaNodeSettings)
     config_node: ConfigNodeSettings = field(default_factory=ConfigNodeSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -178,10 +233,14 @@ class ProcessSettings:
             raise ConfigError("meta is not set: a broker and a bookie need the addresses of the region's local metadata")
         if "broker" in self.roles and not self.config:
             raise ConfigError("config is not set: a broker needs the address of the region's configuration node")
+        if self.broker.link_port and self.tls is not None and not self.tls.replicator_cert:
+            raise ConfigError("broker.link_port is set with tls: links between regions then need tls.replicator_cert and tls.replicator_key")
+        if self.broker.link_port and self.tls is None and (self.security.authentication or self.security.anonymous_role):
+            raise ConfigError("broker.link_port is set without tls: a plain link would let anybody in past security.authentication; set tls, or no link_port")
         if self.bind in LOOPBACK:
             return
-        if {"bookie", "meta", "config"} & set(self.roles):
-            raise ConfigError(f"bind is {self.bind}: bookies and metadata nodes know no authentication in this version, and listen on 127.0.0.1 only")
+        if {"bookie", "meta", "config"} & set(self.roles) and not (self.tls is not None and self.tls.internal):
+            raise ConfigError(f"bind is {self.bind}: bookies and metadata nodes on other addresses than 127.0.0.1 want tls with `internal` on")
         if self.broker.link_port and self.tls is None:
             raise ConfigError(f"bind is {self.bind}: links from other machines need certificates; set tls, or broker.link_port to 0")
 
@@ -239,6 +298,8 @@ def build(kind: type[T], fields: Any, path: str) -> T:
     here = path or "the settings"
     if not isinstance(fields, dict):
         raise ConfigError(f"{here}: expected an object, not {json.dumps(fields)}")
+    if kind is BrokerSettings:
+        fields = _in_our_words(fields)
     hints = typing.get_type_hints(kind)
     known = {entry.name: entry for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for name in fields:
@@ -251,12 +312,41 @@ def build(kind: type[T], fields: Any, path: str) -> T:
     return kind(**values)
 
 
+_PULSAR_NAMES = {
+    "managedLedgerCacheSizeMB": "cache_mb",
+    "managedLedgerCursorBackloggedThreshold": "cache_backlogged_entries",
+    "managedLedgerCacheEvictionTimeThresholdMillis": "cache_time_ms",
+    "cacheEvictionByMarkDeletedPosition": "cache_eviction",
+    "bookkeeperClientMinNumRacksPerWriteQuorum": "racks_min",
+}
+"""Of a broker's settings file -> ours; the environment has them in any case."""
+
+
+def _in_our_words(fields: dict[str, Any]) -> dict[str, Any]:
+    ours, known = dict(fields), {name.lower(): name for name in _PULSAR_NAMES}
+    for name in fields:
+        pulsar = known.get(name.lower(), "")
+        if not pulsar:
+            continue
+        own, value = _PULSAR_NAMES[pulsar], ours.pop(name)
+        if own in ours:
+            raise ConfigError(f"broker: {pulsar} and {own} say the same thing; keep one of them")
+        if own == "cache_eviction":
+            if not isinstance(value, bool):
+                raise ConfigError(f"broker.{pulsar}: expected true or false, not {json.dumps(value)}")
+            value = (Eviction.MARK_DELETE if value else Eviction.READ).value
+        ours[own] = value
+    return ours
+
+
 def _value(hint: Any, value: Any, path: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
         return _value(next(a for a in arguments if a is not type(None)), value, path)
+    if hint is Any:
+        return value
     if dataclasses.is_dataclass(hint):
         return build(hint, value, path)  # type: ignore[arg-type]
     if origin is tuple and isinstance(value, list):

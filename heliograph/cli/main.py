@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 import typer
 
 import heliograph
+from heliograph.cli import messages, perf, provisioning, servers, topics
 from heliograph.model.errors import HeliographError
 
 app = typer.Typer(
@@ -32,6 +33,10 @@ def root() -> None:
 def version() -> None:
     """Print the version."""
     typer.echo(heliograph.__version__)
+
+
+for area in (provisioning, topics, servers, messages, perf):
+    area.register(app)
 
 
 def main() -> None:

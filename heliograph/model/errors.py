@@ -99,6 +99,20 @@ class DiskFailed(StorageError):
     """A write or a sync failed; that directory is not used again by this process."""
 
 
+class StoreRefused(StorageError):
+    """An object store is not set, or refuses what is asked of it: its address, its credentials, or a right is missing. The text says which."""
+
+
+class StoreUnavailable(StorageError):
+    """An object store does not answer, or not in time: says nothing about the object."""
+
+    retryable = True
+
+
+class NoSuchObject(StorageError):
+    """An object is not in its store (explicit answer)."""
+
+
 class Trimmed(StorageError):
     """The position lies below what retention still holds."""
 
@@ -136,6 +150,14 @@ class NotAllowed(TopicError):
     """A policy or a limit forbids it; the text says which."""
 
 
+class Unauthenticated(TopicError):
+    """The credentials are missing, wrong, or run out: present others. `reason`: one word for metrics, of a fixed set."""
+
+    def __init__(self, text: str, reason: str = "refused") -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
 class Unauthorized(TopicError):
     """The role may not do this."""
 
@@ -148,6 +170,20 @@ class NotOwner(TopicError):
 
 class ProducerBusy(TopicError):
     """A producer of that name, or an exclusive one, is there already."""
+
+
+class BacklogQuotaHold(TopicError):
+    """The backlog is above its quota: the producer waits until consumers have caught up, or the quota was raised."""
+
+    retryable = True
+
+
+class BacklogQuotaExceeded(TopicError):
+    """The backlog is above its quota, and its policy is to tell the producer so."""
+
+
+class EncryptionRequired(TopicError):
+    """The namespace takes encrypted messages only."""
 
 
 class ProducerFenced(TopicError):

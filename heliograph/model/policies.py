@@ -1,7 +1,8 @@
 """What the global configuration holds: regions, tenants, namespaces and their policies, link trees.
 
-Is: the values, and their encoding (JSON with a format number: people read these). Isn't: who may change them.
-Keys: /regions/{name}, /tenants/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name}.
+Is: the values (which policies there are: `policy_table`), and their encoding (JSON with a format number: people read these). Isn't: who may change them.
+Keys: /regions/{name}, /tenants/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name},
+/topic-policies/{topic's full name}, /resource-groups/{name}.
 """
 
 from __future__ import annotations
@@ -30,10 +31,16 @@ class _Value:
             fields: dict[str, Any] = json.loads(blob)
             if fields.pop("format") > FORMAT:
                 raise CorruptData(f"{cls.__name__}: written by a newer version; upgrade this one")
+            fields = cls._earlier(fields)
             known = cls.__dataclass_fields__  # type: ignore[attr-defined]
             return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k in known})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptData(f"{cls.__name__}: {error}") from error
+
+    @classmethod
+    def _earlier(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields as an earlier version wrote them, in today's names."""
+        return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,8 @@ class RegionInfo(_Value):
     link_urls: dict[str, list[str]] = field(default_factory=dict)
     """Source region -> `pulsar+ssl://host:port` addresses where its links look topics up here (a proxy, a private network)."""
     feature_level: int = 1
+    metadata_instance: str = ""
+    """`/instance` of the local metadata that `epoch` stands for; "" where no broker of the region ever started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +67,61 @@ class TenantInfo(_Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespacePolicies(_Value):
-    """Policies of a namespace. Retention: minutes and MB, 0 none, -1 for ever."""
+    """A namespace. `policies`: what is set for its topics, by the names of `policy_table`; what is not there is inherited from the brokers."""
 
     regions: tuple[str, ...] = ()
     bundles: int = 4
-    deduplication: bool = False
-    retention_minutes: int = 0
-    retention_mb: int = 0
-    message_ttl_s: int = 0
-    ensemble: int = 2
-    write_quorum: int = 2
-    ack_quorum: int = 2
+    allowed_regions: tuple[str, ...] = ()
+    """Where topics of it may be replicated by a policy of their own, beside `regions`."""
+    policies: dict[str, Any] = field(default_factory=dict)
     topology: str = "mesh"
     """Link trees of the namespace: `mesh` = the origin is every region's parent."""
     topology_version: int = 1
+    permissions: dict[str, list[str]] = field(default_factory=dict)
+    """Role -> what it may do with every topic here: produce, consume; the other actions of Pulsar are kept, and open nothing."""
+    topic_permissions: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    """Full name of a topic -> role -> what it may do with that topic."""
+    subscription_permissions: dict[str, list[str]] = field(default_factory=dict)
+    """Subscription -> the roles that may use it; absent: every role that may consume."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble:
-            raise ConfigError(f"persistence: want 1 <= ack quorum {self.ack_quorum} <= write quorum {self.write_quorum} <= ensemble {self.ensemble}")
         if not 1 <= self.bundles <= 4096:
             raise ConfigError(f"bundles must be 1 to 4096, not {self.bundles}")
+
+    @classmethod
+    def _earlier(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Before there was a table, six policies were fields of their own."""
+        policies: dict[str, Any] = {}
+        if fields.get("deduplication"):
+            policies["deduplication"] = True
+        if fields.get("message_ttl_s"):
+            policies["messageTTL"] = fields["message_ttl_s"]
+        minutes, mb = fields.get("retention_minutes", 0), fields.get("retention_mb", 0)
+        if minutes or mb:
+            policies["retention"] = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
+        quorums = tuple(fields.get(name, 2) for name in ("ensemble", "write_quorum", "ack_quorum"))
+        if quorums != (2, 2, 2):
+            names = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+            policies["persistence"] = {**dict(zip(names, quorums, strict=True)), "managedLedgerMaxMarkDeleteRate": 0.0}
+        return {"policies": policies, **fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicies(_Value):
+    """What is set for one topic and all its partitions: in one region (local metadata), or in all (global configuration)."""
+
+    policies: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceGroup(_Value):
+    """Rates that the namespaces of a group share; -1: no limit. Bytes and messages a second."""
+
+    publish_messages: int = -1
+    publish_bytes: int = -1
+    dispatch_messages: int = -1
+    dispatch_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName, bundle_range
-from region_node import metrics
+from region_node import link_metrics, metrics, usage
+from region_node.admin import accounting, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
 
@@ -42,13 +43,13 @@ async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
         if record is None:
             raise NotFound(f"Broker {wanted} does not live here")
         return await admin.call(record, "GET", request.path)
-    answer = {}
-    for namespace, index in admin.ownership.owned():
-        policies = admin.view.namespace(namespace)
-        if policies is not None:
-            status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-            answer[f"{namespace}/{bundle_range(index, policies.bundles)}"] = status
-    return answer
+    return {bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True} for bundle in owned_bundles(admin)}
+
+
+def owned_bundles(admin: Admin) -> list[str]:
+    """As `tenant/namespace/0x…_0x…`."""
+    found = ((namespace, index, admin.view.namespace(namespace)) for namespace, index in admin.ownership.owned())
+    return [f"{namespace}/{bundle_range(index, policies.bundles)}" for namespace, index, policies in found if policies is not None]
 
 
 async def health(admin: Admin, request: web.Request) -> Any:
@@ -62,18 +63,9 @@ async def version(admin: Admin, request: web.Request) -> Any:
     return web.Response(text=admin.version)
 
 
-async def dynamic_settings(admin: Admin, request: web.Request) -> Any:
-    """None can be changed while a broker runs."""
-    return []
-
-
-async def setting_values(admin: Admin, request: web.Request) -> Any:
-    return {}
-
-
-async def runtime_settings(admin: Admin, request: web.Request) -> Any:
-    record = admin.ownership.record
-    return {"clusterName": admin.region, "brokerId": record.broker, "webServiceUrl": record.admin_url, "brokerServiceUrl": record.listeners.get("", "")}
+async def check_quotas(admin: Admin, request: web.Request) -> Any:
+    """Backlog quotas are looked at now, and not only at the next tick."""
+    admin.topics.check_now()
 
 
 async def internal_configuration(admin: Admin, request: web.Request) -> Any:
@@ -88,7 +80,7 @@ async def broker_topics(admin: Admin, request: web.Request) -> Any:
         policies = admin.view.namespace(name.namespace)
         if policies is not None:
             bundle = bundle_range(admin.bundle(name), policies.bundles)
-            answer.setdefault(name.namespace, {}).setdefault(bundle, {}).setdefault("persistent", {})[topic] = fields
+            answer.setdefault(name.namespace, {}).setdefault(bundle, {}).setdefault(name.domain, {})[topic] = fields
     return answer
 
 
@@ -101,39 +93,64 @@ async def _loaded_stats(admin: Admin) -> dict[str, dict[str, Any]]:
     return found
 
 
+async def load_report(admin: Admin, request: web.Request) -> Any:
+    """Pulsar's LocalBrokerData, as far as there is something to say."""
+    stats = await _loaded_stats(admin)
+    record = admin.ownership.record
+    subscriptions = [s for fields in stats.values() for s in fields.get("subscriptions", {}).values()]
+    rates = {key: sum(fields.get(key, 0) for fields in stats.values()) for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")}
+    return rates | {
+        "webServiceUrl": record.admin_url,
+        "pulsarServiceUrl": record.listeners.get("", ""),
+        "pulsarServiceUrlTls": record.listeners.get("tls", ""),
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": True,
+        "numTopics": len(stats),
+        "numBundles": len(admin.ownership.owned()),
+        "numConsumers": sum(len(s.get("consumers", ())) for s in subscriptions),
+        "numProducers": sum(len(fields.get("publishers", ())) for fields in stats.values()),
+        "bundles": sorted(owned_bundles(admin)),
+        "lastUpdate": admin.clock.wall_ms(),
+        "brokerVersionString": admin.version,
+        "loadReportType": "LocalBrokerData",
+    }
+
+
+async def metrics_as_json(admin: Admin, request: web.Request) -> Any:
+    """What /metrics says of the broker as a whole, as Pulsar's Metrics: one object for each set of labels."""
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    _, totals = await admin.topic_metrics.text()
+    for name, _, labels, value in _samples(admin, totals):
+        found.setdefault(tuple(labels.items()), {})[name] = value
+    return [{"metrics": values, "dimensions": dict(labels)} for labels, values in found.items()]
+
+
+async def bookie_operations(admin: Admin, request: web.Request) -> Any:
+    """Nothing is counted by namespace here: /metrics of each bookie has what it does."""
+    return {}
+
+
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
 async def scrape(admin: Admin, request: web.Request) -> Any:
-    stats = await _loaded_stats(admin)
-    return web.Response(body=metrics.render(_samples(admin, stats)), headers={"Content-Type": metrics.CONTENT_TYPE})
+    topics, totals = await admin.topic_metrics.text()
+    head = metrics.render([*_samples(admin, totals), *await members.samples(admin)])
+    return web.Response(body=head + topics, headers={"Content-Type": metrics.CONTENT_TYPE})
 
 
-def _samples(admin: Admin, stats: dict[str, dict[str, Any]]) -> Iterable[metrics.Sample]:
+def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]:
+    """All but topics and links."""
     yield from metrics.process_samples()
-    subscriptions = [s for fields in stats.values() for s in fields.get("subscriptions", {}).values()]
-    totals = {
-        "topics_count": len(stats),
-        "subscriptions_count": len(subscriptions),
-        "producers_count": sum(len(fields.get("publishers", ())) for fields in stats.values()),
-        "consumers_count": sum(len(s.get("consumers", ())) for s in subscriptions),
-        "rate_in": sum(fields.get("msgRateIn", 0) for fields in stats.values()),
-        "rate_out": sum(fields.get("msgRateOut", 0) for fields in stats.values()),
-        "throughput_in": sum(fields.get("msgThroughputIn", 0) for fields in stats.values()),
-        "throughput_out": sum(fields.get("msgThroughputOut", 0) for fields in stats.values()),
-        "storage_size": sum(fields.get("storageSize", 0) for fields in stats.values()),
-        "msg_backlog": sum(s.get("msgBacklog", 0) for s in subscriptions),
-    }
     yield from metrics.broker_samples(admin.region, totals)
-    for topic, fields in stats.items():
-        yield from metrics.topic_samples(admin.region, topic, TopicName.parse(topic).namespace, fields)
-    for link in admin.links.stats():
-        labels = {"cluster": admin.region, "namespace": TopicName.parse(link.topic).namespace, "topic": link.topic, "remote_cluster": link.target}
-        yield "pulsar_replication_backlog", "gauge", labels, link.backlog_entries
-        yield "pulsar_replication_rate_out", "gauge", labels, link.rate_out
-        yield "pulsar_replication_connected_count", "gauge", labels, int(link.connected)
-        yield "pulsar_replication_delay_in_seconds", "gauge", labels, link.age_s
-        yield "heliograph_replication_backlog_bytes", "gauge", labels, link.backlog_bytes
+    yield from usage.samples(admin.region, accounting.counted(admin))
+    if not admin.security.authentication.open:
+        yield from admin.security.authentication.counts.samples(admin.region)
+    if admin.entry_cache is not None:
+        yield from metrics.cache_samples(admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic())
+    if admin.tier is not None:
+        yield from admin.tier.samples(admin.region)
+    yield from link_metrics.samples(admin.links)
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
 
@@ -144,13 +161,15 @@ ROUTES = (
     ("GET", "/admin/v2/brokers/ready", health),
     ("GET", "/admin/v2/brokers/version", version),
     ("GET", "/admin/v2/brokers/leaderBroker", leader),
-    ("GET", "/admin/v2/brokers/configuration", dynamic_settings),
-    ("GET", "/admin/v2/brokers/configuration/values", setting_values),
-    ("GET", "/admin/v2/brokers/configuration/runtime", runtime_settings),
     ("GET", "/admin/v2/brokers/internal-configuration", internal_configuration),
+    ("GET", "/admin/v2/brokers/backlog-quota-check", check_quotas),
     ("GET", "/admin/v2/brokers/{cluster}", list_active),
     ("GET", "/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", owned_namespaces),
     ("GET", "/admin/v2/broker-stats/topics", broker_topics),
+    ("GET", "/admin/v2/broker-stats/load-report", load_report),
+    ("GET", "/admin/v2/broker-stats/metrics", metrics_as_json),
+    ("GET", "/admin/v2/broker-stats/mbeans", metrics_as_json),
+    ("GET", "/admin/v2/broker-stats/bookieops", bookie_operations),
     ("GET", "/status.html", health),
     ("GET", "/metrics", scrape),
     ("GET", "/metrics/", scrape),

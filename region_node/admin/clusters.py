@@ -26,13 +26,14 @@ async def get(admin: Admin, request: web.Request) -> Any:
 
 async def create(admin: Admin, request: web.Request) -> Any:
     name = check_name("cluster", request.match_info["cluster"])
-    fields = await _fields(request)
+    fields = await _fields(admin, request)
     await admin.config.create_region(name, **fields)
     await admin.seen(lambda: admin.view.region(name) is not None)
+    admin.changed(request, None, fields)
 
 
 async def update(admin: Admin, request: web.Request) -> Any:
-    changed = replace(_region(admin, request), **await _fields(request))
+    changed = replace(_region(admin, request), **await _fields(admin, request))
     await admin.config.update_region(changed)
     await admin.seen(lambda: admin.view.region(changed.name) == changed)
 
@@ -41,6 +42,7 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     region = _region(admin, request)
     await admin.config.delete_region(region.name)
     await admin.seen(lambda: admin.view.region(region.name) is None)
+    admin.changed(request, _shown(region), None)
 
 
 def _region(admin: Admin, request: web.Request) -> RegionInfo:
@@ -62,17 +64,34 @@ def _shown(region: RegionInfo) -> dict[str, Any]:
     }
 
 
-async def _fields(request: web.Request) -> dict[str, Any]:
+async def _fields(admin: Admin, request: web.Request) -> dict[str, Any]:
     given = await body(request) or {}
     if not isinstance(given, dict):
         raise Malformed('expected ClusterData in the body, such as {"serviceUrl": …, "brokerServiceUrl": …}')
     names = (("serviceUrl", "admin_url"), ("brokerServiceUrl", "service_url"))
-    return {ours: str(given[theirs]) for theirs, ours in names if given.get(theirs)}
+    schemes = {"serviceUrl": ("http", "https"), "brokerServiceUrl": ("pulsar", "pulsar+ssl")}
+    return {ours: admin.urls.check(str(given[theirs]), schemes[theirs]) for theirs, ours in names if given.get(theirs)}
+
+
+async def none_listed(admin: Admin, request: web.Request) -> Any:
+    """Peers, failure domains, and isolation policies: a region has none."""
+    _region(admin, request)
+    return [] if request.path.endswith(("/peers", "/brokers")) else {}
+
+
+async def not_migrated(admin: Admin, request: web.Request) -> Any:
+    _region(admin, request)
+    return {"migrated": False}
 
 
 ROUTES = (
     ("GET", "/admin/v2/clusters", list_all),
     ("GET", "/admin/v2/clusters/{cluster}", get),
+    ("GET", "/admin/v2/clusters/{cluster}/peers", none_listed),
+    ("GET", "/admin/v2/clusters/{cluster}/failureDomains", none_listed),
+    ("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", none_listed),
+    ("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers", none_listed),
+    ("GET", "/admin/v2/clusters/{cluster}/migrate", not_migrated),
     ("PUT", "/admin/v2/clusters/{cluster}", create),
     ("POST", "/admin/v2/clusters/{cluster}", update),
     ("DELETE", "/admin/v2/clusters/{cluster}", delete),

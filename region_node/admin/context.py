@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
@@ -21,19 +23,32 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAll
 from heliograph.model.names import TopicName, bundle_of, check_name
 from heliograph.model.policies import NamespacePolicies
 from heliograph.runtime.clock import Clock
+from region_node.admin.audit import AuditLog
 from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
+from region_node.security.service import Security, open_security
+from region_node.security.urls import UrlList
+from region_node.topic_metrics import TopicMetrics
+from region_node.usage import Usage
 
 if TYPE_CHECKING:
+    from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from region_node.topics.topic import Topic
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
+    from storage.managed_ledger.cache import EntryCache
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
 _CALL_TIMEOUT_S = 15.0
 _VISIBLE_TIMEOUT_S = 5.0
+
+
+class Members(Protocol):
+    """MetaClient.members."""
+
+    async def __call__(self, verb: str = "show", member: str = "", address: str = "") -> tuple[dict[str, Any], bool]: ...
 
 
 class Elsewhere(HeliographError):
@@ -46,7 +61,8 @@ class Elsewhere(HeliographError):
     def location(self, request: web.Request) -> str:
         """The same request, at that broker."""
         target = request.rel_url.update_query(authoritative="true") if self.authoritative else request.rel_url
-        return self.record.admin_url.rstrip("/") + str(target)
+        base = self.record.admin_url_tls if request.secure else ""  # who came by TLS brings credentials that must not go on without
+        return (base or self.record.admin_url).rstrip("/") + str(target)
 
 
 class Malformed(HeliographError):
@@ -67,8 +83,28 @@ class Admin:
     version: str
     config_status: Callable[[], Awaitable[Mapping[str, Any]]]
     """What the region's configuration node knows: leader, term, stale_s."""
+    members: Mapping[str, Members] = field(default_factory=dict)
+    """"metadata" and "config": what an operator asks of the members of each group."""
     recovery: AutoRecovery | None = None
+    security: Security = field(default_factory=open_security)
+    usage: Usage = field(default_factory=Usage)
+    inside: ssl.SSLContext | None = None
+    """With which this broker calls the region's other brokers; None: plainly."""
+    authenticate_metrics: bool = False
+    urls: UrlList = field(default_factory=lambda: UrlList(()))
+    """Which hosts a region's URLs may name."""
+    entry_cache: EntryCache | None = None
+    tier: BrokerTier | None = None
+    metrics_topics_max: int = 10_000
+    audit: AuditLog = field(init=False)
+    topic_metrics: TopicMetrics = field(init=False)
     _session: ClientSession | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.audit = AuditLog(self.clock)
+        self.topic_metrics = TopicMetrics(
+            lambda: self.topics.loaded.values(), self.links.stats, region=self.region, clock=self.clock, topics_max=self.metrics_topics_max
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -85,10 +121,7 @@ class Admin:
     def topic(self, request: web.Request) -> TopicName:
         """Raises NotAllowed for a malformed name."""
         domain = request.match_info.get("domain", "persistent")
-        name = TopicName.parse(f"{domain}://{self.namespace(request)}/{request.match_info['topic']}")
-        if not name.persistent:
-            raise NotAllowed(f"{name}: only persistent topics are served here")
-        return name
+        return TopicName.parse(f"{domain}://{self.namespace(request)}/{request.match_info['topic']}")
 
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises NotFound."""
@@ -99,6 +132,25 @@ class Admin:
         if policies is None:
             raise NotFound(f"Namespace {namespace} does not exist")
         return policies
+
+    def regions(self, names: Any) -> tuple[str, ...]:
+        """Regions that exist, each once. Raises Malformed, and 403 as Pulsar does."""
+        if not isinstance(names, list):
+            raise Malformed("expected a list of clusters")
+        unknown = [str(name) for name in names if not isinstance(name, str) or self.view.region(name) is None]
+        if unknown:
+            raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
+        return tuple(dict.fromkeys(names))
+
+    async def exists(self, topic: TopicName) -> bool:
+        """Whether there is such a topic in this region, plain or partitioned."""
+        return self.view.partitions(str(topic)) > 0 or await self.topics.exists(str(topic))
+
+    # -- the audit log ------------------------------------------------------------------------------------------------
+
+    def changed(self, request: web.Request, before: Any, after: Any) -> None:
+        """What the audit log says of this request, beside who it was and what for."""
+        request["change"] = before, after
 
     # -- ownership ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +167,9 @@ class Admin:
         return await self.topics.get(await self.here(topic), create=False)
 
     async def log(self, topic: TopicName) -> ReplicatedLog:
-        """What lies below the topic: vector, origin, managed ledger."""
+        """What lies below the topic: vector, origin, managed ledger. Raises NotAllowed where it is not persistent: nothing does."""
+        if not topic.persistent:
+            raise NotAllowed(f"{topic} is not persistent: nothing of it is stored")
         return cast("ReplicatedLog", (await self.loaded(topic)).log)
 
     async def ledger(self, topic: TopicName) -> ManagedLedger:
@@ -124,25 +178,68 @@ class Admin:
     def bundle(self, topic: TopicName) -> int:
         return bundle_of(str(topic), self.policies(topic.namespace).bundles)
 
-    async def call(self, record: BrokerRecord, method: str, path: str) -> Any:
+    async def call(self, record: BrokerRecord, method: str, path: str, body: Any = None) -> Any:
         """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""
         if self._session is None:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
+        base = record.admin_url if self.inside is None else record.inside_url  # a broker without TLS inside is not asked by one with it
         try:
-            async with self._session.request(method, record.admin_url.rstrip("/") + path) as answer:
+            headers = self.security.authentication.own_header()
+            async with self._session.request(method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True) as answer:
                 text = await answer.text()
         except (ClientError, TimeoutError) as error:
-            raise MetadataUnavailable(f"broker {record.broker} does not answer at {record.admin_url}: {error}") from error
+            raise MetadataUnavailable(f"broker {record.broker} does not answer at {base or 'an address of its own'}: {error}") from error
         if answer.status == 404:
             raise NotFound(f"broker {record.broker}: {text}")
         if answer.status >= 300:
             raise MetadataUnavailable(f"broker {record.broker} answered {answer.status}: {text}")
         return json.loads(text) if text else None
 
+    async def at_owner(self, name: TopicName, method: str, path: str, here: Callable[[str], Awaitable[Any]], body: Any = None) -> Any:
+        """Does something to one topic where it is owned: by `here`, or by `path` behind the topic's own; None where it was never used."""
+        try:
+            return await here(await self.here(name))
+        except NotFound:
+            return None
+        except Elsewhere as where:
+            try:
+                own = f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
+                return await self.call(where.record, method, f"{own}{path}", body)
+            except NotFound:
+                return None
+
+    async def for_each_partition(self, request: web.Request, act: Callable[[TopicName], Awaitable[Any]]) -> bool:
+        """Carries a request for a partitioned topic out on every partition, wherever it is owned. False: the topic is plain.
+
+        Raises NotFound where it could be done on none of them.
+        """
+        name = self.topic(request)
+        count = self.view.partitions(str(name))
+        if not count:
+            return False
+        behind = request.rel_url.raw_path.split("/", 7)[7:]
+        query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
+        given, missing, last = await body(request), 0, ""
+        for part in [name.with_partition(index) for index in range(count)]:
+            try:
+                await self.here(part)
+                await act(part)
+            except NotFound as error:
+                missing, last = missing + 1, str(error)
+            except Elsewhere as where:
+                own = f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}"
+                try:
+                    await self.call(where.record, request.method, "/".join([own, *behind]) + query, given)
+                except NotFound as error:
+                    missing, last = missing + 1, str(error)
+        if missing == count:
+            raise NotFound(f"nothing of the kind on any of the {count} partitions of {name}: {last}")
+        return True
+
     # -- configuration ------------------------------------------------------------------------------------------------
 
     async def seen(self, present: Callable[[], bool]) -> None:
-        """Waits until a configuration write shows in this broker's copy, so that the next request here finds it. Gives up quietly."""
+        """Waits until a write shows in this broker's copies, so that the next request here finds it. Gives up quietly."""
         if present():
             return
         loop = asyncio.get_running_loop()
@@ -152,7 +249,7 @@ class Admin:
             if not shown.done() and present():
                 shown.set_result(None)
 
-        stop = self.view.on_change(look)
+        stop, stop_book = self.view.on_change(look), self.topics.policies.on_change(lambda namespace, topic: look(topic))
         try:
             async with asyncio.timeout(_VISIBLE_TIMEOUT_S):
                 await shown
@@ -160,6 +257,7 @@ class Admin:
             return
         finally:
             stop()
+            stop_book()
 
 
 # -- bodies and queries -----------------------------------------------------------------------------------------------

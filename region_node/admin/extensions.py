@@ -19,6 +19,7 @@ from heliograph.model.names import bundle_range, check_name
 from heliograph.model.positions import Position
 from heliograph.wire.run import encode_block
 from region_node.admin.context import Admin, Malformed, flag
+from region_node.admin.context import number as whole_number
 
 if TYPE_CHECKING:
     from storage.ledger.autorecovery import AutoRecovery
@@ -124,13 +125,13 @@ def _position(request: web.Request, name: str) -> Position:
 
 async def bookies(admin: Admin, request: web.Request) -> Any:
     """Who is registered, and who is being emptied."""
-    return _recovery(admin).bookies()
+    return recovery_of(admin).bookies()
 
 
 async def decommission(admin: Admin, request: web.Request) -> Any:
     """Begins to empty a bookie: it gets nothing new, and its copies move to others. Answers at once; idempotent."""
     bookie = check_name("bookie", request.match_info["id"])
-    recovery = _recovery(admin)
+    recovery = recovery_of(admin)
     if not any(row["id"] == bookie for row in recovery.bookies()):
         raise NotFound(f"Bookie {bookie} is not registered in this region")
     await recovery.decommission(bookie)
@@ -138,15 +139,26 @@ async def decommission(admin: Admin, request: web.Request) -> Any:
 
 async def emptying(admin: Admin, request: web.Request) -> Any:
     """How far that is: a look at every ledger."""
-    return asdict(await _recovery(admin).emptying(check_name("bookie", request.match_info["id"])))
+    return asdict(await recovery_of(admin).emptying(check_name("bookie", request.match_info["id"])))
 
 
 async def recommission(admin: Admin, request: web.Request) -> Any:
     """Ends it: the bookie is used again."""
-    await _recovery(admin).recommission(check_name("bookie", request.match_info["id"]))
+    await recovery_of(admin).recommission(check_name("bookie", request.match_info["id"]))
 
 
-def _recovery(admin: Admin) -> AutoRecovery:
+async def audit(admin: Admin, request: web.Request) -> Any:
+    """The newest changes by admin at this broker; `all=true`: at every broker of the region."""
+    count = whole_number(request.query.get("count", "100"), "count")
+    found = admin.audit.newest(count)
+    if flag(request, "all"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                found += (await admin.call(record, "GET", f"/heliograph/v1/audit?count={count}"))["changes"]
+    return {"broker": admin.ownership.record.broker, "changes": sorted(found, key=lambda change: str(change["time"]))}
+
+
+def recovery_of(admin: Admin) -> AutoRecovery:
     if admin.recovery is None:
         raise NotAllowed("this broker takes no part in auto-recovery")
     return admin.recovery
@@ -160,6 +172,7 @@ ROUTES = (
     ("POST", "/heliograph/v1/bookies/{id}/decommission", decommission),
     ("GET", "/heliograph/v1/bookies/{id}/decommission", emptying),
     ("DELETE", "/heliograph/v1/bookies/{id}/decommission", recommission),
+    ("GET", "/heliograph/v1/audit", audit),
     ("GET", f"{_TOPIC}/snapshot", snapshot),
     ("GET", f"{_TOPIC}/blocks", blocks),
     ("GET", f"{_TOPIC}/vector", vector),

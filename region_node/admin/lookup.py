@@ -25,7 +25,7 @@ async def topic(admin: Admin, request: web.Request) -> Any:
         "brokerUrlTls": answer.url_tls,
         "brokerUrlSsl": answer.url_tls,
         "httpUrl": record.admin_url,
-        "httpUrlTls": "",
+        "httpUrlTls": record.admin_url_tls,
         "nativeUrl": answer.url,
     }
 

@@ -1,6 +1,6 @@
-"""Namespaces and the policies that this version has: replication, deduplication, retention, persistence, time to live; bundles and unload.
+"""Namespaces: create, delete, list; their regions, bundles, and unload.
 
-Is: provisioning through the global configuration, and unloading through the owners. Isn't: policies that nothing obeys yet; their paths answer 404.
+Is: provisioning through the global configuration, and unloading through the owners. Isn't: the policies of their topics (`policies`).
 Source: Pulsar's Policies; `heliograph.model.policies`.
 """
 
@@ -14,11 +14,10 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.names import bundle_range
+from heliograph.model.names import bundle_of, bundle_range
 from heliograph.model.policies import NamespacePolicies
+from heliograph.model.policy_table import POLICIES
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
-
-_INT_MAX = 1 << 31
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
@@ -30,15 +29,14 @@ async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
 
 async def get(admin: Admin, request: web.Request) -> Any:
     policies = admin.policies(admin.namespace(request))
-    return {
-        "replication_clusters": list(policies.regions),
-        "bundles": _bundles(policies.bundles),
-        "deduplicationEnabled": policies.deduplication,
-        "retention_policies": _retention(policies),
-        "persistence": _persistence(policies),
-        "message_ttl_in_seconds": policies.message_ttl_s,
-        "deleted": False,
-    }
+    fields: dict[str, Any] = {"replication_clusters": list(policies.regions), "bundles": _bundles(policies.bundles), "deleted": False}
+    if policies.allowed_regions:
+        fields["allowed_clusters"] = list(policies.allowed_regions)
+    for policy in POLICIES:
+        if policy.field and policy.name in policies.policies:
+            value = policies.policies[policy.name]
+            fields[policy.field] = {admin.region: value} if policy.by_region else value
+    return fields
 
 
 async def create(admin: Admin, request: web.Request) -> Any:
@@ -48,6 +46,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
     policies = _policies(admin, await body(request))
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
+    admin.changed(request, None, await get(admin, request))
 
 
 async def delete(admin: Admin, request: web.Request) -> Any:
@@ -56,6 +55,15 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     topics = await admin.topics.topics(namespace)
     if topics and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
+    await delete_topics(admin, topics)
+    before = await get(admin, request)
+    await admin.config.delete_namespace(namespace)
+    admin.changed(request, before, None)
+    await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def delete_topics(admin: Admin, topics: list[str]) -> None:
+    """With all their data, at their owners."""
     for topic in topics:
         record = await admin.ownership.owner(topic)
         if record is admin.ownership.record:
@@ -64,14 +72,24 @@ async def delete(admin: Admin, request: web.Request) -> Any:
             domain, _, rest = topic.partition("://")
             tenant, local_namespace, local = rest.split("/", 2)
             await admin.call(record, "DELETE", f"/admin/v2/{domain}/{tenant}/{local_namespace}/{quote(local, safe='')}?force=true")
-    await admin.config.delete_namespace(namespace)
-    await admin.seen(lambda: admin.view.namespace(namespace) is None)
+
+
+async def delete_bundle(admin: Admin, request: web.Request) -> Any:
+    """The topics of one bundle; the bundle itself stays, for new ones."""
+    namespace, wanted = admin.namespace(request), request.match_info["bundle"].lower()
+    count = admin.policies(namespace).bundles
+    topics = [topic for topic in await admin.topics.topics(namespace) if bundle_range(bundle_of(topic, count), count) == wanted]
+    if topics and not flag(request, "force"):
+        raise web.HTTPConflict(reason=f"Cannot delete non empty bundle: {wanted} of {namespace} has {len(topics)} topics")
+    await delete_topics(admin, topics)
 
 
 async def topics(admin: Admin, request: web.Request) -> Any:
     namespace = admin.namespace(request)
     admin.policies(namespace)
-    return [] if request.query.get("mode") == "NON_PERSISTENT" else sorted(await admin.topics.topics(namespace))
+    mode = request.query.get("mode", "ALL").upper()
+    found = [] if mode == "NON_PERSISTENT" else await admin.topics.topics(namespace)
+    return sorted([*found, *([] if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))])
 
 
 async def bundles(admin: Admin, request: web.Request) -> Any:
@@ -102,14 +120,20 @@ async def _unload(admin: Admin, namespace: str, index: int) -> None:
         await admin.call(record, "PUT", f"/admin/v2/namespaces/{namespace}/{bundle_range(index, admin.policies(namespace).bundles)}/unload")
 
 
-# -- single policies --------------------------------------------------------------------------------------------------
+# -- where it is --------------------------------------------------------------------------------------------------
 
 
 async def _change(admin: Admin, request: web.Request, change: Callable[[NamespacePolicies], NamespacePolicies]) -> None:
     namespace = admin.namespace(request)
     admin.policies(namespace)
-    await admin.config.update_namespace(namespace, change)
+    before = admin.policies(namespace)
+    after = await admin.config.update_namespace(namespace, change)
     await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
+    admin.changed(request, _where(before), _where(after))
+
+
+def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
+    return {"replication_clusters": list(policies.regions), "allowed_clusters": list(policies.allowed_regions)}
 
 
 async def get_replication(admin: Admin, request: web.Request) -> Any:
@@ -117,66 +141,22 @@ async def get_replication(admin: Admin, request: web.Request) -> Any:
 
 
 async def set_replication(admin: Admin, request: web.Request) -> Any:
-    regions = _regions(admin, await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+    regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
     if not regions:
         raise NotAllowed("a namespace needs at least one cluster")
     await _change(admin, request, lambda p: replace(p, regions=regions))
 
 
-async def get_deduplication(admin: Admin, request: web.Request) -> Any:
-    return web.json_response(admin.policies(admin.namespace(request)).deduplication)
+async def get_allowed(admin: Admin, request: web.Request) -> Any:
+    return list(admin.policies(admin.namespace(request)).allowed_regions)
 
 
-async def set_deduplication(admin: Admin, request: web.Request) -> Any:
-    on: bool = await typed_body(request, bool, "true or false")
-    await _change(admin, request, lambda p: replace(p, deduplication=on))
-
-
-async def unset_deduplication(admin: Admin, request: web.Request) -> Any:
-    await _change(admin, request, lambda p: replace(p, deduplication=False))
-
-
-async def get_retention(admin: Admin, request: web.Request) -> Any:
-    return _retention(admin.policies(admin.namespace(request)))
-
-
-async def set_retention(admin: Admin, request: web.Request) -> Any:
-    minutes, size_mb = _given_retention(await typed_body(request, dict, "RetentionPolicies"))
-    await _change(admin, request, lambda p: replace(p, retention_minutes=minutes, retention_mb=size_mb))
-
-
-async def unset_retention(admin: Admin, request: web.Request) -> Any:
-    await _change(admin, request, lambda p: replace(p, retention_minutes=0, retention_mb=0))
-
-
-async def get_persistence(admin: Admin, request: web.Request) -> Any:
-    return _persistence(admin.policies(admin.namespace(request)))
-
-
-async def set_persistence(admin: Admin, request: web.Request) -> Any:
-    quorums: dict[str, Any] = _given_persistence(await typed_body(request, dict, "PersistencePolicies"))
-    await _change(admin, request, lambda p: replace(p, **quorums))
-
-
-async def unset_persistence(admin: Admin, request: web.Request) -> Any:
-    plain = NamespacePolicies()
-    quorums: dict[str, Any] = {"ensemble": plain.ensemble, "write_quorum": plain.write_quorum, "ack_quorum": plain.ack_quorum}
-    await _change(admin, request, lambda p: replace(p, **quorums))
-
-
-async def get_ttl(admin: Admin, request: web.Request) -> Any:
-    return web.json_response(admin.policies(admin.namespace(request)).message_ttl_s)
-
-
-async def set_ttl(admin: Admin, request: web.Request) -> Any:
-    seconds = await typed_body(request, int, "a number of seconds")
-    if not 0 <= seconds < _INT_MAX:
-        raise NotAllowed(f"the time to live must be 0 or more seconds, not {seconds}")
-    await _change(admin, request, lambda p: replace(p, message_ttl_s=seconds))
-
-
-async def unset_ttl(admin: Admin, request: web.Request) -> Any:
-    await _change(admin, request, lambda p: replace(p, message_ttl_s=0))
+async def set_allowed(admin: Admin, request: web.Request) -> Any:
+    regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+    missing = [region for region in admin.policies(admin.namespace(request)).regions if regions and region not in regions]
+    if missing:
+        raise NotAllowed(f"the namespace is replicated to {missing[0]}: the allowed clusters must include it")
+    await _change(admin, request, lambda p: replace(p, allowed_regions=regions))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------
@@ -187,41 +167,6 @@ def _bundles(count: int) -> dict[str, Any]:
     return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}
 
 
-def _retention(policies: NamespacePolicies) -> dict[str, int]:
-    return {"retentionTimeInMinutes": policies.retention_minutes, "retentionSizeInMB": policies.retention_mb}
-
-
-def _persistence(policies: NamespacePolicies) -> dict[str, Any]:
-    return {
-        "bookkeeperEnsemble": policies.ensemble,
-        "bookkeeperWriteQuorum": policies.write_quorum,
-        "bookkeeperAckQuorum": policies.ack_quorum,
-        "managedLedgerMaxMarkDeleteRate": 0.0,
-    }
-
-
-def _given_retention(fields: dict[str, Any]) -> tuple[int, int]:
-    values = fields.get("retentionTimeInMinutes", 0), fields.get("retentionSizeInMB", 0)
-    if not all(type(value) is int and -1 <= value < _INT_MAX for value in values):
-        raise Malformed("retentionTimeInMinutes and retentionSizeInMB must be whole numbers: -1 for ever, 0 none")
-    return values
-
-
-def _given_persistence(fields: dict[str, Any]) -> dict[str, int]:
-    names = (("bookkeeperEnsemble", "ensemble"), ("bookkeeperWriteQuorum", "write_quorum"), ("bookkeeperAckQuorum", "ack_quorum"))
-    quorums = {ours: fields[theirs] for theirs, ours in names if fields.get(theirs)}
-    if not all(type(value) is int for value in quorums.values()):
-        raise Malformed("bookkeeperEnsemble, bookkeeperWriteQuorum, and bookkeeperAckQuorum must be whole numbers")
-    return quorums
-
-
-def _regions(admin: Admin, names: list[Any]) -> tuple[str, ...]:
-    unknown = [str(name) for name in names if not isinstance(name, str) or admin.view.region(name) is None]
-    if unknown:
-        raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
-    return tuple(dict.fromkeys(names))
-
-
 def _policies(admin: Admin, given: Any) -> NamespacePolicies:
     """Policies of a new namespace; none given: this region alone, the defaults else. A list is taken as its clusters."""
     if isinstance(given, list):
@@ -229,21 +174,20 @@ def _policies(admin: Admin, given: Any) -> NamespacePolicies:
     if given is not None and not isinstance(given, dict):
         raise Malformed("expected Policies in the body, or nothing")
     fields: dict[str, Any] = given or {}
-    values: dict[str, Any] = {"regions": _regions(admin, fields.get("replication_clusters") or []) or (admin.region,)}
+    values: dict[str, Any] = {"regions": admin.regions(fields.get("replication_clusters") or []) or (admin.region,)}
     bundles = fields.get("bundles") or fields
     if isinstance(bundles, dict) and (count := bundles.get("numBundles")):
         if type(count) is not int:
             raise Malformed("numBundles must be a whole number")
         values["bundles"] = count
-    if isinstance(fields.get("deduplicationEnabled"), bool):
-        values["deduplication"] = fields["deduplicationEnabled"]
-    if isinstance(retention := fields.get("retention_policies"), dict):
-        values["retention_minutes"], values["retention_mb"] = _given_retention(retention)
-    if isinstance(persistence := fields.get("persistence"), dict):
-        values |= _given_persistence(persistence)
-    if type(seconds := fields.get("message_ttl_in_seconds")) is int:
-        values["message_ttl_s"] = seconds
-    return NamespacePolicies(**values)
+    policies: dict[str, Any] = {}
+    for policy in POLICIES:
+        value = fields.get(policy.field) if policy.field else None
+        if policy.by_region and isinstance(value, dict):
+            value = value.get(admin.region) or next(iter(value.values()), None)
+        if value is not None and value != {}:
+            policies[policy.name] = policy.check(policy.name, value)
+    return NamespacePolicies(**values, policies=policies)
 
 
 _ONE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -252,22 +196,13 @@ ROUTES = (
     ("GET", _ONE, get),
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
+    ("DELETE", f"{_ONE}/{{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}}", delete_bundle),
     ("GET", f"{_ONE}/topics", topics),
     ("GET", f"{_ONE}/bundles", bundles),
     ("PUT", f"{_ONE}/unload", unload),
     ("PUT", f"{_ONE}/{{bundle}}/unload", unload_bundle),
     ("GET", f"{_ONE}/replication", get_replication),
     ("POST", f"{_ONE}/replication", set_replication),
-    ("GET", f"{_ONE}/deduplication", get_deduplication),
-    ("POST", f"{_ONE}/deduplication", set_deduplication),
-    ("DELETE", f"{_ONE}/deduplication", unset_deduplication),
-    ("GET", f"{_ONE}/retention", get_retention),
-    ("POST", f"{_ONE}/retention", set_retention),
-    ("DELETE", f"{_ONE}/retention", unset_retention),
-    ("GET", f"{_ONE}/persistence", get_persistence),
-    ("POST", f"{_ONE}/persistence", set_persistence),
-    ("DELETE", f"{_ONE}/persistence", unset_persistence),
-    ("GET", f"{_ONE}/messageTTL", get_ttl),
-    ("POST", f"{_ONE}/messageTTL", set_ttl),
-    ("DELETE", f"{_ONE}/messageTTL", unset_ttl),
+    ("GET", f"{_ONE}/allowedClusters", get_allowed),
+    ("POST", f"{_ONE}/allowedClusters", set_allowed),
 )

@@ -15,28 +15,76 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model import errors
-from region_node.admin import brokers, clusters, extensions, lookup, namespaces, subscriptions, tenants, topics
+from heliograph.model.policy_values import WrongKind
+from region_node.admin import (
+    accounting,
+    backlogs,
+    bookies,
+    broker_settings,
+    brokers,
+    clusters,
+    extensions,
+    lookup,
+    members,
+    messages,
+    namespaces,
+    offload,
+    openapi,
+    permissions,
+    policies,
+    replication,
+    resource_groups,
+    schemas,
+    subscriptions,
+    tenants,
+    topic_stats,
+    topics,
+    unavailable,
+)
 from region_node.admin.context import Admin, Elsewhere, Malformed
+from region_node.admin.guard import guard
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]
 
+async def describe(admin: Admin, request: web.Request) -> Any:
+    """This interface as an OpenAPI document."""
+    return openapi.document(ROUTES, admin.version)
+
+
 ROUTES: tuple[Route, ...] = (
+    ("GET", "/openapi.json", describe),
     *clusters.ROUTES,
     *tenants.ROUTES,
+    *backlogs.ROUTES,
     *namespaces.ROUTES,
+    *broker_settings.ROUTES,
     *brokers.ROUTES,
+    *bookies.ROUTES,
+    *resource_groups.ROUTES,
     *lookup.ROUTES,
     *extensions.ROUTES,
+    *accounting.ROUTES,
+    *replication.ROUTES,
+    *members.ROUTES,
+    *permissions.ROUTES,
+    *policies.ROUTES,
+    *offload.ROUTES,
+    *schemas.ROUTES,
+    *messages.ROUTES,
     *subscriptions.ROUTES,
+    *topic_stats.ROUTES,
+    *unavailable.ROUTES,
     *topics.ROUTES,
 )
 """First match wins within a method: literal paths stand before those that a name could match."""
 
 STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (Malformed, 400),
+    (WrongKind, 400),
+    (errors.Unauthenticated, 401),
     (errors.Unauthorized, 403),
     (errors.NotFound, 404),
     (errors.AlreadyExists, 409),
@@ -45,6 +93,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ProducerBusy, 412),
     (errors.NotAllowed, 412),
     (errors.ConfigError, 412),
+    (errors.StoreRefused, 412),
     (errors.HeliographError, 503),
 )
 """The first that fits; what is left is retryable or another broker's to answer."""
@@ -57,7 +106,8 @@ class AdminServer:
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[_with_reason])
+        check = guard(admin.security, metrics_open=not admin.authenticate_metrics, refuse=_refusal)
+        self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         for method, path, handler in ROUTES:
             self._app.router.add_route(method, path, self._wrapped(handler))
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -77,6 +127,17 @@ class AdminServer:
         await self._runner.cleanup()
         await self._admin.close()
 
+    @web.middleware
+    async def _audited(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        """Around everything: what the router refuses (no such path, another method) says why as everything else does, and changes are written down."""
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:
+            answer = _refusal(error.status, error.reason)
+        reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
+        self._admin.audit.record(request, answer.status, reason or "")
+        return answer
+
     def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
@@ -94,15 +155,6 @@ class AdminServer:
                 return _refusal(500, "an error of the broker; its log says more")
 
         return handle
-
-
-@web.middleware
-async def _with_reason(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-    """What the router refuses (no such path, another method) says why as everything else does."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        return _refusal(error.status, error.reason)
 
 
 def _response(value: Any) -> web.StreamResponse:

@@ -1,18 +1,38 @@
-"""Subscriptions of a topic: list, create, delete, skip, reset by time or position, expire."""
+"""Subscriptions of a topic: list, create, delete, skip, reset by time or position, expire, properties.
+
+Is: one topic at its owner; a partitioned topic by asking the owner of each partition. Isn't: reading messages (`messages`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import NotFound
-from heliograph.model.names import check_name
+from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.names import TopicName, check_name
+from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import AFTER_ALL, Position
-from region_node.admin.context import Admin, Malformed, body, flag, number
+from region_node.admin.context import Admin, body, flag, number, typed_body
+from region_node.admin.messages import nth_unacked, position_of
+from region_node.replicated_subscriptions import replicate
+from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
 
-_WANTED = 'expected a message id in the body, such as {"ledgerId": 1, "entryId": 0}'
+OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
+Handler = Callable[[Admin, web.Request], Awaitable[Any]]
+
+
+def _everywhere(act: OnTopic) -> Handler:
+    """On a plain topic, or on every partition."""
+
+    async def handle(admin: Admin, request: web.Request) -> Any:
+        if not await admin.for_each_partition(request, lambda part: act(admin, request, part)):
+            return await act(admin, request, admin.topic(request))
+        return None
+
+    return handle
 
 
 def _subscription(request: web.Request) -> str:
@@ -20,87 +40,172 @@ def _subscription(request: web.Request) -> str:
     return name if "/" in name else check_name("subscription", name)
 
 
-async def _existing(admin: Admin, request: web.Request) -> tuple[Topic, str]:
+async def _existing(admin: Admin, request: web.Request, name: TopicName) -> tuple[Topic, Subscription]:
     """The topic at its owner, and a subscription that it has. Raises NotFound."""
-    topic, name = await admin.loaded(admin.topic(request)), _subscription(request)
-    if name not in topic.subscriptions:
-        raise NotFound(f"Subscription {name} does not exist on {topic.text}")
-    return topic, name
+    topic, subscription = await admin.loaded(name), _subscription(request)
+    if subscription not in topic.subscriptions:
+        raise NotFound(f"Subscription {subscription} does not exist on {topic.text}")
+    return topic, topic.subscriptions[subscription]
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
-    topic = await admin.loaded(admin.topic(request))
+    name = admin.topic(request)
+    count = admin.view.partitions(str(name))
+    if not count:
+        return _durable(await admin.loaded(name))
+    found: set[str] = set()
+    for part in [name.with_partition(index) for index in range(count)]:
+        found.update(await admin.at_owner(part, "GET", "/subscriptions", lambda text: _loaded_durable(admin, text)) or ())
+    return sorted(found)
+
+
+async def _loaded_durable(admin: Admin, topic: str) -> list[str]:
+    return _durable(await admin.topics.get(topic, create=False))
+
+
+def _durable(topic: Topic) -> list[str]:
     return sorted(name for name, subscription in topic.subscriptions.items() if subscription.durable)
 
 
-async def create(admin: Admin, request: web.Request) -> Any:
+async def create(admin: Admin, request: web.Request, name: TopicName) -> None:
     """At the position in the body; nothing given: behind the last message. The topic is made where it is not there."""
-    topic, name = await admin.here(admin.topic(request)), _subscription(request)
+    topic, subscription = await admin.here(name), _subscription(request)
     given = await body(request)
     await admin.topics.get(topic, create=True)
     properties = given.get("properties") if isinstance(given, dict) else None
-    await admin.topics.create_subscription(topic, name, at=_before(given), properties=properties)
+    await admin.topics.create_subscription(topic, subscription, at=_before(given), properties=properties)
+    if flag(request, "replicated"):
+        loaded = await admin.loaded(name)
+        replicate(loaded, loaded.subscriptions[subscription])
 
 
-async def delete(admin: Admin, request: web.Request) -> Any:
-    topic, name = await _existing(admin, request)
-    await topic.delete_subscription(name, force=flag(request, "force"))
+async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    await topic.delete_subscription(found.name, force=flag(request, "force"))
 
 
-async def skip_all(admin: Admin, request: web.Request) -> Any:
-    topic, name = await _existing(admin, request)
-    await topic.skip_all(name)
+# -- moving -------------------------------------------------------------------------------------------------------------
 
 
-async def reset_to_time(admin: Admin, request: web.Request) -> Any:
-    topic, name = await _existing(admin, request)
-    await admin.topics.reset_subscription(topic.text, name, publish_ms=number(request.match_info["timestamp"], "the timestamp"))
+async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    await topic.skip_all(found.name)
 
 
-async def reset_to_position(admin: Admin, request: web.Request) -> Any:
+async def skip(admin: Admin, request: web.Request) -> Any:
+    """So many of the messages that wait count as acknowledged."""
+    name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise web.HTTPMethodNotAllowed(request.method, [], reason="skip messages of one partition at a time")
+    topic, found = await _existing(admin, request, name)
+    try:
+        through = await nth_unacked(topic, found.name, number(request.match_info["count"], "the number of messages"))
+    except NotFound:  # fewer wait
+        through = topic.ledger.last_confirmed
+    await _pass(found, through)
+
+
+async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic, found = await _existing(admin, request, name)
+    await admin.topics.reset_subscription(topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp"))
+
+
+async def reset_to_position(admin: Admin, request: web.Request, name: TopicName) -> None:
     """The next message is the one given, or the one behind it where `isExcluded` is set."""
-    topic, name = await _existing(admin, request)
-    given = await body(request)
-    if not isinstance(given, dict):
-        raise Malformed(_WANTED)
-    await admin.topics.reset_subscription(topic.text, name, at=_position(given) if given.get("isExcluded") else _before(given))
+    topic, found = await _existing(admin, request, name)
+    given = await typed_body(request, dict, "a message id")
+    await admin.topics.reset_subscription(topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given))
 
 
-async def expire(admin: Admin, request: web.Request) -> Any:
+async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
     """Skips what was published longer ago than so many seconds; never back."""
-    topic, name = await _existing(admin, request)
-    seconds = number(request.match_info["seconds"], "the seconds")
-    through = await topic.before_time(admin.clock.wall_ms() - seconds * 1000)
-    cursor = topic.subscriptions[name].cursor
+    topic, found = await _existing(admin, request, name)
+    await _expire(admin, request, topic, [found])
+
+
+async def expire_all(admin: Admin, request: web.Request, name: TopicName) -> None:
+    topic = await admin.loaded(name)
+    await _expire(admin, request, topic, [s for s in topic.subscriptions.values() if s.durable])
+
+
+async def _expire(admin: Admin, request: web.Request, topic: Topic, subscriptions: list[Subscription]) -> None:
+    through = await topic.before_time(admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000)
+    for subscription in subscriptions:
+        await _pass(subscription, through)
+
+
+async def expire_to(admin: Admin, request: web.Request) -> Any:
+    """Skips up to the message in the body, and it (not it, where `isExcluded` is set); never back."""
+    _, found = await _existing(admin, request, admin.topic(request))
+    given = await typed_body(request, dict, "a message id")
+    await _pass(found, _before(given) if given.get("isExcluded") else position_of(given))
+
+
+async def _pass(subscription: Subscription, through: Position) -> None:
+    cursor = subscription.cursor
     if through > cursor.mark_delete:
         cursor.ack_cumulative(through)
+        subscription.passed()
         await cursor.flushed()
+
+
+# -- what is known of it --------------------------------------------------------------------------------------------------
+
+
+async def get_properties(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    count = admin.view.partitions(str(name))
+    _, found = await _existing(admin, request, name.with_partition(0) if count else name)
+    return found.properties
+
+
+async def set_properties(admin: Admin, request: web.Request, name: TopicName) -> None:
+    _, found = await _existing(admin, request, name)
+    properties = mapped(text)("properties", await body(request) or {})
+    if not found.durable:
+        raise NotAllowed(f"subscription {found.name} is a reader's: it has no properties that last")
+    admin.changed(request, found.properties, properties)
+    found.set_properties(properties)
+    await found.cursor.flushed()
+
+
+async def get_replicated(admin: Admin, request: web.Request) -> Any:
+    topic, found = await _existing(admin, request, admin.topic(request))
+    return {topic.text: found.replicated}
+
+
+async def set_replicated(admin: Admin, request: web.Request, name: TopicName) -> None:
+    """As a consumer that asks for it does."""
+    topic, found = await _existing(admin, request, name)
+    on: bool = await typed_body(request, bool, "true or false")
+    admin.changed(request, found.replicated, on)
+    replicate(topic, found, on=on)
+    await found.cursor.flushed()
 
 
 def _before(given: Any) -> Position:
     """The mark-delete position with which the given message comes next."""
-    ledger, entry = _position(given)
-    return (ledger, entry - 1) if entry >= 0 and (ledger, entry) != AFTER_ALL else (ledger, entry)
-
-
-def _position(given: Any) -> Position:
-    """Of MessageId JSON. Raises Malformed."""
-    if given is None or given == {}:
+    if given is None or "ledgerId" not in given:
         return AFTER_ALL
-    try:
-        return int(given["ledgerId"]), int(given["entryId"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(_WANTED) from error
+    ledger, entry = position_of(given)
+    return (ledger, entry - 1) if entry >= 0 and (ledger, entry) != AFTER_ALL else (ledger, entry)
 
 
 _TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 _ONE = f"{_TOPIC}/subscription/{{subscription}}"
 ROUTES = (
     ("GET", f"{_TOPIC}/subscriptions", list_all),
-    ("PUT", _ONE, create),
-    ("DELETE", _ONE, delete),
-    ("POST", f"{_ONE}/skip_all", skip_all),
-    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", reset_to_time),
-    ("POST", f"{_ONE}/resetcursor", reset_to_position),
-    ("POST", f"{_ONE}/expireMessages/{{seconds}}", expire),
+    ("PUT", _ONE, _everywhere(create)),
+    ("DELETE", _ONE, _everywhere(delete)),
+    ("POST", f"{_ONE}/skip_all", _everywhere(skip_all)),
+    ("POST", f"{_ONE}/skip/{{count}}", skip),
+    ("POST", f"{_ONE}/resetcursor/{{timestamp}}", _everywhere(reset_to_time)),
+    ("POST", f"{_ONE}/resetcursor", _everywhere(reset_to_position)),
+    ("POST", f"{_ONE}/expireMessages/{{seconds}}", _everywhere(expire)),
+    ("POST", f"{_ONE}/expireMessages", expire_to),
+    ("POST", f"{_TOPIC}/all_subscription/expireMessages/{{seconds}}", _everywhere(expire_all)),
+    ("GET", f"{_ONE}/properties", get_properties),
+    ("PUT", f"{_ONE}/properties", _everywhere(set_properties)),
+    ("GET", f"{_ONE}/replicatedSubscriptionStatus", get_replicated),
+    ("POST", f"{_ONE}/replicatedSubscriptionStatus", _everywhere(set_replicated)),
 )

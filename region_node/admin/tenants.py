@@ -9,6 +9,7 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.policies import TenantInfo
 from region_node.admin.context import Admin, Malformed, body, flag
+from region_node.admin.namespaces import delete_topics
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
@@ -19,19 +20,22 @@ async def get(admin: Admin, request: web.Request) -> Any:
     tenant = _existing(admin, request)
     info = admin.view.tenant(tenant)
     assert info is not None
-    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions)}
+    return _shown(info)
 
 
 async def create(admin: Admin, request: web.Request) -> Any:
     tenant, info = admin.tenant(request), await _info(admin, request)
     await admin.config.create_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) is not None)
+    admin.changed(request, None, _shown(info))
 
 
 async def update(admin: Admin, request: web.Request) -> Any:
     tenant, info = _existing(admin, request), await _info(admin, request)
+    before = await get(admin, request)
     await admin.config.update_tenant(tenant, info)
     await admin.seen(lambda: admin.view.tenant(tenant) == info)
+    admin.changed(request, before, _shown(info))
 
 
 async def delete(admin: Admin, request: web.Request) -> Any:
@@ -39,10 +43,17 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     namespaces = admin.view.namespaces(tenant)
     if namespaces and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"The tenant still has {len(namespaces)} active namespaces")
-    if namespaces:
-        raise NotAllowed("delete the tenant's namespaces first: this version does not delete them with the tenant")
+    for namespace in namespaces:
+        await delete_topics(admin, await admin.topics.topics(namespace))
+        await admin.config.delete_namespace(namespace)
+    before = await get(admin, request)
     await admin.config.delete_tenant(tenant)
+    admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.tenant(tenant) is None)
+
+
+def _shown(info: TenantInfo) -> dict[str, Any]:
+    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions)}
 
 
 def _existing(admin: Admin, request: web.Request) -> str:

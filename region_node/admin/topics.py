@@ -1,47 +1,68 @@
-"""Topics: list, create, delete, partitions, statistics, unload, terminate, last message id.
+"""Topics: list, create, delete, partitions, properties, unload, terminate, truncate, last message id.
 
-Is: one topic or partition at its owner; a partitioned topic by asking the owners of its partitions. Isn't: subscriptions (`subscriptions`).
+Is: one topic or partition at its owner; a partitioned topic by asking the owners of its partitions. Isn't: subscriptions (`subscriptions`), statistics
+(`topic_stats`), or policies (`policies`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName
+from heliograph.model.names import TopicName, bundle_of, bundle_range
+from heliograph.model.policies import TopicPolicies
+from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import Position
-from region_node.admin.context import Admin, Elsewhere, Malformed, body, flag, number
+from region_node.admin.context import Admin, Malformed, body, flag, number
 
 _PARTITIONS_MAX = 4096
 
 
 async def list_plain(admin: Admin, request: web.Request) -> Any:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
-    namespace = admin.namespace(request)
-    admin.policies(namespace)
-    if request.match_info["domain"] != "persistent":
-        return []
-    found = set(await admin.topics.topics(namespace))
+    namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
+    policies = admin.policies(namespace)
+    found = set(await _there(admin, request, namespace))
     for topic in admin.view.partitioned(namespace):
-        found.update(str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic)))
+        if topic.startswith(f"{domain}://"):
+            found.update(str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic)))
+    wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
+    if wanted:
+        found = {topic for topic in found if bundle_range(bundle_of(topic, policies.bundles), policies.bundles) == wanted.lower()}
     return sorted(found)
 
 
+async def _there(admin: Admin, request: web.Request, namespace: str) -> list[str]:
+    """Persistent ones are in the metadata; of others each broker knows its own."""
+    if request.match_info.get("domain") == "persistent":
+        return await admin.topics.topics(namespace)
+    found = admin.topics.volatile_topics(namespace)
+    if not flag(request, "onlyHere"):
+        for record in admin.ownership.brokers():
+            if record.broker != admin.ownership.record.broker:
+                found += await admin.call(record, "GET", f"/admin/v2/non-persistent/{namespace}?onlyHere=true")
+    return found
+
+
 async def list_partitioned(admin: Admin, request: web.Request) -> Any:
-    namespace = admin.namespace(request)
+    namespace, domain = admin.namespace(request), request.match_info["domain"]
     admin.policies(namespace)
-    return sorted(admin.view.partitioned(namespace)) if request.match_info["domain"] == "persistent" else []
+    return sorted(topic for topic in admin.view.partitioned(namespace) if topic.startswith(f"{domain}://"))
 
 
 async def create(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
         raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
-    await admin.topics.create_topic(await admin.here(name))
+    topic, given = await admin.here(name), await body(request)
+    await admin.topics.create_topic(topic)
+    if given:
+        await _set_properties(admin, request, name, given)
 
 
 async def delete(admin: Admin, request: web.Request) -> Any:
@@ -57,7 +78,10 @@ async def delete(admin: Admin, request: web.Request) -> Any:
 async def get_partitions(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     admin.policies(name.namespace)
-    return {"partitions": admin.view.partitions(str(name))}
+    count = admin.view.partitions(str(name))
+    if not count and not flag(request, "checkAllowAutoCreation") and not await admin.topics.exists(str(name)):
+        raise NotFound(f"Topic {name} not found")
+    return {"partitions": count, "deleted": False}
 
 
 async def create_partitioned(admin: Admin, request: web.Request) -> Any:
@@ -75,18 +99,20 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
 
 async def grow(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    present, count = _partitions(admin, name), await _given_count(request)
+    present, count = partitions_of(admin, name), await _given_count(request)
     if count < present:
-        raise web.HTTPConflict(reason=f"{name} has {present} partitions: their number can only grow")
+        raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
     await admin.config.update_partitioned(str(name), count)
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
 async def delete_partitioned(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    for index in range(_partitions(admin, name)):
-        await _on_owner(admin, name.with_partition(index), "DELETE", "?force=true" if flag(request, "force") else "", _delete_here(admin, request))
+    for index in range(partitions_of(admin, name)):
+        await admin.at_owner(name.with_partition(index), "DELETE", "?force=true" if flag(request, "force") else "", _delete_here(admin, request))
     await admin.config.delete_partitioned(str(name))
+    await admin.topics.policies.forget(str(name))
+    await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
     await admin.seen(lambda: not admin.view.partitions(str(name)))
 
 
@@ -94,7 +120,7 @@ def _delete_here(admin: Admin, request: web.Request) -> Callable[[str], Any]:
     return lambda topic: admin.topics.delete_topic(topic, force=flag(request, "force"))
 
 
-def _partitions(admin: Admin, name: TopicName) -> int:
+def partitions_of(admin: Admin, name: TopicName) -> int:
     admin.policies(name.namespace)
     count = admin.view.partitions(str(name))
     if not count:
@@ -110,107 +136,6 @@ async def _given_count(request: web.Request) -> int:
     if not 1 <= count <= _PARTITIONS_MAX:
         raise web.HTTPNotAcceptable(reason=f"The number of partitions must be 1 to {_PARTITIONS_MAX}, not {count}")
     return count
-
-
-async def _on_owner(admin: Admin, name: TopicName, method: str, path: str, here: Callable[[str], Any]) -> Any:
-    """Does something to one partition where it is owned; None where it was never used."""
-    try:
-        return await here(await admin.here(name))
-    except NotFound:
-        return None
-    except Elsewhere as where:
-        try:
-            return await admin.call(where.record, method, f"{_path(name)}{path}")
-        except NotFound:
-            return None
-
-
-def _path(name: TopicName) -> str:
-    return f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
-
-
-# -- statistics -------------------------------------------------------------------------------------------------------
-
-
-async def stats(admin: Admin, request: web.Request) -> Any:
-    return await _stats(admin, await admin.here(admin.topic(request)))
-
-
-async def _stats(admin: Admin, topic: str) -> dict[str, Any]:
-    """Raises NotFound where the topic does not exist; one that is stored but not loaded is loaded."""
-    return await admin.topics.stats(topic)
-
-
-async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
-    name = admin.topic(request)
-    count = _partitions(admin, name)
-    parts: dict[str, dict[str, Any]] = {}
-    for index in range(count):
-        part = name.with_partition(index)
-        found = await _on_owner(admin, part, "GET", "/stats", lambda topic: _stats(admin, topic))
-        if found is not None:
-            parts[str(part)] = found
-    total = _sum(list(parts.values()))
-    total["metadata"] = {"partitions": count}
-    total["partitions"] = parts if request.query.get("perPartition", "true") != "false" else {}
-    return total
-
-
-_SUMMED = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "storageSize", "backlogSize", "msgInCounter", "msgOutCounter")
-_SUMMED_MORE = ("bytesInCounter", "bytesOutCounter", "msgBacklog", "unackedMessages", "msgRateRedeliver", "replicationBacklog")
-
-
-def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Numbers that add up are added up; subscriptions and links of one name are put together likewise; publishers are listed."""
-    total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
-    total["publishers"] = [publisher for part in parts for publisher in part.get("publishers", ())]
-    for group in ("subscriptions", "replication"):
-        names = sorted({name for part in parts for name in part.get(group, {})})
-        total[group] = {name: _sum_rows([part[group][name] for part in parts if name in part.get(group, {})]) for name in names}
-    return total
-
-
-def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    merged = dict(rows[0])
-    for key in (*_SUMMED, *_SUMMED_MORE):
-        if key in merged:
-            merged[key] = sum(row.get(key, 0) for row in rows)
-    if "consumers" in merged:
-        merged["consumers"] = [consumer for row in rows for consumer in row.get("consumers", ())]
-    return merged
-
-
-async def internal_stats(admin: Admin, request: web.Request) -> Any:
-    ledger = await admin.ledger(admin.topic(request))
-    infos = ledger.ledgers()
-    rows = [{"ledgerId": i.ledger, "entries": i.entries, "size": i.size_bytes, "timestamp": i.closed_ms, "offloaded": False} for i in infos]
-    return {
-        "entriesAddedCounter": sum(i.entries for i in infos),
-        "numberOfEntries": sum(i.entries for i in infos),
-        "totalSize": ledger.size_bytes,
-        "currentLedgerEntries": infos[-1].entries if infos else 0,
-        "currentLedgerSize": infos[-1].size_bytes if infos else 0,
-        "lastConfirmedEntry": _text(ledger.last_confirmed),
-        "firstPosition": _text(ledger.first_position()),
-        "state": "LedgerOpened" if ledger.failed is None else "Failed",
-        "ledgers": rows,
-        "cursors": {name: _cursor(cursor) for name, cursor in sorted(ledger.cursors.items())},
-        "waitingCursorsCount": 0,
-        "pendingAddEntriesCount": 0,
-    }
-
-
-def _cursor(cursor: Any) -> dict[str, Any]:
-    return {
-        "markDeletePosition": _text(cursor.mark_delete),
-        "numberOfEntriesSinceFirstNotAckedMessage": cursor.backlog_entries,
-        "state": "Open",
-        "properties": dict(cursor.properties or {}),
-    }
-
-
-def _text(position: Position) -> str:
-    return f"{position[0]}:{position[1]}"
 
 
 def message_id(name: TopicName, position: Position) -> dict[str, int]:
@@ -237,14 +162,104 @@ async def message_id_at(admin: Admin, request: web.Request) -> Any:
 async def unload(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     for part in [name.with_partition(i) for i in range(admin.view.partitions(str(name)))]:
-        await _on_owner(admin, part, "PUT", "/unload", admin.topics.unload)
+        await admin.at_owner(part, "PUT", "/unload", admin.topics.unload)
     if not admin.view.partitions(str(name)):
         await admin.topics.unload(await admin.here(name))
 
 
 async def terminate(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
+    if admin.view.partitions(str(name)):
+        raise web.HTTPMethodNotAllowed("POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions")
+    return await _terminate(admin, name)
+
+
+async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
     return message_id(name, await (await admin.loaded(name)).terminate())
+
+
+async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
+    name = admin.topic(request)
+    found: dict[str, Any] = {}
+    for index in range(partitions_of(admin, name)):
+        part = name.with_partition(index)
+        ended = await admin.at_owner(part, "POST", "/terminate", lambda _, part=part: _terminate(admin, part))  # type: ignore[misc]
+        if ended is not None:
+            found[str(index)] = ended
+    return found
+
+
+async def truncate(admin: Admin, request: web.Request) -> Any:
+    """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
+    if not await admin.for_each_partition(request, lambda part: _truncate(admin, part)):
+        await _truncate(admin, admin.topic(request))
+
+
+async def _truncate(admin: Admin, name: TopicName) -> None:
+    topic = await admin.loaded(name)
+    if topic.volatile:
+        raise NotAllowed(f"{name} is not persistent: nothing of it is stored")
+    await topic.truncate()
+
+
+async def trim(admin: Admin, request: web.Request) -> Any:
+    """Looks now for what retention lets go."""
+    if not await admin.for_each_partition(request, lambda part: _trim(admin, part)):
+        await _trim(admin, admin.topic(request))
+
+
+async def _trim(admin: Admin, name: TopicName) -> None:
+    (await admin.ledger(name)).trim_soon()
+
+
+async def create_missed(admin: Admin, request: web.Request) -> Any:
+    """Makes the partitions that were never used."""
+    name = admin.topic(request)
+    for index in range(partitions_of(admin, name)):
+        part = name.with_partition(index)
+        if not await admin.topics.exists(str(part)):
+            record = await admin.ownership.owner(str(part))
+            if record is admin.ownership.record:
+                await admin.topics.get(str(part), create=True)
+            else:
+                await admin.call(record, "PUT", f"/admin/v2/{part.domain}/{part.namespace}/{quote(part.local, safe='')}")
+
+
+# -- properties -----------------------------------------------------------------------------------------------------------
+
+
+async def get_properties(admin: Admin, request: web.Request) -> Any:
+    return admin.topics.policies.topic(str(await _existing(admin, request))).properties
+
+
+async def set_properties(admin: Admin, request: web.Request) -> Any:
+    """Those given are set, the others stay."""
+    await _set_properties(admin, request, await _existing(admin, request), await body(request) or {})
+
+
+async def _set_properties(admin: Admin, request: web.Request, name: TopicName, given: Any) -> None:
+    properties = mapped(text)("properties", given)
+    await _change_properties(admin, request, name, lambda old: old | properties)
+
+
+async def delete_property(admin: Admin, request: web.Request) -> Any:
+    name, gone = await _existing(admin, request), request.query.get("key", "")
+    await _change_properties(admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone})
+
+
+async def _change_properties(admin: Admin, request: web.Request, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    book = admin.topics.policies
+    before, after = await book.change_topic(str(name), lambda value: replace(value, properties=change(value.properties)))
+    await admin.seen(lambda: book.topic(str(name)) == after)
+    admin.changed(request, before.properties, after.properties)
+
+
+async def _existing(admin: Admin, request: web.Request) -> TopicName:
+    name = admin.topic(request).partitioned
+    admin.policies(name.namespace)
+    if not await admin.exists(name):
+        raise NotFound(f"Topic {name} not found")
+    return name
 
 
 _DOMAIN = "{domain:persistent|non-persistent}"
@@ -253,17 +268,22 @@ _ONE = f"{_NAMESPACE}/{{topic}}"
 ROUTES = (
     ("GET", _NAMESPACE, list_plain),
     ("GET", f"{_NAMESPACE}/partitioned", list_partitioned),
+    ("GET", "/admin/v2/non-persistent/{tenant}/{namespace}/{bundle:0[xX][0-9a-fA-F]+_0[xX][0-9a-fA-F]+}", list_plain),
     ("PUT", f"{_ONE}/partitions", create_partitioned),
     ("POST", f"{_ONE}/partitions", grow),
     ("DELETE", f"{_ONE}/partitions", delete_partitioned),
     ("GET", f"{_ONE}/partitions", get_partitions),
-    ("GET", f"{_ONE}/stats", stats),
-    ("GET", f"{_ONE}/partitioned-stats", partitioned_stats),
-    ("GET", f"{_ONE}/internalStats", internal_stats),
     ("GET", f"{_ONE}/lastMessageId", last_message_id),
     ("GET", f"{_ONE}/messageid/{{timestamp}}", message_id_at),
     ("PUT", f"{_ONE}/unload", unload),
     ("POST", f"{_ONE}/terminate", terminate),
+    ("POST", f"{_ONE}/terminate/partitions", terminate_partitions),
+    ("DELETE", f"{_ONE}/truncate", truncate),
+    ("POST", f"{_ONE}/trim", trim),
+    ("POST", f"{_ONE}/createMissedPartitions", create_missed),
+    ("GET", f"{_ONE}/properties", get_properties),
+    ("PUT", f"{_ONE}/properties", set_properties),
+    ("DELETE", f"{_ONE}/properties", delete_property),
     ("PUT", _ONE, create),
     ("DELETE", _ONE, delete),
 )

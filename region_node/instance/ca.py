@@ -1,7 +1,8 @@
 """The instance's own certificate authority: one root, one leaf for each role of each region.
 
 Is: issuing, on this machine, into the data folder. Isn't: a secret store; keys lie in files of mode 0600.
-The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter `config` alone.
+The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter `config` alone, and with
+mutual TLS inside a region (`tls.internal`) a bookie `broker` alone, a metadata node `broker`, `bookie`, and `meta`.
 Source: RFC 5280; leaves carry subject and authority key ids and key usage, so that strict X.509 verification accepts them.
 """
 
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-ROLES = ("replicator", "config")
+ROLES = ("replicator", "config", "broker", "bookie", "meta")
 _YEARS = 10
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -45,6 +46,10 @@ class RegionPlan:
     brokers: list[NodePlan]
     bookies: list[NodePlan]
     metadata: NodePlan
+    service_tls_port: int = 0
+    """0: no TLS for clients."""
+    voter: bool = True
+    """Of the global configuration; False: a learner, which has everything and decides nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +76,14 @@ class InstancePlan:
     links: list[WanLink] = field(default_factory=list)
     toxiproxy_port: int = 0
     standalone: bool = False
+    tls: bool = False
+    """TLS for clients beside the plain ports, and mutual TLS between all processes."""
+    founders: dict[str, int] = field(default_factory=dict)
+    """Regions that the instance began with -> their configuration's port, also of those that left; empty: none has joined or left."""
+    numbers: int = 0
+    """The highest number that a region ever had; 0: as many as there are regions."""
+    left: list[str] = field(default_factory=list)
+    """Regions that left: their names stay used."""
     format: int = FORMAT
 
     def region(self, name: str) -> RegionPlan:
@@ -97,6 +110,10 @@ class Ports:
             if port not in self._given:
                 self._given.add(port)
                 return port
+
+    def take(self, ports: Iterable[int]) -> None:
+        """These belong to somebody already."""
+        self._given.update(ports)
 
     def claim(self, port: int, what: str, option: str) -> int:
         """Raises ConfigError where somebody listens there."""
@@ -142,6 +159,7 @@ def make_plan(
     service_port: int = 0,
     admin_port: int = 0,
     standalone: bool = False,
+    tls: bool = False,
 ) -> InstancePlan:
     """A new plan; ports of 0 mean any free one."""
     if not regions or len(set(regions)) != len(regions):
@@ -156,46 +174,56 @@ def make_plan(
     if any(not 1 <= count <= 16 for count in brokers.values()):
         raise ConfigError("--brokers must be 1 to 16")
     ports = Ports()
-    plan = InstancePlan(regions=[], wan=wan, standalone=standalone)
+    plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
     for number, name in enumerate(regions, 1):
         service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
         admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
-        alone = brokers[name] == 1
-        plan.regions.append(
-            RegionPlan(
-                name=name,
-                number=number,
-                service_port=service,
-                admin_port=admin,
-                brokers=[
-                    NodePlan(
-                        name=f"{name}-broker-{i}",
-                        region=name,
-                        roles=["broker"],
-                        ports={
-                            "service": service if alone else ports.free(),
-                            "admin": admin if alone else ports.free(),
-                            "link": ports.free() if len(regions) > 1 else 0,
-                        },
-                    )
-                    for i in range(brokers[name])
-                ],
-                bookies=[NodePlan(name=f"{name}-bookie-{i}", region=name, roles=["bookie"], ports={"bookie": ports.free()}) for i in range(bookies)],
-                metadata=NodePlan(
-                    name=f"{name}-meta-0",
-                    region=name,
-                    roles=["meta", "config"],
-                    ports={"meta": ports.free(), "config": ports.free(), "raft": ports.free() if len(regions) > 1 else 0},
-                ),
-            )
-        )
+        linked = len(regions) > 1
+        plan.regions.append(plan_region(name, number, ports, brokers=brokers[name], bookies=bookies, clients=(service, admin), linked=linked, tls=tls))
     if wan != "none" and len(regions) > 1:
         plan.toxiproxy_port = ports.free()
-        _plan_links(plan, round_trips(wan, regions), ports)
+        plan_links(plan, round_trips(wan, regions), ports)
     return plan
 
 
-def _plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports) -> None:
+def plan_region(
+    name: str, number: int, ports: Ports, *, brokers: int, bookies: int, clients: tuple[int, int], linked: bool, tls: bool
+) -> RegionPlan:
+    """clients: where they reach the service and the admin interface; several brokers share these. linked: to other regions."""
+    (service, admin), service_tls, alone = clients, ports.free() if tls else 0, brokers == 1
+    return RegionPlan(
+        name=name,
+        number=number,
+        service_tls_port=service_tls,
+        service_port=service,
+        admin_port=admin,
+        brokers=[
+            NodePlan(
+                name=f"{name}-broker-{i}",
+                region=name,
+                roles=["broker"],
+                ports={
+                    "service": service if alone else ports.free(),
+                    "admin": admin if alone else ports.free(),
+                    "link": ports.free() if linked else 0,
+                    **({"service_tls": service_tls if alone else ports.free(), "admin_tls": ports.free()} if tls else {}),
+                },
+            )
+            for i in range(brokers)
+        ],
+        bookies=[
+            NodePlan(name=f"{name}-bookie-{i}", region=name, roles=["bookie"], ports={"bookie": ports.free(), "http": ports.free()}) for i in range(bookies)
+        ],
+        metadata=NodePlan(
+            name=f"{name}-meta-0",
+            region=name,
+            roles=["meta", "config"],
+            ports={"meta": ports.free(), "config": ports.free(), "raft": ports.free() if linked else 0},
+        ),
+    )
+
+
+def plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports) -> None:
     for a, b in trips:
         for source, target in ((a, b), (b, a)):
             region = plan.region(target)
@@ -280,7 +308,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
     """What one process is told, as JSON."""
     region = plan.region(node.region)
     folder = data / "tls"
-    many = len(plan.regions) > 1
+    many = len(plan.regions) > 1 or bool(plan.founders)
     settings: dict[str, Any] = {
         "format": FORMAT,
         "region": node.region,
@@ -296,8 +324,9 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             "replicator_key": str(folder / f"replicator.{node.region}.key"),
             "config_cert": str(folder / f"config.{node.region}.pem"),
             "config_key": str(folder / f"config.{node.region}.key"),
+            **(_inside(folder, node.region) if plan.tls else {}),
         }
-        if many
+        if many or plan.tls
         else None,
     }
     if "broker" in node.roles:
@@ -308,19 +337,32 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             "link_port": node.ports["link"],
             "shared_port": region.service_port if shared else 0,
             "shared_admin_port": region.admin_port if shared else 0,
+            "tls_port": node.ports.get("service_tls", -1),
+            "admin_tls_port": node.ports.get("admin_tls", -1),
+            "shared_tls_port": region.service_tls_port if shared else 0,
             "listeners": {
                 f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}" for other in plan.regions if other.name != node.region
             },
             "advertised_host": HOST,
         }
     if "bookie" in node.roles:
-        settings["bookie"] = {"port": node.ports["bookie"], "bookie_id": node.name}
+        settings["bookie"] = {"port": node.ports["bookie"], "bookie_id": node.name, "http_port": node.ports.get("http", -1)}
     if "meta" in node.roles:
         settings["meta_node"] = {"node_id": node.name, "port": node.ports["meta"], "peers": {node.name: f"{HOST}:{node.ports['meta']}"}}
     if "config" in node.roles:
         peers = {r.name: f"{HOST}:{r.metadata.ports['raft'] if r is region else reach(plan, node.region, 'config', r.metadata)}" for r in plan.regions}
-        settings["config_node"] = {"node_id": node.region, "port": node.ports["config"], "raft_port": node.ports["raft"], "peers": peers}
+        joining = bool(plan.founders) and node.region not in plan.founders
+        if plan.founders and not joining:  # who joined later is found by the configuration's own list of members
+            peers = {name: peers.get(name, f"{HOST}:{port}") for name, port in plan.founders.items()}
+        settings["config_node"] = {"node_id": node.region, "port": node.ports["config"], "raft_port": node.ports["raft"], "peers": peers, "joining": joining}
     return settings
+
+
+def _inside(folder: Path, region: str) -> dict[str, Any]:
+    """Of a process's TLS settings: what mutual TLS between all processes wants, and the certificate that clients see."""
+    parts = (("cert", "pem"), ("key", "key"))
+    files = {f"{role}_{part}": str(folder / f"{role}.{region}.{end}") for role in ("broker", "bookie", "meta") for part, end in parts}
+    return {**files, "server_cert": files["broker_cert"], "server_key": files["broker_key"], "internal": True}
 
 
 def link_urls(plan: InstancePlan, target: RegionPlan) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -29,8 +30,11 @@ from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.ca import ensure_certificates
-from region_node.instance.layout import HOST, InstancePlan, NodePlan, RegionPlan, check_ports, link_urls, node_settings
+from region_node.instance.credentials import SupervisorTokens
+from region_node.instance.growth import admit, check_dismissal, dismiss, with_region, without_region
+from region_node.instance.layout import HOST, InstancePlan, NodePlan, RegionPlan, WanLink, check_ports, link_urls, node_settings, save_plan
 from region_node.instance.toxiproxy import Proxy, Toxiproxy
+from region_node.tls import client_context, only
 
 READY_S = 60.0
 STOP_S = 20.0
@@ -71,6 +75,8 @@ class Child:
     ports: dict[str, int]
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    vital: bool = True
+    """The instance does not start without it; of one that joined later, others do not depend."""
     held: bool = False
     """Not restarted when it dies: somebody wants it down."""
     deaths: int = 0
@@ -91,6 +97,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._watchers: set[asyncio.Task[None]] = set()
         self._failure: ConfigError | None = None
+        self._growing = asyncio.Lock()
+        self._tokens = SupervisorTokens(self._metadata)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -125,7 +133,7 @@ class Supervisor:
 
     async def _start(self) -> None:
         check_ports(self._plan)
-        if len(self._plan.regions) > 1:
+        if len(self._plan.regions) > 1 or self._plan.tls:
             ensure_certificates(self._data / "tls", [r.name for r in self._plan.regions])
         (self._data / "logs").mkdir(exist_ok=True)
         if self._plan.links:
@@ -155,13 +163,19 @@ class Supervisor:
         self._progress("ready")
 
     async def _end_all(self) -> None:
-        """Brokers first, so that they close their ledgers; then the rest; whoever does not end in time is killed."""
         self._stopping.set()
-        for child in self._children.values():
+        await self._end(list(self._children.values()))
+        for watcher in list(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    async def _end(self, children: list[Child]) -> None:
+        """Brokers first, so that they close their ledgers; then the rest; whoever does not end in time is killed."""
+        for child in children:
             child.held = True
         order = [("broker",), ("bookie",), ("meta", "config"), ("toxiproxy",)]
         for roles in order:
-            group = [c for c in self._children.values() if c.roles[0] in roles and c.pid is not None]
+            group = [c for c in children if c.roles[0] in roles and c.pid is not None]
             for child in group:
                 _send(child, signal.SIGTERM)
             exits = [asyncio.ensure_future(c.process.wait()) for c in group if c.process is not None]
@@ -171,9 +185,6 @@ class Supervisor:
                     for child in group:
                         _send(child, signal.SIGKILL)
                     await asyncio.wait(late)
-        for watcher in list(self._watchers):
-            watcher.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +221,7 @@ class Supervisor:
         code = await process.wait()
         if self._stopping.is_set() or child.held:
             return
-        if not child.ready.is_set() and child.deaths == 0 and code == 2:
+        if child.vital and not child.ready.is_set() and child.deaths == 0 and code == 2:
             self._failure = ConfigError(f"{child.name} could not start: {self._log_tail(child)}")
             self._stopping.set()
             return
@@ -260,11 +271,10 @@ class Supervisor:
                 await asyncio.sleep(0.05)
         else:
             raise ConfigError(f"Toxiproxy did not answer on port {self._plan.toxiproxy_port}: {self._log_tail(child)}")
-        await asyncio.to_thread(self._bend, client)
+        await asyncio.to_thread(self._bend, client, self._plan.links)
         child.ready.set()
 
-    def _bend(self, client: Toxiproxy) -> None:
-        links = self._plan.links
+    def _bend(self, client: Toxiproxy, links: list[WanLink]) -> None:
         client.populate([Proxy(x.name, f"{HOST}:{x.port}", f"{HOST}:{x.upstream}", True) for x in links])
         for link in links:
             client.latency(link.name, link.round_trip_ms // 2, link.jitter_ms // 2)
@@ -289,11 +299,15 @@ class Supervisor:
 
     async def _provision(self) -> None:
         """Writes the regions, and `public/default`, into the global configuration; repeated starts change only what differs."""
-        home = self._plan.regions[0]
+        home = self._home()
         await self._children[home.metadata.name].ready.wait()
-        store = MetaClient([f"{HOST}:{home.metadata.ports['config']}"], clock=SystemClock(), rng=system_rng())
+        store = self._config_of(home)
         try:
             admin = ConfigAdmin(store)
+            for region in self._plan.regions:
+                if self._plan.founders:  # maybe its joining, or its leaving, was interrupted
+                    await self._children[region.metadata.name].ready.wait()
+                    await admit(store, self._plan, region, lambda text: _log("region.joining", what=text))
             for region in self._plan.regions:
                 await admin.ensure_region(self._region_info(region))
             names = tuple(r.name for r in self._plan.regions)
@@ -304,6 +318,39 @@ class Supervisor:
         finally:
             store.close()
 
+    def _home(self, but: str = "") -> RegionPlan:
+        """A region whose configuration node runs, through which the instance is changed; the first where none does."""
+        regions = [region for region in self._plan.regions if region.name != but]
+        return next((region for region in regions if self._children[region.metadata.name].pid is not None), regions[0])
+
+    def _config_of(self, region: RegionPlan) -> MetaClient:
+        return MetaClient([f"{HOST}:{region.metadata.ports['config']}"], clock=SystemClock(), rng=system_rng(), ssl=self._inside(region.name))
+
+    def _inside(self, region: str, own: str = "config", peer: str = "config") -> ssl.SSLContext | None:
+        if not self._plan.tls:
+            return None
+        folder = self._data / "tls"
+        cert, key = (str(folder / f"{own}.{region}.{end}") for end in ("pem", "key"))
+        return only(client_context(str(folder / "ca.pem"), cert, key), (peer,), region)
+
+    def _metadata(self, region: str) -> tuple[str, ssl.SSLContext | None]:
+        return f"{HOST}:{self._plan.region(region).metadata.ports['meta']}", self._inside(region, "broker", "meta")
+
+    async def _ask(self, http: aiohttp.ClientSession, region: str, url: str) -> dict[str, Any] | None:
+        """A broker's answer; with credentials where it wants some."""
+        headers: dict[str, str] = {}
+        try:
+            for _ in range(2):
+                async with http.get(url, headers=headers) as answer:
+                    if answer.status == 200:
+                        body: dict[str, Any] = await answer.json()
+                        return body
+                if answer.status != 401 or headers or not (headers := await self._tokens.header(region)):
+                    return None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            pass
+        return None
+
     def _region_info(self, region: RegionPlan) -> RegionInfo:
         return RegionInfo(
             name=region.name,
@@ -312,6 +359,61 @@ class Supervisor:
             admin_url=f"http://{HOST}:{region.admin_port}",
             link_urls=link_urls(self._plan, region),
         )
+
+    # -- growing and shrinking ----------------------------------------------------------------------------------------
+
+    async def _join(self, name: str, *, brokers: int, bookies: int, voter: bool, dry_run: bool) -> dict[str, Any]:
+        """Starts a region, and makes it one of this instance. Given again for a region whose joining was interrupted, it goes on."""
+        async with self._growing:
+            present = any(region.name == name for region in self._plan.regions)
+            plan = self._plan if present else with_region(self._plan, name, brokers=brokers, bookies=bookies, voter=voter)
+            region = plan.region(name)
+            nodes = [region.metadata, *region.bookies, *region.brokers]
+            if dry_run:
+                return {"ok": True, "would_start": [] if present else [node.name for node in nodes]}
+            ensure_certificates(self._data / "tls", [name])
+            save_plan(self._data, plan)
+            self._plan = plan
+            for node in plan.nodes():
+                child = self._child(node)  # writes the settings of all: the others know it when they start again
+                if node.name not in self._children:
+                    self._children[node.name], child.vital = child, False
+            if plan.links:
+                await asyncio.to_thread(self._bend, self._wan_client(), [x for x in plan.links if name in (x.source, x.target)])
+            for node in nodes:
+                if self._children[node.name].pid is None:
+                    await self._spawn(self._children[node.name])
+            await asyncio.wait_for(self._children[region.metadata.name].ready.wait(), READY_S)
+            await self._provision()
+            await asyncio.wait_for(asyncio.gather(*(self._children[node.name].ready.wait() for node in nodes)), READY_S)
+            return {"ok": True, "service_url": f"pulsar://{HOST}:{region.service_port}", "admin_url": f"http://{HOST}:{region.admin_port}"}
+
+    async def _leave(self, name: str, dry_run: bool) -> dict[str, Any]:
+        """Takes a region out of the instance and ends its processes; its data stays. Refused while something names it, or the quorum would be lost."""
+        async with self._growing:
+            if name in self._plan.left:  # the command is given again
+                return {"ok": True, "would_stop": [], "data": str(self._data / name)}
+            plan = without_region(self._plan, name)
+            gone = self._plan.region(name)
+            store = self._config_of(self._home(name))
+            try:
+                if dry_run:
+                    await check_dismissal(store, name)
+                    return {"ok": True, "would_stop": [node.name for node in (gone.metadata, *gone.bookies, *gone.brokers)]}
+                await dismiss(store, name, [region.name for region in plan.regions])
+            finally:
+                store.close()
+            save_plan(self._data, plan)
+            links = [x.name for x in self._plan.links if name in (x.source, x.target)]
+            self._plan = plan
+            await self._provision()
+            await self._end([child for child in self._children.values() if child.region == name])
+            self._children = {key: child for key, child in self._children.items() if child.region != name}
+            for node in plan.nodes():
+                self._child(node)
+            for link in links:
+                await asyncio.to_thread(Toxiproxy(f"{HOST}:{self._plan.toxiproxy_port}").delete, link)
+            return {"ok": True, "data": str(self._data / name)}
 
     # -- control ------------------------------------------------------------------------------------------------------
 
@@ -352,6 +454,11 @@ class Supervisor:
                 case "cut" | "heal" as verb:
                     names = await asyncio.to_thread(self._wan, verb, str(request["source"]), str(request["target"]), bool(request.get("both", True)))
                     return {"ok": True, "proxies": names}
+                case "join":
+                    counts = {"brokers": int(request["brokers"]), "bookies": int(request["bookies"])}
+                    return await self._join(str(request["region"]), **counts, voter=bool(request["voter"]), dry_run=bool(request["dry_run"]))
+                case "leave":
+                    return await self._leave(str(request["region"]), bool(request["dry_run"]))
                 case "kill":
                     child = self._find(request)
                     child.held, pid = True, child.pid
@@ -382,11 +489,14 @@ class Supervisor:
         links: list[dict[str, Any]] = []
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as http:
             asked = [(r, n) for r in self._plan.regions for n in r.brokers if self._children.get(n.name) and self._children[n.name].pid]
-            answers = await asyncio.gather(*(_ask(http, f"http://{HOST}:{n.ports['admin']}/heliograph/v1/status") for _, n in asked))
+            paths = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
+            found = await asyncio.gather(*(self._ask(http, r.name, f"http://{HOST}:{n.ports['admin']}{path}") for path in paths for r, n in asked))
+        answers, configs = found[: len(asked)], [config for config in found[len(asked) :] if config is not None]
         for region in self._plan.regions:
             regions[region.name] = {
                 "service_url": f"pulsar://{HOST}:{region.service_port}",
                 "admin_url": f"http://{HOST}:{region.admin_port}",
+                **({"service_tls_url": f"pulsar+ssl://{HOST}:{region.service_tls_port}"} if self._plan.tls else {}),
                 "processes": [self._process_row(n) for n in (region.metadata, *region.bookies, *region.brokers)],
             }
         for answer in answers:
@@ -394,7 +504,8 @@ class Supervisor:
         proxies = {f"{x.source}-{x.target}": f"{HOST}:{x.port}" for x in self._plan.links if x.kind == "link"}
         toxiproxy = self._children.get("toxiproxy")
         wan = {"toxiproxy": f"{HOST}:{self._plan.toxiproxy_port}", "pid": toxiproxy.pid, "links": proxies} if toxiproxy is not None else None
-        return {"regions": regions, "links": links, "wan": wan, "supervisor": {"pid": os.getpid(), "data": str(self._data)}}
+        config = next((c for c in configs if c["node"] == c["leader"]), next((c for c in configs if c["leader"] is not None), None))
+        return {"regions": regions, "links": links, "config": config, "wan": wan, "supervisor": {"pid": os.getpid(), "data": str(self._data)}}
 
     def _process_row(self, node: NodePlan) -> dict[str, Any]:
         child = self._children[node.name]
@@ -407,15 +518,6 @@ class Supervisor:
             "ready": child.ready.is_set() and child.pid is not None,
             "restarts": child.restarts,
         }
-
-
-async def _ask(http: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
-    try:
-        async with http.get(url) as answer:
-            body: dict[str, Any] = await answer.json()
-            return body if answer.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, ValueError):
-        return None
 
 
 def _send(child: Child, number: signal.Signals) -> None:

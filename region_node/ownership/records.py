@@ -16,6 +16,10 @@ from heliograph.model.errors import CorruptData
 FORMAT = 1
 LINK_LISTENER = "link"
 """Listener name of links in general; `link-<source region>` falls back to it."""
+HTTPS = "https"
+"""Under this name stands where the admin interface answers by TLS; no client looks it up."""
+INSIDE = "inside"
+"""The same for the region's other brokers alone, by mutual TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,19 @@ class BrokerRecord:
     admin_url: str = ""
     pid: int = 0
 
+    @property
+    def admin_url_tls(self) -> str:
+        """Empty where the admin interface does not answer by TLS."""
+        return self.listeners.get(HTTPS, "")
+
+    @property
+    def inside_url(self) -> str:
+        """Empty where brokers ask each other without TLS."""
+        return self.listeners.get(INSIDE, "")
+
     def url(self, listener: str) -> str | None:
         """The address under that listener name, or None where this broker has no such listener."""
-        if listener in self.listeners:
+        if listener in self.listeners and listener not in (HTTPS, INSIDE):
             return self.listeners[listener]
         return self.listeners.get(LINK_LISTENER) if listener.startswith(f"{LINK_LISTENER}-") else None
 

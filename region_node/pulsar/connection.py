@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import HeliographError, PeerError
@@ -19,8 +19,10 @@ from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_answers import frame, messages, with_broker_metadata
 from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
 from heliograph.wire.run import Buffer, Run
+from region_node.pulsar.admission import Admission
 from region_node.pulsar.consuming import Consuming
 from region_node.pulsar.errors import code_of
+from region_node.pulsar.identity import Identity
 from region_node.pulsar.producer_commands import send_producer_success
 from region_node.pulsar.publishing import NO_REQUEST, Producing
 from region_node.pulsar.requests import HANDLERS
@@ -43,14 +45,17 @@ _JOIN_BELOW = 1 << 16
 
 
 class PulsarConnection(asyncio.Protocol):
-    """`link`: on a link listener private commands are allowed."""
+    """`link`: on a link listener private commands are allowed. `balanced`: a load balancer's header comes first."""
 
-    def __init__(self, listener: PulsarListener, *, link: bool) -> None:
+    def __init__(self, listener: PulsarListener, *, link: bool, balanced: bool = False) -> None:
         self.listener, self.link = listener, link
+        self.admission = Admission(self, balanced=balanced)
         self.cutter = FrameCutter(private=link, bytes_max=listener.settings.handshake_bytes_max)
         self.producing = Producing(self)
         self.consuming = Consuming(self)
         self.watchers = TopicWatchers(self)
+        self.identity = Identity(self)
+        self.certificate: dict[str, Any] | None = None
         self.broker_metadata = False
         """Messages go out with the broker's time and their index."""
         self.connected = False
@@ -63,6 +68,7 @@ class PulsarConnection(asyncio.Protocol):
         self._paused = False
         self._heard = True
         self._reading_held = False
+        self._holds: dict[object, None] = {}
         self._requests = 0
         self._pinged_at = 0.0
         self._since = self._heard_at = listener.clock.monotonic()
@@ -75,13 +81,17 @@ class PulsarConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        host = str(peer[0]) if isinstance(peer, tuple) else ""
         settings = self.listener.settings
         if len(self.listener.connections) >= settings.connections_max:
             self.close(f"too many connections: at most {settings.connections_max} are allowed here", pb.TooManyRequests)
             return
-        role, self.peer_region = peer_identity(transport.get_extra_info("peercert"))
+        self.certificate = transport.get_extra_info("peercert")
+        role, self.peer_region = peer_identity(self.certificate)
         if self.link and transport.get_extra_info("ssl_object") is not None and (role != REPLICATOR or not self.peer_region):
             self.close("only a replicator of this instance may connect here", pb.AuthorizationError)
+            return
+        if self.admission.header is None and not self.admission.enter(host):
             return
         self._transport.set_write_buffer_limits(high=settings.write_buffer_bytes)
         self.listener.connections[self] = None
@@ -90,18 +100,35 @@ class PulsarConnection(asyncio.Protocol):
         self._heard = True
         if self.closed:
             return
+        if self.admission.header is not None:
+            data = self.admission.behind_header(self.admission.header, data)
+            if not data:
+                return
         lone = self.cutter.lone(data)
         if lone is not None:
             self.producing.take(lone)
             return
+        if self.admission.waits:
+            self.admission.hold(self.cutter.feed(data), len(data))
+        else:
+            self._handle(self.cutter.feed(data))
+
+    def _handle(self, events: Iterator[Event]) -> None:
         try:
-            for event in self.cutter.feed(data):
+            for event in events:
                 self._take(event)
                 if self.closed:
+                    return
+                if self.identity.busy:
+                    self.admission.hold(events)
                     return
         except PeerError as error:
             log.info("connection.refused", extra={"address": self.address, "error": str(error)})
             self.close(str(error))
+
+    def go_on(self) -> None:
+        """CONNECT is answered: what waited behind it is handled."""
+        self._handle(self.admission.release())
 
     def _take(self, event: Event) -> None:
         if isinstance(event, SendRun):
@@ -127,6 +154,7 @@ class PulsarConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self.listener.connections.pop(self, None)
+        self.admission.leave()
         self.listener.budget.forget(self)
         self.producing.close()
         self.consuming.close()
@@ -143,6 +171,10 @@ class PulsarConnection(asyncio.Protocol):
     def connect(self, command: pb.CommandConnect) -> None:
         if self.connected:
             raise PeerError("CONNECT came twice")
+        self.identity.connect(command)
+
+    def accept(self, command: pb.CommandConnect) -> None:
+        """The client is known: answers CONNECT."""
         settings = self.listener.settings
         self.connected = True
         self.client_version = command.client_version
@@ -150,6 +182,7 @@ class PulsarConnection(asyncio.Protocol):
         self.cutter.bytes_max = settings.message_bytes_max + (_LINK_ROOM if self.link else _FRAME_ROOM)
         if self.link and self.listener.link_receivers is not None:
             self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
+            self._link_frames.hold = lambda hold: self.hold_reading(hold, "links")
         self.broker_metadata = settings.broker_entry_metadata and command.feature_flags.supports_broker_entry_metadata
         connected = pb.CommandConnected(
             server_version=settings.server_version,
@@ -158,6 +191,7 @@ class PulsarConnection(asyncio.Protocol):
             feature_flags=pb.FeatureFlags(
                 supports_get_partitioned_metadata_without_auto_creation=True,
                 supports_topic_watchers=True,
+                supports_auth_refresh=not self.listener.security.authentication.open,
                 supports_broker_entry_metadata=settings.broker_entry_metadata,
             ),
         )
@@ -172,6 +206,7 @@ class PulsarConnection(asyncio.Protocol):
             return
         if self._heard or self._reading_held:
             self._heard, self._heard_at, self._pinged_at = False, now, 0.0
+        self.identity.tick(now, self.listener.clock.wall_ms())
         if not self.connected:
             if now - self._since >= settings.handshake_timeout_s:
                 self.close("no CONNECT in time")
@@ -268,11 +303,16 @@ class PulsarConnection(asyncio.Protocol):
         self._paused = False
         self.consuming.wake()
 
-    def hold_reading(self, hold: bool) -> None:
-        if self._transport is None or self.closed:
-            return
-        self._reading_held = hold
+    def hold_reading(self, hold: bool, reason: object = None) -> None:
+        """Nothing is read while anybody has a reason to hold it (the broker's budget, the rate of a topic)."""
         if hold:
+            self._holds[reason] = None
+        else:
+            self._holds.pop(reason, None)
+        if self._transport is None or self.closed or self._reading_held == bool(self._holds):
+            return
+        self._reading_held = bool(self._holds)
+        if self._reading_held:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -312,11 +352,13 @@ class PulsarConnection(asyncio.Protocol):
     def deliver(
         self, consumer: Consumer, ledger: int, first: int, run: Run, redeliveries: Sequence[int] | None, ack_sets: Mapping[int, int] | None = None
     ) -> None:
-        partition = self.consuming.partition(consumer.id)
+        handle = self.consuming.handles[consumer.id]
+        handle.usage.messages_out += run.messages
+        handle.usage.bytes_out += run.size_bytes
         if self.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(
-            consumer.id, ledger, first, run, partition=partition, epoch=consumer.epoch, redeliveries=redeliveries, ack_sets=ack_sets
+            consumer.id, ledger, first, run, partition=handle.partition, epoch=consumer.epoch, redeliveries=redeliveries, ack_sets=ack_sets
         ):
             self.write(buffer)
 

@@ -12,15 +12,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
 from region_node.pulsar.errors import code_of
-from region_node.pulsar.producer_commands import schema_version
+from region_node.pulsar.producer_commands import NO_SCHEMA
 from region_node.pulsar.publishing import NO_REQUEST
+from region_node.replicated_subscriptions import replicate
+from region_node.schemas.definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats
+from region_node.topics.limits import check_consumers, check_type
 from region_node.topics.topic import Topic
+from region_node.usage import TenantUsage
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
@@ -32,7 +37,7 @@ ACK_SET_WORDS_MAX = 4096
 class ConsumerHandle:
     """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came meanwhile."""
 
-    __slots__ = ("ack_waiting", "closed", "consumer", "id", "partition", "permits", "subscription", "topic")
+    __slots__ = ("ack_waiting", "closed", "consumer", "id", "partition", "permits", "subscription", "topic", "usage")
 
     def __init__(self, consumer_id: int) -> None:
         self.id = consumer_id
@@ -43,6 +48,8 @@ class ConsumerHandle:
         self.permits = 0
         self.closed = False
         self.ack_waiting: list[pb.CommandAck] = []
+        self.usage = TenantUsage()
+        """The tenant's sums, once the topic is known."""
 
 
 class Consuming:
@@ -51,9 +58,6 @@ class Consuming:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self.handles: dict[int, ConsumerHandle] = {}
-
-    def partition(self, consumer_id: int) -> int:
-        return self.handles[consumer_id].partition
 
     def flow(self, consumer_id: int, permits: int) -> None:
         handle = self.handles.get(consumer_id)
@@ -90,6 +94,12 @@ class Consuming:
             handle.subscription.remove(handle.consumer)
             if not handle.subscription.durable and not handle.subscription.consumers:
                 handle.topic.drop_reader(handle.subscription)
+
+    def throw_out(self, handle: ConsumerHandle) -> None:
+        """The client hears of it, subscribes again, and then learns why not."""
+        self.forget(handle)
+        close = pb.CommandCloseConsumer(consumer_id=handle.id, request_id=NO_REQUEST)
+        self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 
     def close(self) -> None:
         for handle in list(self.handles.values()):
@@ -142,13 +152,17 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     kind = SubscriptionType(command.subType)
     if command.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
         raise NotAllowed("compacted reads want an exclusive or failover subscription")
-    topics = connection.listener.topics
-    topic = await topics.get(command.topic, create=command.force_topic_creation and topics.settings.auto_create)
-    if command.HasField("schema"):
-        await schema_version(connection, topic, command.schema)
+    topics, wanted = connection.listener.topics, TopicName.parse(command.topic)
+    connection.identity.check_subscribe(wanted, command.subscription)
+    topic = await topics.get(command.topic, create=command.force_topic_creation and topics.creation.may_create(command.topic))
+    check_type(topic, kind)
+    topic.check_subscribe_rate(f"{connection.address} {command.consumer_name} {command.consumer_id}")
+    if command.HasField("schema") and command.schema.type not in NO_SCHEMA:
+        await topics.schema_of_consumer(topic, Schema.from_wire(command.schema))
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     initial = await _initial(connection, topic, command)
-    subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, properties=properties)
+    make = not command.durable or bool(topic.policies.part("autoSubscriptionCreation", "allowAutoSubscriptionCreation"))
+    subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, create=make, properties=properties)
     listener = connection.listener
     sticky = kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.keySharedMode == pb.STICKY
     consumer = Consumer(
@@ -165,6 +179,8 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         out_of_order=kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.allowOutOfOrderDelivery,
     )
     try:
+        connection.identity.check_subscribe(wanted, command.subscription)  # the grant may have gone while we waited
+        check_consumers(topic, command.subscription)
         subscription.check_room(kind, consumer)
     except BaseException:
         topic.drop_reader(subscription)
@@ -173,8 +189,9 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         topic.drop_reader(subscription)
         return
     if command.replicate_subscription_state:
-        subscription.replicated = True
+        replicate(topic, subscription)
     handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
+    handle.usage = listener.usage.of(topic.name.tenant)
     connection.send_success(command.request_id)
     subscription.add(consumer, kind)
     if handle.permits:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from heliograph.model import errors
 from heliograph.wire import pulsar_pb2 as pb
+from region_node.schemas.compatibility import IncompatibleSchema
+from region_node.schemas.definition import InvalidSchema
 
 _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...] = (
     (errors.SubscriptionNotFound, pb.SubscriptionNotFound),
@@ -13,10 +15,16 @@ _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...
     (errors.LedgerFenced, pb.ServiceNotReady),
     (errors.TopicTerminated, pb.TopicTerminatedError),
     (errors.ProducerBusy, pb.ProducerBusy),
+    (errors.BacklogQuotaHold, pb.ProducerBlockedQuotaExceededError),
+    (errors.BacklogQuotaExceeded, pb.ProducerBlockedQuotaExceededException),
+    (errors.EncryptionRequired, pb.MetadataError),
     (errors.ProducerFenced, pb.ProducerFenced),
     (errors.ConsumerBusy, pb.ConsumerBusy),
     (errors.ConsumerAssignError, pb.ConsumerAssignError),
+    (errors.Unauthenticated, pb.AuthenticationError),
     (errors.Unauthorized, pb.AuthorizationError),
+    (IncompatibleSchema, pb.IncompatibleSchema),
+    (InvalidSchema, pb.IncompatibleSchema),
     (errors.NotAllowed, pb.NotAllowedError),
     (errors.MetadataError, pb.MetadataError),
     (errors.StorageError, pb.PersistenceError),

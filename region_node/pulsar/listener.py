@@ -19,8 +19,11 @@ from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar_frames import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
 from region_node.pulsar.connection import PulsarConnection
+from region_node.security.addresses import AddressCounts
+from region_node.security.service import Security, open_security
 from region_node.subscriptions.ready import Tasks
 from region_node.topics.service import TopicService
+from region_node.usage import Usage
 
 log = logging.getLogger("region_node.pulsar")
 
@@ -46,6 +49,9 @@ class Lookup(Protocol):
 class LinkFrames(Protocol):
     """`replicator.receiver.LinkReceiver`: the other half of one connection on a link listener."""
 
+    hold: Callable[[bool], None] | None
+    """Given to it: stops and continues reading."""
+
     def on_frame(self, kind: int, command: memoryview, payload: memoryview) -> None: ...
 
     def connection_lost(self) -> None: ...
@@ -66,6 +72,10 @@ class ListenerSettings:
     message_bytes_max: int = MESSAGE_BYTES_MAX
     handshake_bytes_max: int = HANDSHAKE_BYTES_MAX
     connections_max: int = 10_000
+    connections_per_address: int = 0
+    """0: no limit."""
+    proxy_protocol: bool = False
+    """Connections to the plain ports begin with a load balancer's header."""
     drain_timeout_s: float = 2.0
     """How long closing waits for publishes in flight."""
     broker_entry_metadata: bool = False
@@ -135,7 +145,7 @@ class Outbox:
 
 
 class PulsarListener:
-    """`link_receivers`: makes the other half of each connection on a link listener."""
+    """`link_receivers`: makes the other half of each connection on a link listener. `security`: absent, nobody is asked for anything."""
 
     def __init__(
         self,
@@ -143,15 +153,20 @@ class PulsarListener:
         topics: TopicService,
         lookup: Lookup,
         link_receivers: LinkFactory | None = None,
+        security: Security | None = None,
+        usage: Usage | None = None,
         settings: ListenerSettings | None = None,
         clock: Clock,
         rng: Rng,
     ) -> None:
         self.topics, self.lookup, self.link_receivers = topics, lookup, link_receivers
+        self.security = security or open_security()
+        self.usage = usage or Usage()
         self.settings = settings or ListenerSettings()
         self.clock, self.rng = clock, rng
         self.tasks = Tasks()
         self.connections: dict[PulsarConnection, None] = {}
+        self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
         self.outbox = Outbox(self.loop.call_soon)
         self.budget = PublishBudget(self.settings.inflight_bytes_max)
@@ -162,9 +177,16 @@ class PulsarListener:
 
     async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, link: bool = False, reuse_port: bool = False) -> int:
         """Listens, and returns the port. May be called several times. Raises ConfigError where the port is taken."""
+        balanced = self.settings.proxy_protocol and ssl is None and not link
+        timeout_s = self.settings.handshake_timeout_s if ssl is not None else None
         try:
             server = await self.loop.create_server(
-                lambda: PulsarConnection(self, link=link), host, port, ssl=ssl, reuse_port=reuse_port or None
+                lambda: PulsarConnection(self, link=link, balanced=balanced),
+                host,
+                port,
+                ssl=ssl,
+                ssl_handshake_timeout=timeout_s,
+                reuse_port=reuse_port or None,
             )
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

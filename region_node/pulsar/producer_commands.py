@@ -10,17 +10,21 @@ import struct
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ProducerBusy, ProducerFenced
+from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.publishing import ProducerHandle
+from region_node.schemas.compatibility import IncompatibleSchema
+from region_node.schemas.definition import Schema
+from region_node.security.authorization import Action
+from region_node.topics.limits import check_producer
 from region_node.topics.producers import AccessMode, Producer
-from region_node.topics.schemas import StoredSchema
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
 
-_NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
+NO_SCHEMA = (pb.Schema.Type.Value("None"), pb.Schema.AutoConsume)
 
 
 def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
@@ -52,10 +56,14 @@ async def _make_or_forget(connection: PulsarConnection, handle: ProducerHandle, 
 
 
 async def _make(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:
-    topics = connection.listener.topics
-    topic = await topics.get(command.topic, create=topics.settings.auto_create)
-    if command.HasField("schema"):
-        handle.schema_version = await schema_version(connection, topic, command.schema)
+    topics, identity = connection.listener.topics, connection.identity
+    wanted = TopicName.parse(command.topic)
+    identity.check(Action.PRODUCE, wanted)
+    if command.initial_subscription_name:
+        identity.check_subscribe(wanted, command.initial_subscription_name)
+    topic = await topics.get(command.topic, create=topics.creation.may_create(command.topic))
+    check_producer(topic, handle.name, encrypted=command.encrypted)
+    handle.schema_version = await schema_version(connection, topic, command)
     if command.initial_subscription_name:
         await topic.subscription(command.initial_subscription_name, initial=BEFORE_ALL)
     producer = Producer(
@@ -81,6 +89,8 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     if topic.closed:  # it went while we waited
         connection.producing.close_from_here(handle)
         return
+    identity.check(Action.PRODUCE, wanted)  # the grant may have gone while we waited
+    check_producer(topic, handle.name, encrypted=command.encrypted)  # others may have come while we waited
     ready, closing = topic.producers.add(producer)
     for old in closing:
         old.sink.producer_closed(old)
@@ -108,12 +118,14 @@ def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) 
     connection.send(pb.BaseCommand(type=pb.BaseCommand.PRODUCER_SUCCESS, producer_success=success))
 
 
-async def schema_version(connection: PulsarConnection, topic: Topic, schema: pb.Schema) -> bytes:
-    """The stored version of a client's schema, as 8 bytes; empty where the client brings none of its own."""
-    if schema.type in _NO_SCHEMA:
-        return b""
-    stored = StoredSchema(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
-    return struct.pack(">Q", await connection.listener.topics.schemas.get_or_create(topic.name, stored))
+async def schema_version(connection: PulsarConnection, topic: Topic, command: pb.CommandProducer) -> bytes:
+    """The stored version of a producer's schema, as 8 bytes; empty where it brings none of its own. Raises IncompatibleSchema."""
+    topics = connection.listener.topics
+    if command.HasField("schema") and command.schema.type not in NO_SCHEMA:
+        return struct.pack(">Q", await topics.new_schema(topic.name, Schema.from_wire(command.schema)))
+    if topic.policies.on("schemaValidationEnforced") and await topics.schemas.versions(topic.name):
+        raise IncompatibleSchema("producers must bring a schema to a topic that has one: schemaValidationEnforced is on here")
+    return b""
 
 
 def on_close_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:

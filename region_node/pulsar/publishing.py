@@ -141,6 +141,9 @@ class Producing:
                 handle.producer.messages_in += event.run.messages if len(event.segments) == 1 else len(sequences)
                 handle.producer.bytes_in += event.run.size_bytes if len(event.segments) == 1 else event.run.size_bytes // len(event.segments)
         topic.last_publish_ms = self._connection.listener.clock.wall_ms()
+        usage = self._connection.listener.usage.of(topic.name.tenant)
+        usage.messages_in += event.run.messages
+        usage.bytes_in += event.run.size_bytes
         publishing = Publishing(self._connection, topic, event, handles)
         topic.publish(event.run, publishing.done, publishing.failed)
 

@@ -15,7 +15,8 @@ from heliograph.model.names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar import consuming, producer_commands, watching
 from region_node.pulsar.errors import code_of
-from region_node.topics.schemas import StoredSchema
+from region_node.schemas.definition import Schema
+from region_node.security.authorization import Action
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
@@ -35,8 +36,8 @@ def _on_pong(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     connection.pong()
 
 
-def _on_nothing(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    """An answer that nobody asked for."""
+def _on_auth_response(connection: PulsarConnection, command: pb.BaseCommand) -> None:
+    connection.identity.respond(command.authResponse)
 
 
 # -- lookup
@@ -49,8 +50,9 @@ def _on_lookup(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) -> None:
     response = pb.CommandLookupTopicResponse(request_id=command.request_id)
     try:
-        topic = str(TopicName.parse(command.topic))
-        found = await connection.listener.lookup.lookup(topic, command.advertised_listener_name, command.authoritative)
+        name = TopicName.parse(command.topic)
+        connection.identity.check_look_up(name)
+        found = await connection.listener.lookup.lookup(str(name), command.advertised_listener_name, command.authoritative)
         response.response = pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
         response.brokerServiceUrl, response.brokerServiceUrlTls = found.url, found.url_tls
         response.authoritative = found.authoritative if found.redirect else True
@@ -68,8 +70,9 @@ def _on_partitions(connection: PulsarConnection, command: pb.BaseCommand) -> Non
 async def _partitions(connection: PulsarConnection, command: pb.CommandPartitionedTopicMetadata) -> None:
     response = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
     try:
-        topic = str(TopicName.parse(command.topic))
-        response.partitions = await connection.listener.lookup.partitions(topic, command.metadata_auto_creation_enabled)
+        name = TopicName.parse(command.topic)
+        connection.identity.check_look_up(name)
+        response.partitions = await connection.listener.lookup.partitions(str(name), command.metadata_auto_creation_enabled)
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
     except HeliographError as error:
         response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
@@ -88,15 +91,17 @@ def _on_get_schema(connection: PulsarConnection, command: pb.BaseCommand) -> Non
 async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema) -> None:
     response = pb.CommandGetSchemaResponse(request_id=command.request_id)
     try:
-        versions = await connection.listener.topics.schemas.versions(TopicName.parse(command.topic))
-        number = len(versions) - 1
+        name = TopicName.parse(command.topic)
+        connection.identity.check_look_up(name)
+        versions = await connection.listener.topics.schemas.versions(name)
         if command.schema_version:
             if len(command.schema_version) != 8:
                 raise NotAllowed("a schema version has 8 bytes")
-            (number,) = struct.unpack(">Q", command.schema_version)
-        if not 0 <= number < len(versions):
-            raise NotFound(f"{command.topic} has no schema{f' of version {number}' if versions else ''}")
-        found = versions[number]
+            (wanted,) = struct.unpack(">Q", command.schema_version)
+            versions = [row for row in versions if row[0].number == wanted]
+        if not versions:
+            raise NotFound(f"{command.topic} has no schema{' of that version' if command.schema_version else ''}")
+        number, found = versions[-1][0].number, versions[-1][1]
         response.schema.name, response.schema.schema_data = found.name, found.data
         response.schema.type = pb.Schema.Type.ValueType(found.type)
         for key, value in found.properties.items():
@@ -114,9 +119,9 @@ def _on_get_or_create_schema(connection: PulsarConnection, command: pb.BaseComma
 async def _get_or_create_schema(connection: PulsarConnection, command: pb.CommandGetOrCreateSchema) -> None:
     response = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     try:
-        schema = command.schema
-        stored = StoredSchema(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
-        number = await connection.listener.topics.schemas.get_or_create(TopicName.parse(command.topic), stored)
+        name = TopicName.parse(command.topic)
+        connection.identity.check(Action.PRODUCE, name)
+        number = await connection.listener.topics.new_schema(name, Schema.from_wire(command.schema))
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)
@@ -151,7 +156,7 @@ HANDLERS: dict[int, Handler] = {
     Kind.CONNECT: _on_connect,
     Kind.PING: _on_ping,
     Kind.PONG: _on_pong,
-    Kind.AUTH_RESPONSE: _on_nothing,
+    Kind.AUTH_RESPONSE: _on_auth_response,
     Kind.LOOKUP: _on_lookup,
     Kind.PARTITIONED_METADATA: _on_partitions,
     Kind.GET_TOPICS_OF_NAMESPACE: watching.on_topics,

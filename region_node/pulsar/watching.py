@@ -25,6 +25,8 @@ class TopicWatchers:
     def __init__(self, connection: PulsarConnection) -> None:
         self._connection = connection
         self._stops: dict[int, Callable[[], None]] = {}
+        self.namespaces: dict[int, str] = {}
+        """Watcher id -> what it watches."""
 
     def open(self, command: pb.CommandWatchTopicList) -> Coroutine[Any, Any, None]:
         """The watcher is there at once, so that a close right behind it cancels it; what is returned answers the client."""
@@ -34,7 +36,7 @@ class TopicWatchers:
             """Stops a watcher that does not have its list yet: the list is then dropped."""
 
         if not known:
-            self._stops[watcher_id] = opening
+            self._stops[watcher_id], self.namespaces[watcher_id] = opening, command.namespace
         return self._open(command, opening, known)
 
     async def _open(self, command: pb.CommandWatchTopicList, opening: Callable[[], None], known: bool) -> None:
@@ -45,13 +47,14 @@ class TopicWatchers:
             stop = await self._list(command, opening)
         finally:
             if stop is None and self._stops.get(command.watcher_id) is opening:
-                del self._stops[command.watcher_id]
+                self.shut(command.watcher_id)
 
     async def _list(self, command: pb.CommandWatchTopicList, opening: Callable[[], None]) -> Callable[[], None] | None:
         connection, watcher_id = self._connection, command.watcher_id
         if len(self._stops) > WATCHERS_MAX:
             raise NotAllowed(f"more than {WATCHERS_MAX} topic list watchers on one connection")
         topics = connection.listener.topics
+        connection.identity.check_list(command.namespace)
         if topics.view.namespace(command.namespace) is None:
             raise NotFound(f"namespace {command.namespace} does not exist")
         matches = topic_pattern(command.topics_pattern)
@@ -82,6 +85,7 @@ class TopicWatchers:
         return stop
 
     def shut(self, watcher_id: int) -> None:
+        self.namespaces.pop(watcher_id, None)
         if (stop := self._stops.pop(watcher_id, None)) is not None:
             stop()
 
@@ -107,6 +111,7 @@ def on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 
 async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
     topics = connection.listener.topics
+    connection.identity.check_list(command.namespace)
     names = await topics.topics(command.namespace)
     if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         names = []

@@ -25,7 +25,7 @@ from heliograph.wire.run import Run
 SLOT_MS = 100
 MINUTE_MS = 60_000
 DELAYED_MAX = 4_000_000
-_LATEST_MS = 1 << 43
+LATEST_MS = 1 << 43
 
 
 class Sleeper(Protocol):
@@ -103,7 +103,7 @@ class Delayed:
         """`hashed`: given back with it, 0 to 65535."""
         self.count += 1
         self._wheel.held += 1
-        self._put(*position, -(-min(at_ms, _LATEST_MS) // SLOT_MS) << 16 | hashed, self._wheel.now_ms)
+        self._put(*position, -(-min(at_ms, LATEST_MS) // SLOT_MS) << 16 | hashed, self._wheel.now_ms)
 
     def _put(self, ledger: int, entry: int, slot_and_hash: int, now_ms: int) -> None:
         slot = slot_and_hash >> 16

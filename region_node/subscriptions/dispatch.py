@@ -17,6 +17,7 @@ from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, visible
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
+from region_node.subscriptions.throttle import NO_LIMIT, Throttle
 
 log = logging.getLogger("region_node.topics")
 
@@ -45,6 +46,8 @@ class Dispatcher(ABC):
         self._generation = 0
         self._messages_per_entry = 1
         self._end_told = False
+        self.throttle: Throttle | None = None
+        """What the rates of the topic and of the subscription let go out."""
 
     # -- what types decide
 
@@ -77,6 +80,17 @@ class Dispatcher(ABC):
         return False
 
     # -- what all share
+
+    def _let(self) -> int:
+        """Messages that the rates let go out now."""
+        return NO_LIMIT if self.throttle is None else self.throttle.messages()
+
+    def _bytes_max(self) -> int:
+        return TURN_BYTES if self.throttle is None else max(1, min(TURN_BYTES, self.throttle.bytes_left()))
+
+    def _spend(self, messages: int, run: Run) -> None:
+        if self.throttle is not None:
+            self.throttle.spend(messages, run.size_bytes)
 
     def _ack_sets(self, ledger: int, first: int, run: Run) -> dict[int, int] | None:
         """Index in the run -> bits of the messages that are not acknowledged, of the batches that are partly."""
@@ -120,6 +134,8 @@ class Dispatcher(ABC):
                         rest = (piece[0], piece[1] + given, piece[2].cut(given, piece[2].count))
                         self._fetched = [rest, *pieces[index + 1 :]]
                     break
+        if self.throttle is not None and not self.throttle.messages():
+            self.throttle.wake_later(self)
 
     def _next(self, limit: int) -> list[Piece]:
         if self._fetched:
@@ -134,7 +150,7 @@ class Dispatcher(ABC):
                     consumer.sink.reached_end(consumer)
             return []
         entries_max = min(limit // self._messages_per_entry + 1, READ_ENTRIES)
-        pieces = self.ledger.cached(self.position, entries_max, TURN_BYTES)
+        pieces = self.ledger.cached(self.position, entries_max, self._bytes_max())
         if pieces:
             self._messages_per_entry = max(1, pieces[0][2].messages // pieces[0][2].count)
         else:
@@ -146,7 +162,7 @@ class Dispatcher(ABC):
     async def _read(self, generation: int, position: Position, entries_max: int) -> None:
         pieces: list[Piece] = []
         try:
-            pieces = await self.ledger.read(position, entries_max, TURN_BYTES)
+            pieces = await self.ledger.read(position, entries_max, self._bytes_max())
         except HeliographError as error:
             self.stalled = True
             log.warning("dispatch.read_failed", extra={"position": position, "error": str(error)})

@@ -140,7 +140,7 @@ class KeySharedDispatcher(SharedDispatcher):
                 self._wait((ledger, first + at), hashes[at])
                 at += 1
                 continue
-            stop, left = at, owner.permits
+            stop, left = at, min(owner.permits, self._let())
             while stop < run.count and left > 0 and self.ranges.owner(hashes[stop]) is owner and self._next_of_its_hash(hashes[stop], owner):
                 left -= 1 if run.counts is None else run.counts[stop]
                 stop += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from heliograph.model.positions import Position
@@ -28,11 +28,19 @@ class LedgerPort(Protocol):
 class CursorPort(Protocol):
     """What a subscription has acknowledged."""
 
+    reading: Callable[[], Position] | None
+    """Set while somebody reads for it: where. The entry cache keeps what active readers need."""
+
     @property
     def mark_delete(self) -> Position: ...
 
     @property
     def backlog_entries(self) -> int: ...
+
+    @property
+    def backlog_bytes(self) -> int:
+        """An estimate."""
+        ...
 
     @property
     def partly_acked(self) -> Mapping[Position, int]:
@@ -54,6 +62,8 @@ class CursorPort(Protocol):
     def unacked_runs(self, runs: list[Piece]) -> list[Piece]: ...
 
     def reset(self, mark_delete: Position) -> None: ...
+
+    def set_properties(self, properties: dict[str, str]) -> None: ...
 
     async def flushed(self) -> None:
         """Until what was acknowledged so far is durable."""

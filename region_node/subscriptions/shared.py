@@ -15,7 +15,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import Delayed, DelayWheel, delayed_entries
+from region_node.subscriptions.delayed import LATEST_MS, Delayed, DelayWheel, delayed_entries
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
@@ -48,6 +48,9 @@ class SharedDispatcher(Dispatcher):
         super().__init__(ledger, cursor, ready, reads, on_end=on_end)
         self.unacked = 0
         self._blocked = False
+        self.unacked_max, self.unacked_consumer_max = UNACKED_SUBSCRIPTION_MAX, UNACKED_CONSUMER_MAX
+        self.delaying = True
+        """False: what is to be delivered later goes out at once."""
         self._turn = 0
         self._replay: list[Position] = []
         self._replaying: dict[Position, None] = {}
@@ -57,7 +60,7 @@ class SharedDispatcher(Dispatcher):
     @property
     def blocked(self) -> bool:
         """From the limit on, until half of it."""
-        self._blocked = self.unacked >= (UNACKED_SUBSCRIPTION_MAX // 2 + 1 if self._blocked else UNACKED_SUBSCRIPTION_MAX)
+        self._blocked = self.unacked >= (self.unacked_max // 2 + 1 if self._blocked else self.unacked_max)
         return self._blocked
 
     @property
@@ -132,8 +135,8 @@ class SharedDispatcher(Dispatcher):
     # -- handing out
 
     def _room(self, consumer: Consumer) -> bool:
-        consumer.blocked = consumer.unacked >= (UNACKED_CONSUMER_MAX // 2 + 1 if consumer.blocked else UNACKED_CONSUMER_MAX)
-        return consumer.permits > 0 and not consumer.blocked and consumer.sink.writable
+        consumer.blocked = consumer.unacked >= (self.unacked_consumer_max // 2 + 1 if consumer.blocked else self.unacked_consumer_max)
+        return consumer.permits > 0 and not consumer.blocked and consumer.sink.writable and (self.throttle is None or self.throttle.messages() > 0)
 
     def _ready_consumers(self) -> list[Consumer]:
         """Those with room in the first priority level that has any."""
@@ -141,11 +144,11 @@ class SharedDispatcher(Dispatcher):
         return [c for c in ready if c.priority == ready[0].priority] if ready else ready
 
     def _limit(self) -> int:
-        return 0 if self.blocked else sum(c.permits for c in self.consumers if self._room(c))
+        return 0 if self.blocked else min(sum(c.permits for c in self.consumers if self._room(c)), self._let())
 
     def _give(self, piece: Piece) -> int:
         """Holds back what is delayed, and hands out the rest."""
-        if self.delayed is None or self._wheel is None or not (late := delayed_entries(piece[2], self._wheel.now_ms)):
+        if self.delayed is None or self._wheel is None or not self.delaying or not (late := delayed_entries(piece[2], self._wheel.now_ms)):
             return self._give_now(piece)
         ledger, first, run = piece
         at = 0
@@ -175,7 +178,7 @@ class SharedDispatcher(Dispatcher):
                 break
             if len(ready) == 1:
                 rest = run.cut(given, run.count)
-                count = entries_for(rest, ready[0].permits)
+                count = entries_for(rest, min(ready[0].permits, self._let()))
                 self._hand(ready[0], ledger, first + given, rest.cut(0, count))
             else:
                 count = 1
@@ -190,6 +193,7 @@ class SharedDispatcher(Dispatcher):
             redeliveries = [self._counts.get((ledger, first + i), 0) for i in range(run.count)]
         ack_sets = self._ack_sets(ledger, first, run)
         messages = consumer.send(ledger, first, run, redeliveries, ack_sets)
+        self._spend(messages, run)
         if self.volatile:
             return
         if ack_sets is not None:
@@ -210,7 +214,7 @@ class SharedDispatcher(Dispatcher):
         """Delayed messages whose time has come go out like what goes out again."""
         if self.delayed is None or self._wheel is None or not self.delayed.count or len(self._replaying) >= self._room_for_due():
             return
-        due = self.delayed.due(self._wheel.now_ms, DUE_MAX)
+        due = self.delayed.due(self._wheel.now_ms if self.delaying else LATEST_MS, DUE_MAX)
         for position, hashed in due:
             if not self.cursor.is_acked(position):
                 self._now_due(position, hashed)

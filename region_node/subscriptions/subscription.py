@@ -8,6 +8,7 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE", "Acks and redelivery".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.errors import ConsumerBusy, NotAllowed
@@ -20,8 +21,20 @@ from region_node.subscriptions.keys import Sticky
 from region_node.subscriptions.meter import Meter, iso_time
 from region_node.subscriptions.port import CursorPort, LedgerPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
-from region_node.subscriptions.shared import SharedDispatcher
+from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single import SingleActive
+from region_node.subscriptions.throttle import Throttle
+from replicator.subscription_state import PROPERTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What policies say of one subscription. `unacked_max`, `unacked_consumer_max`: messages; `delaying`: messages may ask to come later."""
+
+    unacked_max: int = UNACKED_SUBSCRIPTION_MAX
+    unacked_consumer_max: int = UNACKED_CONSUMER_MAX
+    delaying: bool = True
+    throttle: Throttle | None = None
 
 
 class Subscription:
@@ -47,16 +60,24 @@ class Subscription:
         self.dropped = 0
         self._wheel = wheel
         self.name, self.ledger, self.cursor, self.durable = name, ledger, cursor, durable
-        self.properties = dict(properties or {})
+        self.properties = {key: value for key, value in (properties or {}).items() if key != PROPERTY}
         self._ready, self._reads, self._partition, self._on_end = ready, reads, partition, on_end
         self.dispatcher: Dispatcher | None = None
         self.kind = SubscriptionType.EXCLUSIVE
         self.replicated = False
+        """Its acknowledgements are those of all regions; `on_reset` hears at once that it was moved."""
+        self.on_reset: Callable[[], None] | None = None
         self.closed = False
         self.idle_since: float | None = None
         """Of a non-durable one: when the owner's tick first found it without consumers."""
         self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
-        self.meter = Meter(4)
+        self.meter = Meter(5)
+        self.rules = Rules()
+        self.expired = 0
+        """Messages that their time to live, or a backlog quota, has taken away unacknowledged: as entries."""
+        self.last_expired_ms = 0
+        self.unused_since = 0.0
+        """Of a durable one: when it was first found without consumers; 0: it has some."""
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
 
     @property
@@ -104,7 +125,38 @@ class Subscription:
                     kind, self.ledger, self.cursor, self._ready, self._reads, partition=self._partition, on_end=self._on_end
                 )
             self.dispatcher.volatile = self.volatile
+            self._rule(self.dispatcher)
+            dispatcher = self.dispatcher
+            self.cursor.reading = lambda: dispatcher.position
         self.dispatcher.add(consumer)
+
+    def obey(self, rules: Rules) -> None:
+        """The policies are known, or have changed: they hold from now on."""
+        self.rules = rules
+        if self.dispatcher is not None:
+            self._rule(self.dispatcher)
+            self.dispatcher.wake()
+
+    def _rule(self, dispatcher: Dispatcher) -> None:
+        dispatcher.throttle = self.rules.throttle
+        if isinstance(dispatcher, SharedDispatcher):
+            dispatcher.unacked_max, dispatcher.unacked_consumer_max = self.rules.unacked_max, self.rules.unacked_consumer_max
+            dispatcher.delaying = self.rules.delaying
+
+    def set_properties(self, properties: dict[str, str]) -> None:
+        """They are durable when the cursor is flushed."""
+        self.properties = properties
+        self.cursor.set_properties(properties)
+
+    def passed(self) -> None:
+        """The cursor was moved on from here: what consumers hold of that is not waited for any more."""
+        mark_delete = self.cursor.mark_delete
+        if isinstance(self.dispatcher, SharedDispatcher):
+            for consumer in self.consumers:
+                gone = [position for position in consumer.pending if position <= mark_delete]
+                if gone:
+                    self.dispatcher.acked(consumer, gone)
+        self.wake()
 
     def remove(self, consumer: Consumer) -> None:
         if self.dispatcher is None or consumer not in self.dispatcher.consumers:
@@ -116,7 +168,7 @@ class Subscription:
         self.dispatcher.remove(consumer)
         if not self.dispatcher.consumers:
             self.dispatcher.rewind()  # a read that is still under way finds another generation
-            self.dispatcher = None
+            self.dispatcher = self.cursor.reading = None
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
@@ -180,6 +232,8 @@ class Subscription:
         """Moves the cursor; the consumers are closed and subscribe again."""
         self.disconnect()
         self.cursor.reset(mark_delete)
+        if self.on_reset is not None:
+            self.on_reset()
 
     # -- statistics
 
@@ -194,6 +248,7 @@ class Subscription:
             self.bytes_out + sum(c.bytes_out for c in consumers),
             self.messages_redelivered + sum(c.messages_redelivered for c in consumers),
             self.messages_acked + sum(c.messages_acked for c in consumers),
+            self.expired,
         )
         if self.dispatcher is not None and self.dispatcher.stalled:
             self.dispatcher.stalled = False
@@ -223,8 +278,9 @@ class Subscription:
             "msgOutCounter": self.messages_out + sum(c.messages_out for c in consumers),
             "bytesOutCounter": self.bytes_out + sum(c.bytes_out for c in consumers),
             **_rates(self.meter),
-            "msgRateExpired": 0.0,
-            "totalMsgExpired": 0,
+            "msgRateExpired": self.meter.rates[4],
+            "totalMsgExpired": self.expired,
+            "lastExpireTimestamp": self.last_expired_ms,
             "lastConsumedFlowTimestamp": self.last_flow_ms,
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acked_ms,
@@ -258,5 +314,5 @@ def consumer_stats(consumer: Consumer) -> dict[str, Any]:
 
 
 def _rates(meter: Meter) -> dict[str, float]:
-    rate, throughput, redelivered, acked = meter.rates
+    rate, throughput, redelivered, acked = meter.rates[:4]
     return {"msgRateOut": rate, "msgThroughputOut": throughput, "msgRateRedeliver": redelivered, "messageAckRate": acked, "chunkedMessageRate": 0.0}

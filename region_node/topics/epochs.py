@@ -20,6 +20,8 @@ from region_node.topics.producers import ProducerRegistry
 class TopicEpoch:
     """Of one loaded topic."""
 
+    __slots__ = ("_key", "_lock", "_meta", "_registry", "_saved", "_version")
+
     def __init__(self, meta: MetadataStore, topic: TopicName, registry: ProducerRegistry) -> None:
         self._meta, self._key, self._registry = meta, topic_epoch_key(topic), registry
         self._version: int | None = None

@@ -7,7 +7,7 @@ Invariants: entry ids only grow while the topic is loaded; nothing of a run is h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
@@ -23,7 +23,8 @@ class MemoryCursor:
     def __init__(self, ledger: MemoryLedger, name: str, properties: dict[str, str]) -> None:
         self._ledger, self.name, self.properties = ledger, name, properties
         self.partly_acked: dict[Position, int] = {}
-        self.backlog_entries = 0
+        self.backlog_entries = self.backlog_bytes = 0
+        self.reading: Callable[[], Position] | None = None
 
     @property
     def mark_delete(self) -> Position:
@@ -45,6 +46,9 @@ class MemoryCursor:
         return runs
 
     def reset(self, mark_delete: Position) -> None: ...
+
+    def set_properties(self, properties: dict[str, str]) -> None:
+        self.properties = properties
 
     async def flushed(self) -> None: ...
 
@@ -92,15 +96,29 @@ class MemoryLedger:
         self._wakers.append(callback)
         return lambda: self._wakers.remove(callback)
 
-    async def open_cursor(
-        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
-    ) -> MemoryCursor:
+    async def open_cursor(self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None) -> MemoryCursor:
         return self.cursors.setdefault(name, MemoryCursor(self, name, properties or {}))
 
     async def delete_cursor(self, name: str) -> None:
         self.cursors.pop(name, None)
 
     def set_retention(self, minutes: int, mb: int) -> None: ...
+
+    def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None: ...
+
+    def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None: ...
+
+    async def oldest_unacked_ms(self, name: str) -> int:
+        return 0
+
+    async def expire_before(self, time_ms: int, names: Sequence[str]) -> dict[str, int]:
+        return {}
+
+    async def drop_to(self, size_bytes: int, names: Sequence[str]) -> dict[str, int]:
+        return {}
+
+    async def truncate(self) -> dict[str, int]:
+        return {}
 
     async def terminate(self) -> Position:
         return self.last_confirmed

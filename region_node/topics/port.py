@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import CursorPort, LedgerPort
@@ -39,13 +39,35 @@ class ManagedLedgerPort(LedgerPort, Protocol):
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]: ...
 
-    async def open_cursor(
-        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
-    ) -> CursorOfLedger: ...
+    async def open_cursor(self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None) -> CursorOfLedger: ...
 
     async def delete_cursor(self, name: str) -> None: ...
 
     def set_retention(self, minutes: int, mb: int) -> None: ...
+
+    def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+        """Of the ledgers that are opened from now on."""
+        ...
+
+    def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
+        """Groups of bookies, of the ledgers that are opened from now on."""
+        ...
+
+    async def oldest_unacked_ms(self, name: str) -> int:
+        """When the first entry was stored that a cursor has not acknowledged; 0: none."""
+        ...
+
+    async def expire_before(self, time_ms: int, names: Sequence[str]) -> dict[str, int]:
+        """Entries that were older, and now count as acknowledged: by cursor."""
+        ...
+
+    async def drop_to(self, size_bytes: int, names: Sequence[str]) -> dict[str, int]:
+        """The same, of the oldest, until so many bytes of backlog are left."""
+        ...
+
+    async def truncate(self) -> dict[str, int]:
+        """The same, of everything that is there, which is deleted."""
+        ...
 
     async def terminate(self) -> Position: ...
 
@@ -92,6 +114,10 @@ class ViewPort(Protocol):
 
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
 
+    def topic_policies(self, topic: str) -> TopicPolicies | None: ...
+
+    def resource_group(self, name: str) -> ResourceGroup | None: ...
+
     def partitions(self, topic: str) -> int: ...
 
-    def on_change(self, callback: Callable[[str], None]) -> Any: ...
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...

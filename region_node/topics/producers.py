@@ -43,6 +43,10 @@ class ProducerSink(Protocol):
         """Whether the peer still answers; closes the connection where it does not."""
         ...
 
+    def hold_reading(self, hold: bool, reason: object = None) -> None:
+        """Stops reading from the peer while any reason holds it."""
+        ...
+
 
 class Producer:
     """One producer. `epoch`: rises when the client connects it again. `topic_epoch`: of exclusive ones, else None."""
@@ -88,6 +92,8 @@ class Producer:
 
 class ProducerRegistry:
     """`topic_epoch`: -1 while no exclusive producer was ever here."""
+
+    __slots__ = ("_exclusive", "producers", "topic_epoch", "waiting")
 
     def __init__(self) -> None:
         self.producers: dict[str, Producer] = {}

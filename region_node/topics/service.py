@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import (
@@ -24,17 +24,24 @@ from heliograph.model.errors import (
     TopicClosed,
 )
 from heliograph.model.names import TopicName, bundle_of
-from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.model.policies import RegionInfo
+from heliograph.model.policy_table import Applied, Level
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from region_node.schemas.compatibility import strategy_of
+from region_node.schemas.definition import Schema
+from region_node.schemas.registry import SchemaRegistry
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
+from region_node.topics.applying import PolicyApplier
+from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
+from region_node.topics.keeping import Keeper
 from region_node.topics.listing import TopicLists
 from region_node.topics.memory import MemoryLog
+from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, LinksPort, LogPort, ViewPort
-from region_node.topics.schemas import SchemaRegistry
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.topics")
 
-OpenLog = Callable[[str, NamespacePolicies, bool], Awaitable[LogPort]]
+OpenLog = Callable[[str, Applied, bool], Awaitable[LogPort]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,8 @@ class TopicSettings:
     """Single messages of a batch can be acknowledged; else an entry only once all its messages are."""
     close_timeout_s: float = 10.0
     """How long unloading waits for appends under way."""
+    policies: Level = field(default_factory=dict)
+    """Of this broker's settings: what holds where nothing is set."""
 
     def __post_init__(self) -> None:
         assert self.reads_max > 0 and self.tick_s > 0
@@ -77,10 +86,11 @@ class TopicService:
         rng: Rng,
         settings: TopicSettings | None = None,
         open_log: OpenLog | None = None,
+        create_partitioned: MakePartitions | None = None,
     ) -> None:
         self.settings = settings or TopicSettings()
         self.loaded: dict[str, Topic] = {}
-        self.schemas = SchemaRegistry(meta)
+        self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
         self._clock, self._rng = clock, rng
@@ -92,10 +102,13 @@ class TopicService:
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max)
+        self._keeper = Keeper(self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text)))
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
-        self._stop_view = view.on_change(self._policy_changed)
+        self.policies = PolicyBook(meta, view, self.settings.policies)
+        self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock)
+        self.creation = Creation(self.policies, view, self.exists, self._factory.names, create_partitioned, allowed=self.settings.auto_create)
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
     # -- loading
@@ -135,10 +148,12 @@ class TopicService:
 
     async def _load(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
         try:
-            policies = self._policies(name)
+            await self.policies.ready()
             if not name.persistent and not create:
                 raise NotFound(f"{text} does not exist")
-            opened: LogPort = await self._open_log(text, policies, create) if name.persistent else MemoryLog()
+            if create:
+                await self.creation.check_room(name)
+            opened: LogPort = await self._open_log(text, self.policies.of(name), create) if name.persistent else MemoryLog()
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
@@ -146,7 +161,7 @@ class TopicService:
             topic.on_fatal = self._fatal
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
-            self._apply(topic, self._policies(name))
+            self._applier.apply(topic)
             self.loaded[text] = topic
             log.info("topic.loaded", extra={"topic": text})
             loading.set_result(topic)
@@ -159,37 +174,13 @@ class TopicService:
                 loading.set_exception(TopicClosed(f"{text} could not be loaded"))
                 loading.exception()
 
-    def _policies(self, name: TopicName) -> NamespacePolicies:
-        policies = self.view.namespace(name.namespace)
-        if policies is None:
-            raise NotFound(f"namespace {name.namespace} does not exist")
-        return policies
-
-    async def _open_replicated(self, topic: str, policies: NamespacePolicies, create: bool) -> LogPort:
+    async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
         from replicator.log import ReplicatedLog
 
         factory: Any = self._factory
-        opened: Any = await ReplicatedLog.open(
-            factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create
-        )
+        opened: Any = await ReplicatedLog.open(factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create)
         checked: LogPort = opened
         return checked
-
-    def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
-        if topic.volatile:
-            return
-        if topic.log.deduplication != policies.deduplication:
-            topic.log.deduplication = policies.deduplication
-        topic.ledger.set_retention(policies.retention_minutes, policies.retention_mb)
-        own = self._region().name
-        self._links.attach(topic.log, [region for region in policies.regions if region != own])
-
-    def _policy_changed(self, key: str) -> None:
-        for topic in list(self.loaded.values()):
-            if key in ("", f"/namespaces/{topic.name.namespace}") and not topic.closed:
-                policies = self.view.namespace(topic.name.namespace)
-                if policies is not None:
-                    self._apply(topic, policies)
 
     async def load_replicated(self, namespace: str, bundle: int) -> None:
         """After a bundle was acquired: topics that other regions want go on without any client."""
@@ -253,8 +244,7 @@ class TopicService:
         self._timer.cancel()
         self._wheel.close()
         self.lists.close()
-        if callable(self._stop_view):
-            self._stop_view()
+        self.policies.close()
         await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
         await self.tasks.close()
 
@@ -270,31 +260,56 @@ class TopicService:
         """Full names of the non-persistent topics of a namespace that this broker has loaded."""
         return sorted(text for text, topic in self.loaded.items() if topic.volatile and topic.name.namespace == namespace)
 
+    async def exists(self, topic: str) -> bool:
+        """topic: a full name. Whether it is stored, or loaded here."""
+        return topic in self.loaded or await self._factory.exists(topic)
+
     async def create_topic(self, topic: str) -> None:
         """Raises AlreadyExists, and what `get` raises."""
         text = str(TopicName.parse(topic))
-        if text in self.loaded or await self._factory.exists(text):
+        if await self.exists(text):
             raise AlreadyExists(f"{text} exists already")
         await self.get(text, create=True)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises NotFound, NotOwner; ProducerBusy or ConsumerBusy while there are producers or subscriptions, unless `force`."""
+        """Raises NotFound, NotOwner; ProducerBusy or ConsumerBusy while producers or consumers are connected, unless `force`."""
         loaded = await self.get(topic, create=False)
         if not force:
             if loaded.producers.producers:
                 raise ProducerBusy(f"{loaded.text} has {len(loaded.producers.producers)} connected producer(s)")
-            if loaded.subscriptions:
-                raise ConsumerBusy(f"{loaded.text} has {len(loaded.subscriptions)} subscription(s)")
+            consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
+            if consumers:
+                raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
         await self.unload(loaded.text)
         if not loaded.volatile:
             await self._factory.delete(loaded.text)
         if loaded.name.partition < 0:
             await self.schemas.delete(loaded.name)
+            await self.policies.forget(loaded.text)
         await self._meta.delete(topic_epoch_key(loaded.name))
 
-    async def create_subscription(
-        self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None
-    ) -> None:
+    # -- schemas
+
+    def schema_strategy(self, topic: TopicName) -> str:
+        """The compatibility strategy that holds for the topic."""
+        return strategy_of(self.policies.of(topic).values["schemaCompatibilityStrategy"])
+
+    async def new_schema(self, topic: TopicName, schema: Schema) -> int:
+        """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema."""
+        may_create = self.policies.of(topic).on("isAllowAutoUpdateSchema")
+        return await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
+
+    async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
+        """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises as `new_schema`."""
+        if topic.unused and not await self.schemas.versions(topic.name):
+            await self.new_schema(topic.name, schema)
+        else:
+            await self.schemas.check_consumer(topic.name, schema, self.schema_strategy(topic.name))
+
+    async def _delete_inactive(self, topic: Topic) -> None:
+        await self.delete_topic(topic.text, force=bool(topic.subscriptions))
+
+    async def create_subscription(self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None) -> None:
         """`at`: its mark-delete position (BEFORE_ALL: earliest, AFTER_ALL: latest). Raises AlreadyExists."""
         loaded = await self.get(topic, create=False)
         if name in loaded.subscriptions:
@@ -328,8 +343,13 @@ class TopicService:
         loaded = await self.get(topic, create=False)
         return loaded.stats(list(self._links.stats(loaded.text)))
 
+    def check_now(self) -> None:
+        """What policies want done as time goes by is looked at."""
+        self._keeper.tick()
+
     def _tick(self) -> None:
         now = self._clock.monotonic()
+        self._keeper.tick()
         for topic in self.loaded.values():
             topic.tick(now)
             if topic.forgotten(now):

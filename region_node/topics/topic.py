@@ -10,31 +10,71 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from heliograph.model.errors import ConsumerBusy, CorruptData, HeliographError, NotAllowed, SubscriptionNotFound, TopicClosed, TopicTerminated
+from heliograph.model.errors import ConsumerBusy, HeliographError, NotAllowed, SubscriptionNotFound, TopicClosed, TopicTerminated
 from heliograph.model.names import TopicName
+from heliograph.model.policy_table import DEFAULTS, Applied
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
-from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
-from heliograph.wire.run import Buffer, Run
+from heliograph.wire.run import Run
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.meter import Meter, iso_time
+from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
-from region_node.subscriptions.subscription import Subscription
+from region_node.subscriptions.subscription import Rules, Subscription
+from region_node.subscriptions.throttle import NO_LIMIT
 from region_node.topics.epochs import TopicEpoch
+from region_node.topics.limits import SubscribeRate, check_new_subscription, is_strict, refusal
 from region_node.topics.port import LogPort, Segments
-from region_node.topics.producers import Producer, ProducerRegistry
+from region_node.topics.positions import before_publish_time, last_visible
+from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
+from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
+from region_node.topics.statistics import topic_stats
 
 log = logging.getLogger("region_node.topics")
 
 INTERNAL_CURSORS = "pulsar."
 """Cursors of this prefix are no subscriptions (links, deduplication)."""
-_LOOK_BACK = 64
 _READER_IDLE_S = 60.0
 
 
 class Topic:
     """`terminated`: nothing is appended any more."""
+
+    __slots__ = (
+        "_clock",
+        "_epoch",
+        "_meta",
+        "_offered",
+        "_oldest",
+        "_rates",
+        "_reads",
+        "_ready",
+        "_stop_wake",
+        "_strict",
+        "_subscribe_rate",
+        "_tasks",
+        "_wheel",
+        "bytes_in",
+        "closed",
+        "created_ms",
+        "entries_in",
+        "idle_since",
+        "inactive_since",
+        "last_publish_ms",
+        "ledger",
+        "log",
+        "messages_in",
+        "meter",
+        "name",
+        "on_fatal",
+        "over_quota",
+        "policies",
+        "producers",
+        "subscriptions",
+        "terminated",
+        "text",
+        "volatile",
+    )
 
     def __init__(
         self,
@@ -51,7 +91,8 @@ class Topic:
         self._wheel = wheel
         self.name, self.text, self.log, self.ledger = name, str(name), log, log.ledger
         self.producers = ProducerRegistry()
-        self.epoch = TopicEpoch(meta, name, self.producers) if meta is not None and name.persistent else None
+        self._meta = meta
+        self._epoch: TopicEpoch | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.volatile = not name.persistent
         self.idle_since: float | None = None
@@ -65,10 +106,25 @@ class Topic:
         self.meter = Meter(2)
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
         self._offered = 0
+        self.policies = DEFAULTS
+        self.over_quota = ""
+        """What happens to producers, while the backlog is above its quota."""
+        self.inactive_since = 0.0
+        self._subscribe_rate: SubscribeRate | None = None
+        self._strict = False
+        self._rates: TopicRates | None = None
+        self._oldest: dict[str, tuple[Position, int]] | None = None
         self._stop_wake = self.ledger.wake_on_append(self._appended)
         for cursor in list(self.ledger.cursors.values()):
             if not cursor.name.startswith(INTERNAL_CURSORS):
                 self.subscriptions[cursor.name] = self._subscription(cursor.name, cursor, durable=True)
+
+    @property
+    def epoch(self) -> TopicEpoch | None:
+        """Of its exclusive producers; None where nothing is stored."""
+        if self._epoch is None and self._meta is not None and self.name.persistent:
+            self._epoch = TopicEpoch(self._meta, self.name, self.producers)
+        return self._epoch
 
     # -- publishing
 
@@ -80,11 +136,16 @@ class Topic:
         if self.terminated:
             failed(TopicTerminated(f"{self.text} is terminated"))
             return
+        if self._strict and (error := refusal(self, run, self._clock.wall_ms())) is not None:
+            failed(error)
+            return
         self.entries_in += run.count
         self.messages_in += run.messages
         self.bytes_in += run.size_bytes
         self._offered = run.messages
         self.log.publish(run, done, failed)
+        if self._rates is not None and self._rates.gate is not None:
+            self._rates.gate.spend(run.messages, run.size_bytes)
 
     def fatal(self, error: HeliographError) -> None:
         """The log cannot go on here (fenced, closed): whoever loaded the topic unloads it."""
@@ -117,10 +178,82 @@ class Topic:
             elif dispatcher is not None and not dispatcher.queued:
                 dispatcher.run_ready()
 
+    # -- policies
+
+    def obey(self, policies: Applied, groups: GroupRates = NO_GROUP) -> None:
+        """They are known, or have changed: they hold from now on. groups: the rates that the namespace shares with others."""
+        self.policies = policies
+        self._strict = is_strict(self)
+        if self._rates is None and self._wheel is not None and has_rates(policies, groups):
+            self._rates = TopicRates(self._clock, self._wheel, self._readers)
+        if self._rates is not None:
+            self._rates.obey(policies, groups)
+        for subscription in self.subscriptions.values():
+            subscription.obey(self._rules(subscription.name))
+
+    @property
+    def rate_limited(self) -> int:
+        """How often publishers had to wait for the rate, since it was set."""
+        return self._rates.gate.closed_times if self._rates is not None and self._rates.gate is not None else 0
+
+    def _readers(self) -> list[ProducerSink]:
+        return list(dict.fromkeys(producer.sink for producer in self.producers.producers.values()))
+
+    def _rules(self, subscription: str) -> Rules:
+        return Rules(
+            unacked_max=self.policies.limit("maxUnackedPerSubscription") or NO_LIMIT,
+            unacked_consumer_max=self.policies.limit("maxUnackedPerConsumer") or NO_LIMIT,
+            delaying=bool(self.policies.part("delayedDelivery", "active")),
+            throttle=self._rates.throttle(subscription) if self._rates is not None else None,
+        )
+
+    def check_subscribe_rate(self, client: str) -> None:
+        """client: what tells one consumer of one client from another. Raises NotAllowed."""
+        if self.policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer") > 0:
+            if self._subscribe_rate is None:
+                self._subscribe_rate = SubscribeRate()
+            self._subscribe_rate.check(self, client, self._clock.monotonic())
+
+    def close_producers(self) -> None:
+        """They look the topic up again, and are told then why they may not come back."""
+        for producer in [*self.producers.waiting, *self.producers.producers.values()]:
+            self.producers.remove(producer)
+            producer.sink.producer_closed(producer)
+
+    async def oldest_ms(self, subscription: Subscription) -> int:
+        """When the first message of its backlog was stored here; 0: there is none. Read once for each mark-delete position."""
+        if self._oldest is None:
+            self._oldest = {}
+        known, at = self._oldest.get(subscription.name), subscription.cursor.mark_delete
+        if known is None or known[0] != at or not known[1]:
+            known = self._oldest[subscription.name] = at, await self.ledger.oldest_unacked_ms(subscription.name)
+        return known[1]
+
+    async def expire_before(self, time_ms: int, names: list[str]) -> None:
+        """What is older counts as acknowledged by these subscriptions."""
+        self._dropped(await self.ledger.expire_before(time_ms, names), "expired")
+
+    async def evict(self, size_bytes: int, names: list[str]) -> None:
+        """The oldest of their backlog counts as acknowledged, until so much is left."""
+        self._dropped(await self.ledger.drop_to(size_bytes, names), "evicted")
+
+    async def truncate(self) -> None:
+        """Nothing that was published so far is there any more."""
+        self._dropped(await self.ledger.truncate(), "truncated")
+
+    def _dropped(self, counts: dict[str, int], why: str) -> None:
+        for name, count in counts.items():
+            found = self.subscriptions.get(name)
+            if found is not None:
+                found.expired += count
+                found.last_expired_ms = self._clock.wall_ms()
+                found.passed()
+            log.info("backlog.dropped", extra={"topic": self.text, "subscription": name, "entries": count, "why": why})
+
     # -- subscriptions
 
     def _subscription(self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None) -> Subscription:
-        return Subscription(
+        made = Subscription(
             name,
             self.ledger,
             cursor,
@@ -133,6 +266,8 @@ class Topic:
             wheel=None if self.volatile else self._wheel,
             volatile=self.volatile,
         )
+        made.obey(self._rules(name))
+        return made
 
     async def subscription(
         self, name: str, *, initial: Position, durable: bool = True, create: bool = True, properties: dict[str, str] | None = None
@@ -150,6 +285,7 @@ class Topic:
             return found
         if not create:
             raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
+        check_new_subscription(self, name)
         if initial == AFTER_ALL:
             initial = self.ledger.last_confirmed
         cursor = await self.ledger.open_cursor(name, initial, durable=durable, properties=properties)
@@ -170,6 +306,8 @@ class Topic:
         found.closed = True
         found.disconnect()
         del self.subscriptions[name]
+        if self._oldest is not None:
+            self._oldest.pop(name, None)
         await self.ledger.delete_cursor(name)
 
     def drop_reader(self, subscription: Subscription) -> None:
@@ -184,69 +322,19 @@ class Topic:
 
     # -- positions
 
+    @property
+    def unused(self) -> bool:
+        """Nobody is connected, and nothing is stored: whoever comes first may say what it is for."""
+        connected = self.producers.producers or any(subscription.consumers for subscription in self.subscriptions.values())
+        return not connected and not any(info.entries for info in self.ledger.ledgers())
+
     async def last_message(self) -> tuple[Position, int]:
         """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""
-        if self.volatile:
-            return (0, -1), -1
-        position, span = self.ledger.last_confirmed, 1
-        while position[1] >= 0:
-            start = max(0, position[1] + 1 - span)
-            found = await self._last_visible(position[0], start, position[1])
-            if found is not None:
-                return found
-            span = min(8 * span, _LOOK_BACK)
-            if start == 0:
-                earlier = [info for info in self.ledger.ledgers() if info.ledger < position[0] and info.entries]
-                position = (earlier[-1].ledger, earlier[-1].entries - 1) if earlier else (position[0], -1)
-            else:
-                position = (position[0], start - 1)
-        return position, -1
-
-    async def _last_visible(self, ledger: int, first: int, last: int) -> tuple[Position, int] | None:
-        """(position, last batch index) of the last entry of [first, last] that clients see."""
-        seen: tuple[int, Buffer] | None = None
-        at = first
-        while at <= last:  # a read may end early: at a change of the ensemble, or at its bound of bytes
-            pieces = [p for p in await self.ledger.read((ledger, at), last + 1 - at, 1 << 22) if p[0] == ledger]
-            if not pieces:
-                break
-            for _, start, run in pieces:
-                visible = [i for i in range(run.count) if run.flags is None or not run.flags[i]]
-                if visible:
-                    seen = start + visible[-1], run.parts[visible[-1]]
-            at = pieces[-1][1] + pieces[-1][2].count
-        if seen is None:
-            return None
-        try:
-            return (ledger, seen[0]), last_batch_index(seen[1])
-        except CorruptData:
-            return (ledger, seen[0]), -1
+        return ((0, -1), -1) if self.volatile else await last_visible(self.ledger)
 
     async def before_time(self, publish_ms: int) -> Position:
-        """The position before the first entry published at or after `publish_ms`, by halving: times that go back and forth may mislead it."""
-        last = self.ledger.last_confirmed
-        for info in self.ledger.ledgers():
-            high = last[1] if info.ledger == last[0] else info.entries - 1
-            if high < 0 or info.ledger > last[0] or await self._publish_ms((info.ledger, high)) < publish_ms:
-                continue
-            low = 0
-            while low < high:
-                middle = (low + high) // 2
-                if await self._publish_ms((info.ledger, middle)) >= publish_ms:
-                    high = middle
-                else:
-                    low = middle + 1
-            return info.ledger, low - 1
-        return last
-
-    async def _publish_ms(self, position: Position) -> int:
-        pieces = await self.ledger.read(position, 1, 1 << 20)
-        if not pieces or pieces[0][:2] != position:
-            return 0
-        run = pieces[0][2]
-        if run.flags is not None and run.flags[0]:
-            return run.time_ms
-        return entry_metadata(run.parts[0])[0].publish_time
+        """The position before the first entry published at `publish_ms` or later."""
+        return await before_publish_time(self.ledger, publish_ms)
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
         """The consumers are closed, then the cursor moves."""
@@ -275,6 +363,8 @@ class Topic:
         """Tells all clients to look the topic up again."""
         self.closed = True
         self._stop_wake()
+        if self._rates is not None:
+            self._rates.open()
         for producer in [*self.producers.producers.values(), *self.producers.waiting]:
             self.producers.remove(producer)
             producer.sink.producer_closed(producer)
@@ -289,6 +379,8 @@ class Topic:
             producer.meter.tick(now, producer.messages_in, producer.bytes_in)
         for subscription in list(self.subscriptions.values()):
             subscription.tick(now)
+            if subscription.rules.throttle is not None:
+                subscription.rules.throttle.follow(*self.meter.rates)
             if subscription.durable or subscription.consumers:
                 subscription.idle_since = None
             elif subscription.idle_since is None:
@@ -307,64 +399,4 @@ class Topic:
 
     def stats(self, links: list[Any]) -> dict[str, Any]:
         """Pulsar's TopicStats. `links`: what the link manager says of this topic."""
-        end = self.ledger.last_confirmed
-        subscriptions = {
-            name: s.stats(s.cursor.backlog_entries, self.ledger.bytes_between(s.cursor.mark_delete, end)) for name, s in self.subscriptions.items()
-        }
-        rate_in, throughput_in = self.meter.rates
-        return {
-            "msgRateIn": rate_in,
-            "msgThroughputIn": throughput_in,
-            "msgRateOut": sum(s["msgRateOut"] for s in subscriptions.values()),
-            "msgThroughputOut": sum(s["msgThroughputOut"] for s in subscriptions.values()),
-            "msgInCounter": self.messages_in,
-            "bytesInCounter": self.bytes_in,
-            "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
-            "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
-            "averageMsgSize": throughput_in / rate_in if rate_in else 0.0,
-            "storageSize": self.ledger.size_bytes,
-            "backlogSize": max([0, *(s["backlogSize"] for s in subscriptions.values())]),
-            "publishers": [producer_stats(p) for p in self.producers.producers.values()],
-            "waitingPublishers": len(self.producers.waiting),
-            "subscriptions": subscriptions,
-            "replication": {link.target: link_stats(link) for link in links},
-            "deduplicationStatus": "Enabled" if self.log.deduplication else "Disabled",
-            "topicCreationTimeStamp": self.created_ms,
-            "lastPublishTimestamp": self.last_publish_ms,
-        }
-
-
-def producer_stats(producer: Producer) -> dict[str, Any]:
-    """Pulsar's PublisherStats."""
-    rate, throughput = producer.meter.rates
-    return {
-        "accessMode": producer.mode.label,
-        "producerId": producer.id,
-        "producerName": producer.name,
-        "msgRateIn": rate,
-        "msgThroughputIn": throughput,
-        "averageMsgSize": throughput / rate if rate else 0.0,
-        "chunkedMessageRate": 0.0,
-        "supportsPartialProducer": False,
-        "address": producer.address,
-        "connectedSince": iso_time(producer.connected_ms),
-        "clientVersion": producer.client_version,
-        "metadata": producer.metadata,
-    }
-
-
-def link_stats(link: Any) -> dict[str, Any]:
-    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes."""
-    return {
-        "connected": link.connected,
-        "msgRateIn": 0.0,
-        "msgThroughputIn": 0.0,
-        "msgRateOut": link.rate_out,
-        "msgThroughputOut": 0.0,
-        "msgRateExpired": 0.0,
-        "replicationBacklog": link.backlog_entries,
-        "replicationBacklogBytes": link.backlog_bytes,
-        "replicationDelayInSeconds": link.age_s,
-        "state": link.state,
-        "cause": link.cause,
-    }
+        return topic_stats(self, links)

@@ -101,7 +101,7 @@ def test_namespaces_and_their_policies(rest: Rest) -> None:
     assert rest("POST", f"{one}/deduplication", "yes")[0] == 400
     assert rest("POST", f"{one}/retention", {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})[0] == 204
     assert rest("GET", f"{one}/retention") == (200, {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
-    assert rest("POST", f"{one}/persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2})[0] == 412
+    assert rest("POST", f"{one}/persistence", {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2})[0] == 400
     assert rest("POST", f"{one}/messageTTL", 30)[0] == 204
     assert rest("POST", f"{one}/replication", ["us"])[0] == 204
     assert rest("POST", f"{one}/replication", ["mars"])[0] == 403
@@ -131,7 +131,9 @@ def test_topics_are_created_listed_and_deleted_through_any_broker(rest: Rest, ot
     assert rest("GET", "/admin/v2/persistent/public/none/x/stats")[0] == 404
     assert rest("GET", "/admin/v2/nothing/here") == (404, {"reason": "Not Found"})
     assert rest("POST", "/admin/v2/clusters") == (405, {"reason": "Method Not Allowed"})
-    assert rest("PUT", f"/admin/v2/non-{NAMESPACE}/x")[0] == 412
+    assert rest("PUT", f"/admin/v2/non-{NAMESPACE}/x")[0] == 204
+    assert rest("GET", f"/admin/v2/non-{NAMESPACE}") == other("GET", f"/admin/v2/non-{NAMESPACE}") == (200, ["non-persistent://public/default/x"])
+    assert rest("GET", f"/admin/v2/non-{NAMESPACE}/x/internalStats")[0] == 412
 
 
 def test_partitioned_topics(rest: Rest, other: Rest) -> None:
@@ -139,8 +141,8 @@ def test_partitioned_topics(rest: Rest, other: Rest) -> None:
     assert rest("PUT", f"{one}/partitions", 0)[0] == 406
     assert rest("PUT", f"{one}/partitions", 3)[0] == 204
     assert rest("PUT", f"{one}/partitions", 3)[0] == 409
-    assert rest("GET", f"{one}/partitions") == (200, {"partitions": 3})
-    assert rest("POST", f"{one}/partitions", 2)[0] == 409
+    assert rest("GET", f"{one}/partitions") == (200, {"partitions": 3, "deleted": False})
+    assert rest("POST", f"{one}/partitions", 2)[0] == 422
     assert rest("POST", f"{one}/partitions", 4)[0] == 204
     assert rest("GET", f"/admin/v2/{NAMESPACE}/partitioned") == (200, ["persistent://public/default/parts"])
     for index in range(4):
@@ -149,7 +151,8 @@ def test_partitioned_topics(rest: Rest, other: Rest) -> None:
         stats = caller("GET", f"{one}/partitioned-stats")[1]
         assert stats["metadata"] == {"partitions": 4} and len(stats["partitions"]) == 4 and "s" in stats["subscriptions"]
     assert rest("DELETE", f"{one}/partitions?force=true")[0] == 204
-    assert rest("GET", f"{one}/partitions") == (200, {"partitions": 0})
+    assert rest("GET", f"{one}/partitions")[0] == 404
+    assert rest("GET", f"{one}/partitions?checkAllowAutoCreation=true") == (200, {"partitions": 0, "deleted": False})
     assert [name for name in rest("GET", f"/admin/v2/{NAMESPACE}")[1] if "parts" in name] == []
 
 

@@ -47,6 +47,27 @@ def test_a_file_as_the_supervisor_writes_it(tmp_path: Path) -> None:
     assert settings.tls is None and settings.bookie.port == 3181 and settings.broker.ownership.lease_ttl_ms == 3000
 
 
+def test_the_entry_cache_is_set_by_our_names_or_by_pulsars(tmp_path: Path) -> None:
+    pulsar = {
+        "managedLedgerCacheSizeMB": 128,
+        "managedLedgerCursorBackloggedThreshold": 1000,
+        "managedLedgerCacheEvictionTimeThresholdMillis": 1500,
+        "cacheEvictionByMarkDeletedPosition": False,
+    }
+    found = loaded(tmp_path, {**BROKER, "broker": {**BROKER["broker"], **pulsar}}).broker
+    cache = found.entry_cache()
+    assert (found.cache_mb, cache.backlogged_entries, cache.time_ms, cache.eviction) == (128, 1000, 1500, "read")
+    assert loaded(tmp_path, BROKER, {"HELIOGRAPH_BROKER__CACHEEVICTIONBYMARKDELETEDPOSITION": "true"}).broker.cache_eviction == "mark_delete"
+    for wrong, sentence in (
+        ({"managedLedgerCacheSizeMB": 1, "cache_mb": 1}, "say the same thing"),
+        ({"cacheEvictionByMarkDeletedPosition": "yes"}, "expected true or false"),
+        ({"cache_eviction": "lru"}, "must be one of read, mark_delete, time"),
+        ({"cache_time_ms": 0}, "time_ms at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            loaded(tmp_path, {**BROKER, "broker": {**BROKER["broker"], **wrong}})
+
+
 def test_the_environment_overrides_single_fields_and_leaves_foreign_variables_alone(tmp_path: Path) -> None:
     environment = {
         "HELIOGRAPH_REGION": "eu",

@@ -27,10 +27,10 @@ def provision(region: Region) -> Rest:
     return rest
 
 
-def read_all(url: str) -> list[bytes]:
+def read_all(url: str, topic: str = TOPIC) -> list[bytes]:
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
-        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
             found.append(reader.read_next(5000).data())

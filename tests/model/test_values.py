@@ -7,6 +7,7 @@ import pytest
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.model.policy_table import applied, checked
 
 
 def test_ledger_metadata() -> None:
@@ -31,7 +32,7 @@ def test_other_formats_are_refused(blob: bytes) -> None:
 
 def test_policies_come_back_and_unknown_fields_are_skipped() -> None:
     for value in (
-        NamespacePolicies(regions=("us", "eu"), deduplication=True),
+        NamespacePolicies(regions=("us", "eu"), policies={"deduplication": True}),
         TenantInfo(admin_roles=("a",), allowed_regions=("us",)),
         RegionInfo(name="us", number=1, link_urls={"eu": ["pulsar+ssl://127.0.0.1:1"]}),
     ):
@@ -41,6 +42,17 @@ def test_policies_come_back_and_unknown_fields_are_skipped() -> None:
         TenantInfo.decode(b'{"format": 99}')
 
 
-def test_persistence_is_checked() -> None:
-    with pytest.raises(ConfigError, match="ack quorum"):
-        NamespacePolicies(write_quorum=1, ack_quorum=2)
+def test_policies_of_before_the_table_are_taken_over() -> None:
+    old = b'{"format": 1, "regions": ["us"], "bundles": 2, "deduplication": true, "retention_minutes": -1, "retention_mb": 7, "message_ttl_s": 5,'
+    old += b' "ensemble": 3, "write_quorum": 3, "ack_quorum": 2}'
+    found = NamespacePolicies.decode(old)
+    policies = applied(found.policies)
+    assert found.regions == ("us",) and policies.deduplication and policies.retention == (-1, 7) and policies.limit("messageTTL") == 5
+    assert (policies.ensemble, policies.write_quorum, policies.ack_quorum) == (3, 3, 2)
+    assert checked(found.policies) == found.policies and NamespacePolicies.decode(found.encode()) == found
+    assert NamespacePolicies.decode(b'{"format": 1, "regions": [], "deduplication": false, "ensemble": 2}').policies == {}
+
+
+def test_bundles_are_checked() -> None:
+    with pytest.raises(ConfigError, match="bundles"):
+        NamespacePolicies(bundles=0)

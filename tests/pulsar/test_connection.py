@@ -276,7 +276,7 @@ def test_closing_waits_for_the_receipts() -> None:
 
 def test_deduplication() -> None:
     async def test(broker: Broker) -> None:
-        broker.view.set("public/default", NamespacePolicies(regions=("us",), deduplication=True))
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"deduplication": True}))
         client = await broker.client()
         assert (await client.producer(1, producer_name="a")).last_sequence_id == -1
         await publish(client, 3)
@@ -420,16 +420,20 @@ def test_a_dead_connection_gives_its_producer_name_up() -> None:
 def test_schemas() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
-        schema = {"name": "s", "schema_data": b"{}", "type": pb.Schema.Json}
-        other = {"name": "s", "schema_data": b"{1}", "type": pb.Schema.Json}
+        one, more = b'{"type":"record","name":"R","fields":[]}', b'{"type":"record","name":"S","fields":[]}'
+        schema = {"name": "s", "schema_data": one, "type": pb.Schema.Json}
+        other = {"name": "s", "schema_data": more, "type": pb.Schema.Json}
         assert (await client.producer(1, schema=schema)).schema_version == bytes(8)
         assert (await client.producer(2, schema=other)).schema_version == struct.pack(">Q", 1)
         ((answer, _),) = await client.do(frame(K.GET_OR_CREATE_SCHEMA, topic=TOPIC, request_id=3, schema=schema))
         assert answer.getOrCreateSchemaResponse.schema_version == bytes(8)
         ((answer, _),) = await client.do(frame(K.GET_SCHEMA, topic=TOPIC, request_id=3))
-        assert answer.getSchemaResponse.schema.schema_data == b"{1}"
+        assert answer.getSchemaResponse.schema.schema_data == more
         ((answer, _),) = await client.do(frame(K.GET_SCHEMA, topic=TOPIC, request_id=3, schema_version=struct.pack(">Q", 9)))
         assert answer.getSchemaResponse.error_code == pb.TopicNotFound
+        for wrong in ({"name": "s", "schema_data": b"{}", "type": pb.Schema.Json}, {"name": "s", "schema_data": b"", "type": pb.Schema.String}):
+            ((answer, _),) = await client.do(frame(K.GET_OR_CREATE_SCHEMA, topic=TOPIC, request_id=4, schema=wrong))
+            assert answer.getOrCreateSchemaResponse.error_code == pb.IncompatibleSchema
 
     with_broker(test)
 

@@ -236,3 +236,39 @@ def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Region, cl
     batched.send(b"goes on")
     assert drain(consumer, until=1)[0].data() == b"goes on"
     consumer.close()
+
+
+# -- schemas
+
+
+class _One(pulsar.schema.Record):  # type: ignore[misc]
+    a = pulsar.schema.Integer()
+
+
+class _More(pulsar.schema.Record):  # type: ignore[misc]
+    a = pulsar.schema.Integer()
+    b = pulsar.schema.String(default="none")
+
+
+def test_schemas_are_kept_checked_and_given_out(region: Region, client: pulsar.Client) -> None:
+    rest = Rest(region.admin_url())
+    base = "/admin/v2/schemas/public/default/schemas"
+    one, more = pulsar.schema.JsonSchema(_One), pulsar.schema.JsonSchema(_More)
+    consumer = client.subscribe("schemas", "s", schema=one)  # the first one to come says what the topic is for
+    assert rest("GET", f"{base}/schema")[1]["type"] == "JSON"
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer("schemas", schema=pulsar.schema.StringSchema())
+    assert rest("PUT", "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")[0] == 204
+    producer = client.create_producer("schemas", schema=more)
+    producer.send(_More(a=1, b="x"))
+    assert consumer.receive(timeout_millis=10_000).value().a == 1
+    assert [row["version"] for row in rest("GET", f"{base}/schemas")[1]["getSchemaResponses"]] == [0, 1]
+    strategy = {"type": "AVRO", "schema": one.schema_info().schema(), "properties": {}}
+    assert rest("POST", f"{base}/compatibility", strategy) == (202, {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"})
+    assert rest("PUT", "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy", "UNDEFINED")[0] == 204
+    assert rest("POST", f"{base}/compatibility", strategy)[1] == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
+    assert rest("POST", f"{base}/schema", strategy)[0] == 409 and rest("POST", f"{base}/schema", {"type": "AVRO", "schema": "?"})[0] == 422
+    assert rest("DELETE", f"{base}/schema") == (200, {"version": 2}) and rest("GET", f"{base}/schema")[0] == 404
+    assert rest("POST", f"{base}/schema", strategy) == (200, {"version": {"version": 3}})
+    producer.close()
+    consumer.close()

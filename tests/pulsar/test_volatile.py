@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.model.policies import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
-from region_node.subscriptions import shared
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import Broker, Client, K, messages, with_broker
 
@@ -25,10 +25,9 @@ def payloads(came: list[tuple[pb.BaseCommand, bytes]]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 3])
-def test_who_has_permits_gets_it_and_the_rest_is_dropped(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "UNACKED_CONSUMER_MAX", 3)
-
+def test_who_has_permits_gets_it_and_the_rest_is_dropped(kind: int) -> None:
     async def test(broker: Broker) -> None:
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"maxUnackedPerConsumer": 3}))
         client = await broker.client()
         await client.producer(1, TOPIC)
         assert await publish(client, 0, 5) == []

@@ -100,9 +100,9 @@ def the_link_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """A link that comes back goes on behind what it has read, whatever the target holds."""
     rewind = sender.LinkSender._rewind
 
-    def forward(self: sender.LinkSender, vector: Any, now: float) -> bool:
+    def forward(self: sender.LinkSender, vector: Any) -> bool:
         before = self.read_at
-        went_back = rewind(self, vector, now)
+        went_back = rewind(self, vector)
         self.read_at = max(self.read_at, before)
         return went_back
 

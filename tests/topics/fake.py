@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from heliograph.model.errors import HeliographError, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
+from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import Piece
@@ -69,12 +70,19 @@ class FakeCursor:
             (ledger, first + i, run.cut(i, i + 1)) for ledger, first, run in runs for i in range(run.count) if not self.is_acked((ledger, first + i))
         ]
 
+    def set_properties(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+
     def reset(self, mark_delete: Position) -> None:
         self.mark_delete, self.acked, self.partly_acked = mark_delete, set(), {}
 
     @property
     def backlog_entries(self) -> int:
         return sum(1 for p in self.ledger.positions() if not self.is_acked(p))
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self.ledger.bytes_between(self.mark_delete, self.ledger.last_confirmed)
 
     async def flushed(self) -> None:
         await asyncio.sleep(0)
@@ -194,6 +202,39 @@ class FakeLedger:
     def set_retention(self, minutes: int, mb: int) -> None:
         self.retention = (minutes, mb)
 
+    def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+        self.quorums = (ensemble, write_quorum, ack_quorum)
+
+    def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
+        self.affinity = (tuple(primary), tuple(secondary))
+
+    async def oldest_unacked_ms(self, name: str) -> int:
+        await asyncio.sleep(0)
+        return next((self.stored_ms(p) for p in self.positions() if not self.cursors[name].is_acked(p)), 0)
+
+    def stored_ms(self, position: Position) -> int:
+        return next(run.time_ms for ledger, first, run in self.runs if ledger == position[0] and first <= position[1] < first + run.count)
+
+    async def expire_before(self, time_ms: int, names: Sequence[str]) -> dict[str, int]:
+        return await self._drop([p for p in self.positions() if self.stored_ms(p) <= time_ms], names)
+
+    async def drop_to(self, size_bytes: int, names: Sequence[str]) -> dict[str, int]:
+        found = self.positions()
+        return await self._drop([p for p in found if self.bytes_between((p[0], p[1] - 1), found[-1]) > size_bytes], names)
+
+    async def truncate(self) -> dict[str, int]:
+        return await self._drop(self.positions(), list(self.cursors))
+
+    async def _drop(self, positions: list[Position], names: Sequence[str]) -> dict[str, int]:
+        await asyncio.sleep(0)
+        dropped = {}
+        for name in names:
+            before = self.cursors[name].backlog_entries
+            if positions:
+                self.cursors[name].ack_cumulative(positions[-1])
+            dropped[name] = before - self.cursors[name].backlog_entries
+        return {name: count for name, count in dropped.items() if count}
+
     async def terminate(self) -> Position:
         return self.last_confirmed
 
@@ -236,7 +277,7 @@ class FakeFactory:
         self.opened = 0
         self.open_error: HeliographError | None = None
 
-    async def open_log(self, topic: str, policies: NamespacePolicies, create: bool) -> FakeLog:
+    async def open_log(self, topic: str, policies: Applied, create: bool) -> FakeLog:
         await asyncio.sleep(0)
         self.opened += 1
         if self.open_error is not None:
@@ -261,6 +302,8 @@ class FakeView:
     def __init__(self) -> None:
         self.namespaces = {"public/default": NamespacePolicies(regions=("us",))}
         self.partitioned: dict[str, int] = {}
+        self.topics: dict[str, TopicPolicies] = {}
+        self.groups: dict[str, ResourceGroup] = {}
         self.callbacks: list[Callable[[str], None]] = []
 
     def namespace(self, namespace: str) -> NamespacePolicies | None:
@@ -268,6 +311,12 @@ class FakeView:
 
     def partitions(self, topic: str) -> int:
         return self.partitioned.get(topic, 0)
+
+    def resource_group(self, name: str) -> ResourceGroup | None:
+        return self.groups.get(name)
+
+    def topic_policies(self, topic: str) -> TopicPolicies | None:
+        return self.topics.get(topic)
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         self.callbacks.append(callback)

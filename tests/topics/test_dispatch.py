@@ -16,7 +16,7 @@ from region_node.subscriptions import shared
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
-from region_node.subscriptions.subscription import Subscription
+from region_node.subscriptions.subscription import Rules, Subscription
 from tests.topics.fake import FakeCursor, FakeLedger
 
 
@@ -183,11 +183,9 @@ def test_redelivery_counts_and_a_consumer_that_goes() -> None:
     run(test)
 
 
-def test_limits_on_what_is_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "UNACKED_CONSUMER_MAX", 5)
-    monkeypatch.setattr(shared, "UNACKED_SUBSCRIPTION_MAX", 8)
-
+def test_limits_on_what_is_unacknowledged() -> None:
     async def test(w: World) -> None:
+        w.subscription.obey(Rules(unacked_consumer_max=5, unacked_max=8))
         w.ledger.hold = True
         a = w.join(permits=100)
         for _ in range(12):
@@ -207,10 +205,9 @@ def test_limits_on_what_is_unacknowledged(monkeypatch: pytest.MonkeyPatch) -> No
     run(test)
 
 
-def test_who_holds_too_much_goes_on_at_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "UNACKED_CONSUMER_MAX", 6)
-
+def test_who_holds_too_much_goes_on_at_half_of_it() -> None:
     async def test(w: World) -> None:
+        w.subscription.obey(Rules(unacked_consumer_max=6))
         w.ledger.hold = True
         a = w.join(permits=100)
         for _ in range(8):
@@ -225,7 +222,7 @@ def test_who_holds_too_much_goes_on_at_half_of_it(monkeypatch: pytest.MonkeyPatc
         w.subscription.ack(a, [(10, 2)])
         await w.settle()
         assert len(w.entries(a)) == 8 and not a.blocked
-        monkeypatch.setattr(shared, "UNACKED_SUBSCRIPTION_MAX", 4)
+        w.subscription.obey(Rules(unacked_consumer_max=6, unacked_max=4))
         w.append(1)
         w.ledger.release()
         await w.settle()

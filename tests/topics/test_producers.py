@@ -18,6 +18,8 @@ class Sink:
     async def alive(self) -> bool:
         return True
 
+    def hold_reading(self, hold: bool, reason: object = None) -> None: ...
+
 
 def made(name: str, *, sink: Sink | None = None, mode: AccessMode = AccessMode.SHARED, **fields: object) -> Producer:
     return Producer(1, name, sink or Sink(), mode=mode, **fields)  # type: ignore[arg-type]

@@ -107,10 +107,16 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
         mine = [n for n in names if bundle_of(n, 4) == 2]
         assert sorted(broker.topics.loaded) == sorted(mine)
         assert broker.links.attached == {n: ["eu", "ap"] for n in mine}
-        broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), deduplication=True, retention_minutes=5, retention_mb=7))
+        broker.view.set(
+            NAMESPACE,
+            NamespacePolicies(regions=("us", "ap"), policies={"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}),
+        )
         assert broker.links.attached == {n: ["ap"] for n in mine}
         topic = broker.topics.loaded[mine[0]]
         assert topic.log.deduplication and broker.ledger(mine[0]).retention == (5, 7)
+        quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
+        broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies={"persistence": quorums}))
+        assert broker.ledger(mine[0]).quorums == (3, 2, 1) and not topic.log.deduplication
 
     with_broker(test)
 

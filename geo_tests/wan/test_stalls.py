@@ -1,0 +1,102 @@
+"""Links that meet a fault say which one, what is at risk meanwhile on both sides, and go on by themselves with nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from geo_tests.wan.test_links import Stream, assert_same_everywhere
+
+
+def published(instance: Instance, name: str, count: int = 50) -> tuple[str, Stream]:
+    """A topic with messages of us that eu has, too."""
+    topic = f"persistent://public/geo/{name}"
+    stream = Stream(instance, "us", topic)
+    stream.publish(count)
+    stream.finish()
+    eventually(lambda: (row := instance.links(topic).get(("us", "eu"))) and row["connected"] and not row["backlog_messages"], "drained")
+    return topic, stream
+
+
+def risk(instance: Instance, region: str, topic: str) -> dict[str, Any]:
+    answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/risk")
+    return answer
+
+
+def causes(instance: Instance, topic: str) -> list[str]:
+    return [event["cause"] for event in instance.links(topic)[("us", "eu")]["history"]]
+
+
+@pytest.mark.timeout(120)
+def test_black_hole_without_a_reset(pair: Instance) -> None:
+    """Nothing is refused and nothing closed: only silence. Both sides tell the risk; the cause is shown with its remedy, in status and metrics."""
+    topic, stream = published(pair, "black-hole")
+    proxies = pair.proxies("link", "us", "eu")
+    for proxy in proxies:
+        pair.toxiproxy.black_hole(proxy.name, "upstream")
+        proxy.add_toxic(name="hole_back", type="timeout", stream="downstream", attributes={"timeout": 0})
+    try:
+        began = time.monotonic()
+        stream.publish(30)
+        stream.finish()
+        row = eventually(lambda: (row := pair.links(topic)[("us", "eu")]) and not row["connected"] and row, "noticed", 20)
+        assert row["history"][-1]["cause"] == "heartbeat-lost" and row["remedy"], row
+        here, there = risk(pair, "us", topic)["not_yet_elsewhere"]["eu"], risk(pair, "eu", topic)["not_yet_here"]["us"]
+        elapsed = time.monotonic() - began
+        assert here["messages"] == 30 and here["bytes"] > 0 and abs(here["age_s"] - elapsed) < 1.5
+        assert there["silent_s"] > elapsed - 1.5 and there["age_s_max"] >= there["silent_s"] - 1.5
+    finally:
+        for proxy in proxies:
+            pair.toxiproxy.heal(proxy.name)
+    assert_same_everywhere(pair, topic, [stream])
+    after = risk(pair, "eu", topic)["not_yet_here"]["us"]
+    assert abs(after["clock_offset_ms"]) < 100, "two processes on one clock"
+    scraped = urllib.request.urlopen(f"{pair.admin('eu')}/metrics", timeout=10).read().decode()
+    assert 'heliograph_replication_latency_seconds_bucket{cluster="eu",remote_cluster="us",le="+Inf"}' in scraped
+
+
+@pytest.mark.timeout(120)
+def test_a_slow_peer_is_no_stall(pair: Instance) -> None:
+    topic, stream = published(pair, "slow-peer")
+    before = causes(pair, topic)
+    proxies = pair.proxies("link", "us", "eu")
+    for proxy in proxies:
+        proxy.add_toxic(name="narrow", type="bandwidth", stream="upstream", attributes={"rate": 20})
+    try:
+        stream.publish(800)
+        stream.finish()
+        eventually(lambda: not pair.links(topic)[("us", "eu")]["backlog_messages"], "it drains, slowly")
+    finally:
+        for proxy in proxies:
+            pair.toxiproxy.heal(proxy.name)
+    assert causes(pair, topic) == before
+    assert_same_everywhere(pair, topic, [stream])
+
+
+@pytest.mark.timeout(120)
+def test_a_peer_that_refuses_then_one_that_is_restarted(pair: Instance) -> None:
+    topic, stream = published(pair, "refused")
+    broker = next(p["name"] for p in pair.status()["regions"]["eu"]["processes"] if "broker" in p["name"])
+    heliograph("process", "kill", broker, "--data", str(pair.data))
+    try:
+        stream.publish(20)
+        stream.finish()
+        eventually(lambda: not pair.links(topic)[("us", "eu")]["connected"], "noticed", 20)
+        assert set(causes(pair, topic)) & {"connection-lost", "unreachable"}
+    finally:
+        heliograph("process", "start", broker, "--data", str(pair.data))
+    assert_same_everywhere(pair, topic, [stream])
+
+
+@pytest.mark.timeout(120)
+def test_the_topic_is_deleted_at_the_target(pair: Instance) -> None:
+    """The link makes it again there, and everything that the source still has arrives once more, each message once."""
+    topic, stream = published(pair, "deleted-there")
+    rest("DELETE", f"{pair.admin('eu')}/admin/v2/persistent/public/geo/deleted-there?force=true")
+    stream.publish(20)
+    assert_same_everywhere(pair, topic, [stream])
+    assert "moved" in causes(pair, topic)

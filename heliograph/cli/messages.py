@@ -1,0 +1,135 @@
+"""`produce` and `consume`: messages by hand, with the official client."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.model.errors import ConfigError
+
+ServiceOption = Annotated[str, typer.Option("--service", envvar="HELIOGRAPH_SERVICE", help="The Pulsar service URL.")]
+TokenOption = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+TopicArgument = Annotated[str, typer.Argument(help="A full name, or a short one in public/default.")]
+SERVICE = "pulsar://127.0.0.1:6650"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(produce)
+    app.command()(consume)
+
+
+def official() -> Any:
+    """The official client's module: it comes late, for most commands need none. Raises ConfigError where it is not installed."""
+    try:
+        import pulsar
+    except ImportError as error:
+        raise ConfigError("this command speaks through the official client: pip install pulsar-client") from error
+    return pulsar
+
+
+def client(service: str, token: str, **options: Any) -> Any:
+    """A client of that service. Raises ConfigError where the URL is none."""
+    pulsar = official()
+    if not service.startswith(("pulsar://", "pulsar+ssl://")):
+        raise ConfigError(f"--service: expected pulsar://host:port or pulsar+ssl://host:port, not {service!r}")
+    if token:
+        options["authentication"] = pulsar.AuthenticationToken(token)
+    if service.startswith("pulsar+ssl://") and os.environ.get("HELIOGRAPH_CA"):
+        options["tls_trust_certs_file_path"] = os.environ["HELIOGRAPH_CA"]
+    quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # its own console log would stand among the messages
+    return pulsar.Client(service, logger=quiet, operation_timeout_seconds=10, **options)
+
+
+def refused(what: str, service: str, error: Exception) -> ConfigError:
+    """What the client raised, as one sentence."""
+    return ConfigError(f"{what} at {service}: {str(error).removeprefix('Pulsar error: ')}; is it running, and may this role do that?")
+
+
+def produce(
+    topic: TopicArgument,
+    message: Annotated[list[str] | None, typer.Option("--message", "-m", help="A message; again for each further one. None: lines of stdin.")] = None,
+    key: Annotated[str, typer.Option("--key", "-k", help="Of every message.")] = "",
+    properties: Annotated[list[str] | None, typer.Option("--property", help="name=value of every message; again for each further one.")] = None,
+    service: ServiceOption = SERVICE,
+    token: TokenOption = "",
+    json_output: Annotated[bool, typer.Option("--json", help="Print the message ids as JSON.")] = False,
+) -> None:
+    """Send messages and print their ids."""
+    pulsar = official()
+    pairs = dict(_pair(text) for text in properties or ())
+    found: Iterable[str] = message if message else (line.rstrip("\n") for line in sys.stdin)
+    connection = client(service, token)
+    sent: list[str] = []
+    try:
+        producer = connection.create_producer(topic)
+        for text in found:
+            sent.append(str(producer.send(text.encode(), properties=pairs or None, partition_key=key or None)))
+            if not json_output:
+                typer.echo(sent[-1])
+        producer.close()
+    except pulsar.PulsarException as error:
+        raise refused(f"cannot produce to {topic}", service, error) from error
+    finally:
+        connection.close()
+    if json_output:
+        typer.echo(json.dumps(sent))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ConfigError(f"--property: expected name=value, not {text!r}")
+    return name, value
+
+
+def consume(
+    topic: TopicArgument,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; it stays when this ends.")] = "heliograph-cli",
+    count: Annotated[int, typer.Option("--count", "-n", help="So many messages; 0: until nothing comes.", min=0)] = 0,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the next message.", min=0.1)] = 5.0,
+    earliest: Annotated[bool, typer.Option("--earliest/--latest", help="Where a new subscription begins.")] = True,
+    shared: Annotated[bool, typer.Option("--shared", help="Beside other consumers of the subscription.")] = False,
+    service: ServiceOption = SERVICE,
+    token: TokenOption = "",
+    json_output: Annotated[bool, typer.Option("--json", help="A line of JSON a message.")] = False,
+) -> None:
+    """Receive messages, acknowledge them, and print them; exit code 1 where fewer came than --count."""
+    pulsar = official()
+    connection = client(service, token)
+    got = 0
+    try:
+        consumer = connection.subscribe(
+            topic,
+            subscription,
+            consumer_type=pulsar.ConsumerType.Shared if shared else pulsar.ConsumerType.Exclusive,
+            initial_position=pulsar.InitialPosition.Earliest if earliest else pulsar.InitialPosition.Latest,
+        )
+        while not count or got < count:
+            try:
+                received = consumer.receive(timeout_millis=int(timeout_s * 1000))
+            except pulsar.Timeout:
+                break
+            got += 1
+            typer.echo(_line(received, json_output))
+            consumer.acknowledge(received)
+        consumer.close()
+    except pulsar.PulsarException as error:
+        raise refused(f"cannot consume {topic}", service, error) from error
+    finally:
+        connection.close()
+    if got < count:
+        raise typer.Exit(1)
+
+
+def _line(message: Any, json_output: bool) -> str:
+    data = message.data().decode(errors="replace")
+    if not json_output:
+        return str(data)
+    fields = {"id": str(message.message_id()), "topic": message.topic_name(), "published_ms": message.publish_timestamp(), "data": data}
+    extra = {"key": message.partition_key(), "properties": message.properties(), "redelivered": message.redelivery_count()}
+    return json.dumps(fields | {key: value for key, value in extra.items() if value})

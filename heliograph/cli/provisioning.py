@@ -1,0 +1,176 @@
+"""`clusters`, `tenants`, `namespaces`: what exists in the instance, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli import policies
+from heliograph.cli.groups import add, group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
+from heliograph.cli.show import done, rows, show
+
+Cluster = Annotated[str, typer.Argument(help="The region's name.")]
+Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
+Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
+Force = Annotated[bool, typer.Option("--force", help="With everything in it.")]
+_CLUSTERS, _TENANTS = "/admin/v2/clusters", "/admin/v2/tenants"
+
+
+def register(app: typer.Typer) -> None:
+    clusters = group(app, "clusters", "Regions of the instance.")
+    add(clusters, list=clusters_list, get=clusters_get, create=clusters_create, update=clusters_update, delete=clusters_delete)
+    tenants = group(app, "tenants", "Tenants: who may administer them, and in which regions.")
+    add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update, delete=tenants_delete)
+    namespaces = group(app, "namespaces", "Namespaces and the policies of their topics.")
+    add(namespaces, list=namespaces_list, get=namespaces_get, create=namespaces_create, delete=namespaces_delete, topics=namespaces_topics)
+    add(namespaces, clusters=namespaces_clusters, unload=namespaces_unload, clear_backlog=namespaces_clear)
+    policies.register(namespaces, "namespace", namespace_path)
+
+
+# -- clusters -------------------------------------------------------------------------------------------------------------
+
+Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface.")]
+BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients.")]
+
+
+def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the regions."""
+    rest = Rest(admin, token)
+    found = {name: rest.get(f"{_CLUSTERS}/{quote(name)}") for name in rest.get(_CLUSTERS)}
+    lines = [(name, c.get("number"), c.get("epoch"), c.get("brokerServiceUrl"), c.get("serviceUrl")) for name, c in found.items()]
+    rows(("cluster", "number", "epoch", "service", "admin"), lines, found, json_output)
+
+
+def clusters_get(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show one region."""
+    show(Rest(admin, token).get(f"{_CLUSTERS}/{quote(cluster, safe='')}"), json_output)
+
+
+def clusters_create(cluster: Cluster, url: Url = "", broker_url: BrokerUrl = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Add a region to the configuration."""
+    Rest(admin, token).put(f"{_CLUSTERS}/{quote(cluster, safe='')}", {"serviceUrl": url, "brokerServiceUrl": broker_url})
+    done(f"cluster {cluster} is created")
+
+
+def clusters_update(cluster: Cluster, url: Url = "", broker_url: BrokerUrl = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Change a region's addresses."""
+    Rest(admin, token).post(f"{_CLUSTERS}/{quote(cluster, safe='')}", {"serviceUrl": url, "brokerServiceUrl": broker_url})
+    done(f"cluster {cluster} is changed")
+
+
+def clusters_delete(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Remove a region that no tenant and no namespace names."""
+    Rest(admin, token).delete(f"{_CLUSTERS}/{quote(cluster, safe='')}")
+    done(f"cluster {cluster} is removed")
+
+
+# -- tenants --------------------------------------------------------------------------------------------------------------
+
+Roles = Annotated[str, typer.Option("--admin-roles", help="Roles that administer it, comma separated.")]
+Clusters = Annotated[str, typer.Option("--clusters", help="Regions, comma separated; none given: all.")]
+
+
+def tenants_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the tenants."""
+    show(Rest(admin, token).get(_TENANTS), json_output)
+
+
+def tenants_get(tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show one tenant."""
+    show(Rest(admin, token).get(f"{_TENANTS}/{quote(tenant, safe='')}"), json_output)
+
+
+def _info(rest: Rest, roles: str, clusters: str) -> dict[str, Any]:
+    return {"adminRoles": _names(roles), "allowedClusters": _names(clusters) or rest.get(_CLUSTERS)}
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def tenants_create(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Make a tenant."""
+    rest = Rest(admin, token)
+    rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
+    done(f"tenant {tenant} is created")
+
+
+def tenants_update(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Change who administers a tenant and where it may be."""
+    rest = Rest(admin, token)
+    rest.post(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
+    done(f"tenant {tenant} is changed")
+
+
+def tenants_delete(tenant: Tenant, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Remove a tenant; with --force, all its namespaces and their data in this region too."""
+    Rest(admin, token).delete(f"{_TENANTS}/{quote(tenant, safe='')}", force=force)
+    done(f"tenant {tenant} is removed")
+
+
+# -- namespaces -----------------------------------------------------------------------------------------------------------
+
+
+def namespaces_list(tenant: Tenant, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List a tenant's namespaces."""
+    show(Rest(admin, token).get(f"/admin/v2/namespaces/{quote(tenant, safe='')}"), json_output)
+
+
+def namespaces_get(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show a namespace: regions, bundles, and the policies that are set."""
+    show(Rest(admin, token).get(namespace_path(namespace)), json_output)
+
+
+def namespaces_create(
+    namespace: Namespace,
+    clusters: Clusters = "",
+    bundles: Annotated[int, typer.Option(help="Hash ranges that its topics are spread over; fixed from then on.", min=1, max=4096)] = 4,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Make a namespace; no --clusters: in this region alone."""
+    body = {"bundles": {"numBundles": bundles}, **({"replication_clusters": _names(clusters)} if clusters else {})}
+    Rest(admin, token).put(namespace_path(namespace), body)
+    done(f"namespace {namespace} is created")
+
+
+def namespaces_delete(namespace: Namespace, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Remove a namespace; with --force, its topics in this region too."""
+    Rest(admin, token).delete(namespace_path(namespace), force=force)
+    done(f"namespace {namespace} is removed")
+
+
+def namespaces_topics(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the topics of a namespace, partitions one by one."""
+    show(Rest(admin, token).get(f"{namespace_path(namespace)}/topics"), json_output)
+
+
+def namespaces_clusters(
+    namespace: Namespace,
+    clusters: Annotated[str, typer.Argument(help="Regions, comma separated.")],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Set the regions that a namespace is replicated to."""
+    Rest(admin, token).post(f"{namespace_path(namespace)}/replication", _names(clusters))
+    done(f"{namespace} is in {clusters}")
+
+
+def namespaces_unload(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Move its topics to other brokers; clients follow by themselves."""
+    Rest(admin, token).put(f"{namespace_path(namespace)}/unload")
+    done(f"{namespace} is unloaded")
+
+
+def namespaces_clear(
+    namespace: Namespace,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Only of this subscription.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Drop the backlog of all topics: messages that wait are not delivered any more."""
+    Rest(admin, token).post(f"{namespace_path(namespace)}/clearBacklog" + (f"/{quote(subscription, safe='')}" if subscription else ""))
+    done(f"the backlog of {namespace} is cleared")

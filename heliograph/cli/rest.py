@@ -1,0 +1,119 @@
+"""Rest: the admin interface of a broker, as commands ask it.
+
+Is: JSON over HTTP, redirects to a topic's owner (with their body), and refusals as one sentence. Isn't: a command, or what it prints.
+The address and a token come from options, else from HELIOGRAPH_ADMIN and HELIOGRAPH_TOKEN; HELIOGRAPH_CA names the authority of an https address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+AdminOption = Annotated[str, typer.Option("--admin", envvar="HELIOGRAPH_ADMIN", help="The admin URL of any broker of the region.")]
+TokenOption = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+ADMIN = "http://127.0.0.1:8080"
+_HOPS_MAX = 5
+_TIMEOUT_S = 30.0
+_HINTS = {
+    401: "give a token with --token or HELIOGRAPH_TOKEN",
+    403: "the role of this token may not do that: ask an admin of the tenant for a grant",
+    503: "try again; `heliograph status` shows whether everything runs",
+}
+
+
+class Rest:
+    """`admin`: http://host:port of a broker."""
+
+    def __init__(self, admin: str, token: str = "") -> None:
+        if not admin.startswith(("http://", "https://")):
+            raise ConfigError(f"--admin: expected http://host:port, not {admin!r}")
+        self._base, self._token = admin.rstrip("/"), token
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self.ask("GET", path, query=query)
+
+    def put(self, path: str, body: Any = None, **query: Any) -> Any:
+        return self.ask("PUT", path, body, query)
+
+    def post(self, path: str, body: Any = None, **query: Any) -> Any:
+        return self.ask("POST", path, body, query)
+
+    def delete(self, path: str, **query: Any) -> Any:
+        return self.ask("DELETE", path, query=query)
+
+    def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of the answer, text where it is none, None where there is nothing to say. Raises ConfigError with the broker's reason."""
+        text, _ = self.raw(method, path, body, query)
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            return text.decode(errors="replace")
+
+    def raw(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> tuple[bytes, Mapping[str, str]]:
+        """(bytes, headers) of the answer. A query value of None or False is left out."""
+        given = {key: str(value).lower() if value is True else value for key, value in (query or {}).items() if value is not None and value is not False}
+        url = f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
+        data = None if body is None else json.dumps(body).encode()
+        for _ in range(_HOPS_MAX):
+            request = urllib.request.Request(url, method=method, data=data, headers={"Content-Type": "application/json"})
+            if self._token:
+                request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+            try:
+                with _opener().open(request, timeout=_TIMEOUT_S) as answer:
+                    return answer.read(), answer.headers
+            except urllib.error.HTTPError as error:
+                if error.code in (307, 308) and error.headers.get("Location"):
+                    url = error.headers["Location"]
+                    continue
+                raise ConfigError(_refused(error)) from error
+            except (urllib.error.URLError, TimeoutError, OSError) as error:
+                reason = getattr(error, "reason", error)
+                raise ConfigError(f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or HELIOGRAPH_ADMIN") from error
+        raise ConfigError(f"the brokers send this request round in a circle: {url}")
+
+
+def _refused(error: urllib.error.HTTPError) -> str:
+    text = error.read()
+    try:
+        reason = str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        reason = text.decode(errors="replace")[:200] or error.reason
+    hint = _HINTS.get(error.code, "")
+    return f"{reason} (HTTP {error.code}{'; ' + hint if hint else ''})"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect of the standard library would drop the body."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    authority = os.environ.get("HELIOGRAPH_CA") or None
+    return urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
+
+
+def topic_path(topic: str) -> str:
+    """`/admin/v2/persistent/tenant/namespace/topic` of a full or short name."""
+    name = TopicName.parse(topic)
+    return f"/admin/v2/{name.domain}/{name.namespace}/{quote(name.local, safe='')}"
+
+
+def namespace_path(namespace: str) -> str:
+    tenant, separator, local = namespace.partition("/")
+    if not separator or "/" in local or not tenant or not local:
+        raise ConfigError(f"{namespace!r} is no namespace: expected tenant/namespace")
+    return f"/admin/v2/namespaces/{quote(tenant, safe='')}/{quote(local, safe='')}"

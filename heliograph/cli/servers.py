@@ -1,0 +1,99 @@
+"""`brokers` and `bookies`: who serves this region, and with which settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.groups import add, group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import done, rows, show
+
+Bookie = Annotated[str, typer.Argument(help="The bookie's id in `heliograph bookies list`.")]
+Setting = Annotated[str, typer.Argument(help="A name in `heliograph brokers settings`.")]
+_SETTINGS = "/admin/v2/brokers/configuration"
+
+
+def register(app: typer.Typer) -> None:
+    brokers = group(app, "brokers", "Brokers of the region.")
+    add(brokers, list=brokers_list, health=brokers_health, topics=brokers_topics, settings=brokers_settings)
+    add(brokers, set=brokers_set, unset=brokers_unset, audit=brokers_audit)
+    bookies = group(app, "bookies", "Bookies of the region.")
+    add(bookies, list=bookies_list, decommission=bookies_decommission, recommission=bookies_recommission)
+
+
+def brokers_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the live brokers."""
+    found = Rest(admin, token).get("/heliograph/v1/status")["brokers"]
+    rows(("broker", "service", "admin", "pid"), [(b["id"], b["listeners"].get("", ""), b["admin_url"], b["pid"]) for b in found], found, json_output)
+
+
+def brokers_health(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Say ok where this broker is well."""
+    typer.echo(Rest(admin, token).get("/admin/v2/brokers/health"))
+
+
+def brokers_topics(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the topics that this broker serves just now, with their rates."""
+    found = Rest(admin, token).get("/admin/v2/broker-stats/topics")
+    topics = {t: s for bundles in found.values() for domains in bundles.values() for ts in domains.values() for t, s in ts.items()}
+    lines = [(t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"])) for t, s in sorted(topics.items())]
+    rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics, json_output)
+
+
+def brokers_settings(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show the settings that can be changed while brokers run, and what holds."""
+    rest = Rest(admin, token)
+    changed, held = rest.get(f"{_SETTINGS}/values"), rest.get(f"{_SETTINGS}/runtime")
+    names = rest.get(_SETTINGS)
+    rows(("setting", "value", "changed"), [(n, held.get(n, "-"), n in changed) for n in names], {n: held.get(n) for n in names}, json_output)
+
+
+def brokers_set(name: Setting, value: Annotated[str, typer.Argument()], admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Change a setting of all brokers of the region, at once and lasting."""
+    Rest(admin, token).post(f"{_SETTINGS}/{quote(name, safe='')}/{quote(value, safe='')}")
+    done(f"{name} is {value}")
+
+
+def brokers_unset(name: Setting, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Go back to what the settings files say."""
+    Rest(admin, token).delete(f"{_SETTINGS}/{quote(name, safe='')}")
+    done(f"{name} is as the settings file says")
+
+
+def brokers_audit(
+    count: Annotated[int, typer.Option("--count", "-n", help="The newest.", min=1, max=1000)] = 20,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Show the newest changes by admin, at all brokers: who, what, before, after."""
+    found = Rest(admin, token).get("/heliograph/v1/audit", count=count, all=True)["changes"][-count:]
+    lines = []
+    for c in found:
+        change = f"{json.dumps(c['before'])} → {json.dumps(c['after'])}" if "before" in c else c.get("reason", "")
+        lines.append((c["time"], c["role"], c["address"], c["status"], f"{c['method']} {c['path']}", change))
+    rows(("time", "role", "from", "status", "call", "change"), lines, found, json_output)
+
+
+def bookies_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the bookies: registered, writable, being emptied."""
+    found = Rest(admin, token).get("/heliograph/v1/bookies")
+    lines = [(b["id"], b.get("rack", ""), b["registered"], b["writable"], b["draining"]) for b in found]
+    rows(("bookie", "rack", "registered", "writable", "emptied"), lines, found, json_output)
+
+
+def bookies_decommission(bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Begin to empty a bookie; again: show how far that is. Stop it once `done` is yes."""
+    rest, path = Rest(admin, token), f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission"
+    rest.post(path)
+    show(rest.get(path), json_output)
+
+
+def bookies_recommission(bookie: Bookie, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Use a bookie again that was being emptied."""
+    Rest(admin, token).delete(f"/heliograph/v1/bookies/{quote(bookie, safe='')}/decommission")
+    done(f"bookie {bookie} is used again")

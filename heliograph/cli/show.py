@@ -1,0 +1,63 @@
+"""What commands print: JSON for programs, tables and a few words for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def show(value: Any, json_output: bool) -> None:
+    """JSON as it is; for a person: a list line by line, an object as two columns, nothing as nothing."""
+    if json_output:
+        typer.echo(json.dumps(value))
+    elif isinstance(value, dict):
+        table(("", ""), [(key, _cell(part)) for key, part in value.items()])
+    elif isinstance(value, list):
+        for item in value:
+            typer.echo(item if isinstance(item, str) else json.dumps(item))
+    elif value is not None:
+        typer.echo(value if isinstance(value, str) else json.dumps(value))
+
+
+def rows(columns: Sequence[str], found: Iterable[Sequence[Any]], value: Any, json_output: bool) -> None:
+    """`value` for programs, `found` as a table for people; numbers stand to the right."""
+    if json_output:
+        typer.echo(json.dumps(value))
+    else:
+        table(columns, found)
+
+
+def table(columns: Sequence[str], found: Iterable[Sequence[Any]]) -> None:
+    made = Table(show_header=any(columns), box=None if not any(columns) else Table().box)
+    lines = [[_cell(cell) for cell in row] for row in found]
+    for index, column in enumerate(columns):
+        numbers = bool(lines) and all(_number(line[index]) for line in lines)
+        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for line in lines:
+        made.add_row(*line)
+    Console(soft_wrap=False).print(made)
+
+
+def done(text: str, json_output: bool = False) -> None:
+    typer.echo(json.dumps({"done": text}) if json_output else text)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict | list) else "-" if value is None else str(value)
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text == "-"
+    return True

@@ -1,0 +1,244 @@
+"""`topics` and `subscriptions`: what a topic is, holds, and owes to whom."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli import policies
+from heliograph.cli.groups import add, group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path, topic_path
+from heliograph.cli.show import done, rows, show
+from heliograph.model.errors import ConfigError
+
+Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default.")]
+Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
+Force = Annotated[bool, typer.Option("--force", help="Also while clients are connected.")]
+_EARLIEST, _LATEST = {"ledgerId": -1, "entryId": -1}, {"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}
+
+
+def register(app: typer.Typer) -> None:
+    topics = group(app, "topics", "Topics: make, look into, change; where messages lie in each region.")
+    add(topics, list=listed, create=create, delete=delete, partitions=partitions, unload=unload, terminate=terminate)
+    add(topics, truncate=truncate, stats=stats, internal_stats=internal_stats, lookup=lookup)
+    policies.register(topics, "topic", topic_path)
+    subscriptions = group(app, "subscriptions", "Subscriptions of a topic.")
+    add(subscriptions, list=subscriptions_list, create=subscriptions_create, delete=subscriptions_delete, reset=subscriptions_reset)
+    add(subscriptions, skip=subscriptions_skip, peek=subscriptions_peek, expire=subscriptions_expire)
+
+
+# -- topics ---------------------------------------------------------------------------------------------------------------
+
+
+def listed(
+    namespace: Annotated[str, typer.Argument(help="tenant/namespace.")] = "public/default",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """List the topics of a namespace: partitioned ones once, with their number of partitions."""
+    rest = Rest(admin, token)
+    namespace_path(namespace)
+    found: dict[str, int] = {}
+    for domain in ("persistent", "non-persistent"):
+        base = f"/admin/v2/{domain}/{namespace}"
+        for topic in rest.get(f"{base}/partitioned"):
+            found[topic] = rest.get(f"{topic_path(topic)}/partitions")["partitions"]
+        for topic in rest.get(base):
+            if topic.rpartition("-partition-")[0] not in found:
+                found[topic] = 0
+    rows(("topic", "partitions"), sorted(found.items()), found, json_output)
+
+
+def create(
+    topic: Topic,
+    count: Annotated[int, typer.Option("--partitions", "-p", help="0: not partitioned.", min=0, max=4096)] = 0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Make a topic."""
+    rest, path = Rest(admin, token), topic_path(topic)
+    if count:
+        rest.put(f"{path}/partitions", count)
+    else:
+        rest.put(path)
+    done(f"topic {topic} is created")
+
+
+def delete(topic: Topic, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Remove a topic with its data and subscriptions."""
+    rest, path = Rest(admin, token), topic_path(topic)
+    rest.delete(f"{path}/partitions" if _count(rest, path) else path, force=force)
+    done(f"topic {topic} is removed")
+
+
+def partitions(
+    topic: Topic, count: Annotated[int, typer.Argument(help="More than there are.", min=1)], admin: AdminOption = ADMIN, token: TokenOption = ""
+) -> None:
+    """Give a partitioned topic more partitions; clients see them by themselves."""
+    Rest(admin, token).post(f"{topic_path(topic)}/partitions", count)
+    done(f"topic {topic} has {count} partitions")
+
+
+def unload(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Close a topic at its broker: the next client opens it again."""
+    Rest(admin, token).put(f"{topic_path(topic)}/unload")
+    done(f"topic {topic} is unloaded")
+
+
+def terminate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Take no more messages, for ever; consumers hear of the end."""
+    rest, path = Rest(admin, token), topic_path(topic)
+    found = rest.post(f"{path}/terminate/partitions" if _count(rest, path) else f"{path}/terminate")
+    done(f"topic {topic} ends at {found.get('ledgerId')}:{found.get('entryId')}" if "ledgerId" in found else f"topic {topic} is terminated")
+
+
+def truncate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Delete every message that is there, whatever retention says and whoever waits for it."""
+    Rest(admin, token).delete(f"{topic_path(topic)}/truncate")
+    done(f"topic {topic} is empty")
+
+
+def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show rates, clients, and backlog."""
+    rest, path = Rest(admin, token), topic_path(topic)
+    found = rest.get(f"{path}/partitioned-stats" if _count(rest, path) else f"{path}/stats")
+    if json_output:
+        show(found, True)
+        return
+    keys = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgInCounter", "msgOutCounter", "storageSize", "deduplicationStatus")
+    show({key: found.get(key) for key in keys} | {"publishers": len(found["publishers"])}, False)
+    columns = ("subscription", "type", "consumers", "backlog", "unacked", "delayed", "expired", "out msgs/s", "redelivered/s")
+    rows(columns, [_subscription_row(name, s) for name, s in sorted(found["subscriptions"].items())], None, False)
+    if found.get("replication"):
+        lines = [(to, "yes" if r["connected"] else "no", r["replicationBacklog"], r["replicationDelayInSeconds"]) for to, r in found["replication"].items()]
+        rows(("replicated to", "connected", "backlog", "age s"), lines, None, False)
+
+
+def _subscription_row(name: str, s: dict[str, Any]) -> tuple[Any, ...]:
+    numbers = (s["msgBacklog"], s["unackedMessages"], s.get("msgDelayed", 0), s.get("totalMsgExpired", 0), s["msgRateOut"], s.get("msgRateRedeliver", 0.0))
+    return (name, s.get("type", ""), len(s.get("consumers", ())), *numbers)
+
+
+def internal_stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show ledgers and cursors."""
+    found = Rest(admin, token).get(f"{topic_path(topic)}/internalStats")
+    if json_output:
+        show(found, True)
+        return
+    rows(("ledger", "entries", "bytes", "offloaded"), [(x["ledgerId"], x["entries"], x["size"], x["offloaded"]) for x in found["ledgers"]], None, False)
+    cursors = [(name, c["markDeletePosition"], c["numberOfEntriesSinceFirstNotAckedMessage"]) for name, c in found["cursors"].items()]
+    rows(("cursor", "mark-delete", "behind"), cursors, None, False)
+
+
+def lookup(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show which broker serves a topic."""
+    path = topic_path(topic).replace("/admin/v2/", "/lookup/v2/topic/", 1)
+    rest = Rest(admin, token)
+    found = rest.get(path)
+    show({"broker": found["brokerUrl"] or found["brokerUrlTls"], "admin": found["httpUrl"], "bundle": rest.get(f"{path}/bundle")}, json_output)
+
+
+def _count(rest: Rest, path: str) -> int:
+    return int(rest.get(f"{path}/partitions")["partitions"])
+
+
+# -- subscriptions --------------------------------------------------------------------------------------------------------
+
+
+def _path(topic: str, subscription: str) -> str:
+    return f"{topic_path(topic)}/subscription/{quote(subscription, safe='')}"
+
+
+def subscriptions_list(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List a topic's subscriptions."""
+    show(Rest(admin, token).get(f"{topic_path(topic)}/subscriptions"), json_output)
+
+
+Position = Annotated[str, typer.Option("--position", help="earliest, latest, or ledger:entry: what comes next.")]
+
+
+def _message_id(text: str) -> dict[str, int]:
+    if text in ("earliest", "latest"):
+        return _EARLIEST if text == "earliest" else _LATEST
+    ledger, _, entry = text.partition(":")
+    try:
+        return {"ledgerId": int(ledger), "entryId": int(entry)}
+    except ValueError as error:
+        raise ConfigError(f"--position: expected earliest, latest, or ledger:entry, not {text!r}") from error
+
+
+def subscriptions_create(topic: Topic, subscription: Subscription, position: Position = "latest", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Make a subscription, before any consumer comes."""
+    Rest(admin, token).put(_path(topic, subscription), _message_id(position))
+    done(f"subscription {subscription} of {topic} is created")
+
+
+def subscriptions_delete(topic: Topic, subscription: Subscription, force: Force = False, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Remove a subscription: what it has not acknowledged is forgotten."""
+    Rest(admin, token).delete(_path(topic, subscription), force=force)
+    done(f"subscription {subscription} of {topic} is removed")
+
+
+def subscriptions_reset(
+    topic: Topic,
+    subscription: Subscription,
+    position: Position = "",
+    ago_s: Annotated[int, typer.Option("--ago", help="To what was published so many seconds ago.", min=0)] = -1,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Move a subscription back or on; its consumers go on from there."""
+    if bool(position) == (ago_s >= 0):
+        raise ConfigError("give one of --position and --ago")
+    rest, path = Rest(admin, token), _path(topic, subscription)
+    if position:
+        rest.post(f"{path}/resetcursor", _message_id(position))
+    else:
+        rest.post(f"{path}/resetcursor/{int(time.time() * 1000) - ago_s * 1000}")
+    done(f"subscription {subscription} of {topic} is reset")
+
+
+def subscriptions_skip(
+    topic: Topic,
+    subscription: Subscription,
+    count: Annotated[int, typer.Option("--count", "-n", help="So many messages; 0: all that wait.", min=0)] = 0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Count messages that wait as acknowledged."""
+    Rest(admin, token).post(f"{_path(topic, subscription)}/" + (f"skip/{count}" if count else "skip_all"))
+    done(f"subscription {subscription} of {topic} has skipped {count or 'everything'}")
+
+
+def subscriptions_expire(
+    topic: Topic,
+    subscription: Subscription,
+    seconds: Annotated[int, typer.Argument(help="What is older counts as acknowledged.", min=0)],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Skip what was published longer ago than so many seconds."""
+    Rest(admin, token).post(f"{_path(topic, subscription)}/expireMessages/{seconds}")
+    done(f"subscription {subscription} of {topic}: nothing older than {seconds} s waits")
+
+
+def subscriptions_peek(
+    topic: Topic,
+    subscription: Subscription,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many.", min=1, max=1000)] = 1,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Show the messages that wait first, without taking them."""
+    rest, path = Rest(admin, token), _path(topic, subscription)
+    found = []
+    for index in range(1, count + 1):
+        data, headers = rest.raw("GET", f"{path}/position/{index}")
+        known = {key: headers.get(f"X-Pulsar-{key}") for key in ("Message-ID", "publish-time", "producer-name", "num-batch-message", "PROPERTY")}
+        found.append({"data": data.decode(errors="replace"), **{key: value for key, value in known.items() if value}})
+    rows(("message id", "published", "data"), [(x["Message-ID"], x["publish-time"], x["data"]) for x in found], found, json_output)

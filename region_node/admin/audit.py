@@ -1,0 +1,62 @@
+"""AuditLog: every change that somebody made, or tried to make, through the admin interface of this broker.
+
+Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them (`Admin.changed`). Each goes to
+the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay here to be asked for. Isn't: a log of reads.
+Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its owner is recorded there; secrets
+(tokens, credentials, passwords) never get in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.runtime.clock import Clock
+from region_node.subscriptions.meter import iso_time
+
+log = logging.getLogger("region_node.audit")
+
+KEPT = 1000
+_READS = ("GET", "HEAD", "OPTIONS")
+_SECRET = ("secret", "password", "token", "credential", "authenticationparameters", "privatekey")
+
+
+class AuditLog:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._newest: deque[dict[str, Any]] = deque(maxlen=KEPT)
+
+    def record(self, request: web.Request, status: int, reason: str = "") -> None:
+        """Of a request that was answered; reads are passed over."""
+        if request.method in _READS or status == 307:
+            return
+        principal = request.get("principal")
+        entry: dict[str, Any] = {
+            "time": iso_time(self._clock.wall_ms()),
+            "role": getattr(principal, "role", "") or "anonymous",
+            "address": request.remote or "",
+            "method": request.method,
+            "path": str(request.rel_url),
+            "status": status,
+        }
+        if "change" in request:
+            entry["before"], entry["after"] = (_plain(part) for part in request["change"])
+        if reason:
+            entry["reason"] = reason
+        self._newest.append(entry)
+        log.info("admin.change", extra={"change": json.dumps(entry, default=str)})
+
+    def newest(self, count: int) -> list[dict[str, Any]]:
+        """The newest last."""
+        return list(self._newest)[-count:] if count > 0 else []
+
+
+def _plain(value: Any) -> Any:
+    """The same without secrets."""
+    if isinstance(value, dict):
+        return {key: "***" if any(part in str(key).lower() for part in _SECRET) else _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

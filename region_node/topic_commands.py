@@ -1,0 +1,139 @@
+"""The commands for one topic's copies: `topics position`, `topics coordinate`, `topics vector`, `topics seek`.
+
+Is: options, one request to a broker's admin interface, and what a person sees. Isn't: an answer of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heliograph.cli.groups import group
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+from region_node import tier_commands
+
+Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region to ask.")]
+Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
+Coordinate = Annotated[str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
+_ADMIN = "http://127.0.0.1:8080"
+_HOPS = 5
+_SAYS = {
+    "awaited": "has not arrived in this region yet, or was not published yet",
+    "trimmed": "is gone: retention has taken it, or what was left in its place",
+    "lost": "will never come: a SKIP says that it is lost",
+    "filtered": "is not meant for this region",
+    "hidden": "holds no message",
+    "unknown": "was never published, as far as this region knows",
+}
+
+
+def register(app: typer.Typer) -> None:
+    topics = group(app, "topics", "Where messages of a topic lie in each region, by the coordinate of their first publish.")
+    topics.command()(position)
+    topics.command()(coordinate)
+    topics.command()(vector)
+    topics.command()(seek)
+    topics.command("offload")(tier_commands.offload)
+    topics.command("offload-status")(tier_commands.status)
+
+
+def position(topic: Topic, coordinate: Coordinate, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+    """The position here of what was first published under a coordinate; exit code 1 where it is not here."""
+    _tell(_ask(admin, token, topic, f"positions/{quote(coordinate)}"), "position", json_output)
+
+
+def coordinate(
+    topic: Topic,
+    at: Annotated[str, typer.Argument(metavar="POSITION", help="ledger:entry in this region, as message ids show it.")],
+    admin: Admin = _ADMIN,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """The coordinate of the entry at a position of this region; exit code 1 where there is none."""
+    _tell(_ask(admin, token, topic, f"coordinates/{quote(at)}"), "coordinate", json_output)
+
+
+def vector(topic: Topic, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+    """What each region holds of each origin, as the asked region has last heard."""
+    answer = _ask(admin, token, topic, "vectors")
+    if json_output:
+        typer.echo(json.dumps(answer))
+        return
+    table = Table("region", "holds of", "through", "missing", "heard")
+    for region, told in answer["regions"].items():
+        for row in told["origins"]:
+            name = answer["numbers"].get(str(row["region"]), row["region"])
+            age = "now" if not told["age_s"] else f"{told['age_s']:.0f} s ago"
+            table.add_row(region, f"{name} ({row['origin']})", ":".join(map(str, row["through"])), str(len(row["missing"]) or ""), age)
+    Console().print(table)
+
+
+def seek(
+    topic: Topic,
+    subscription: Annotated[str, typer.Argument(help="Its consumers are closed and come back.")],
+    coordinate: Coordinate,
+    admin: Admin = _ADMIN,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """Lets a subscription of the asked region go on with the message of a coordinate."""
+    answer = _ask(admin, token, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
+    typer.echo(json.dumps(answer) if json_output else f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}")
+
+
+def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
+    here = answer["status"] == "here"
+    if json_output:
+        typer.echo(json.dumps(answer))
+    elif here:
+        found = answer[wanted]
+        region = f"  (first published in {answer['region']})" if "region" in answer else ""
+        typer.echo((found if isinstance(found, str) else ":".join(map(str, found))) + region)
+    else:
+        typer.echo(f"{answer['status']}: it {_SAYS.get(answer['status'], 'is not here')}")
+    raise typer.Exit(0 if here else 1)
+
+
+def _ask(admin: str, token: str, topic: str, path: str, given: Any = None) -> dict[str, Any]:
+    """Raises ConfigError with what the broker says."""
+    name = TopicName.parse(topic)
+    url = f"{admin.rstrip('/')}/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    data = None if given is None else json.dumps(given).encode()
+    for _ in range(_HOPS):
+        try:
+            with urllib.request.build_opener(_NoRedirect).open(urllib.request.Request(url, data, headers), timeout=20) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            if error.code == 307:
+                url = error.headers["Location"]
+                continue
+            raise ConfigError(f"{url}: {_reason(error.read())}") from error
+        except OSError as error:
+            raise ConfigError(f"no answer from {admin}: {error}; give a broker's admin URL with --admin") from error
+    raise ConfigError(f"{admin}: redirected too often; the topic is moving, try again")
+
+
+def _reason(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text.decode(errors="replace")[:200]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """POST is not repeated by urllib: redirects are followed here."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None

@@ -1,0 +1,83 @@
+"""Applying: brings what policies say to loaded topics, when they are loaded and when the policies change.
+
+Is: which topics a change concerns, and what is told to each: its limits and rates, its log, its links. Isn't: where policies come from (`policies`), or
+what is done as time goes by (`keeping`).
+Invariants: each topic gets what holds when its turn comes, so that changes may overtake each other; a change of many topics gives way to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from heliograph.model.names import TopicName
+from heliograph.model.policies import RegionInfo
+from heliograph.runtime.clock import Clock
+from region_node.subscriptions.ready import Tasks
+from region_node.topics.keeping import Keeper
+from region_node.topics.policies import PolicyBook
+from region_node.topics.port import LinksPort, ViewPort
+from region_node.topics.rates import Groups
+from region_node.topics.topic import Topic
+
+AT_ONCE = 200
+
+
+class PolicyApplier:
+    """`loaded`: full name -> topic, as it is at the time."""
+
+    def __init__(
+        self,
+        policies: PolicyBook,
+        view: ViewPort,
+        links: LinksPort,
+        keeper: Keeper,
+        loaded: Mapping[str, Topic],
+        region: Callable[[], RegionInfo],
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = policies, view, links, keeper, loaded, region, tasks
+        self._groups = Groups(view.resource_group, clock)
+        policies.on_change(self._changed)
+
+    def apply(self, topic: Topic) -> None:
+        policies = self._policies.of(topic.name)
+        topic.obey(policies, self._groups.rates(policies.values.get("resourceGroup", "")))
+        self._keeper.follow(topic)
+        if topic.volatile:
+            return
+        if topic.log.deduplication != policies.deduplication:
+            topic.log.deduplication = policies.deduplication
+        topic.ledger.set_retention(*policies.retention)
+        topic.ledger.set_quorums(policies.ensemble, policies.write_quorum, policies.ack_quorum)
+        groups = policies.values.get("bookieAffinity") or {}
+        topic.ledger.set_affinity(*(_names(groups.get(f"bookkeeperAffinityGroup{which}")) for which in ("Primary", "Secondary")))
+        own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
+        regions = policies.values.get("replication") or (namespace.regions if namespace is not None else ())
+        self._links.attach(topic.log, [region for region in regions if region != own])
+
+    def _changed(self, namespace: str, base: str) -> None:
+        if base:
+            parts = (str(TopicName.parse(base).with_partition(index)) for index in range(self._view.partitions(base)))
+            topics = [self._loaded[name] for name in (base, *parts) if name in self._loaded]
+        else:
+            topics = [topic for topic in self._loaded.values() if namespace in ("", topic.name.namespace)]
+        self._apply_all(topics[:AT_ONCE])
+        if len(topics) > AT_ONCE:
+            self._tasks.spawn(self._by_and_by(topics[AT_ONCE:]))
+
+    def _apply_all(self, topics: list[Topic]) -> None:
+        for topic in topics:
+            if not topic.closed and self._view.namespace(topic.name.namespace) is not None:
+                self.apply(topic)
+
+    async def _by_and_by(self, topics: list[Topic]) -> None:
+        for start in range(0, len(topics), AT_ONCE):
+            await asyncio.sleep(0)
+            self._apply_all(topics[start : start + AT_ONCE])
+
+
+def _names(text: str | None) -> list[str]:
+    """Of groups, separated by commas."""
+    return [name for part in (text or "").split(",") if (name := part.strip())]

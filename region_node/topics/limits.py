@@ -1,0 +1,116 @@
+"""Limits: whom a topic lets in, and what it refuses to store, by its policies.
+
+Is: checks before a producer, a consumer, a subscription, or a run is taken, in Pulsar's words and with its codes. Isn't: rates of messages
+(`region_node.subscriptions.throttle`), or what is done on a tick (`keeping`).
+A limit that is lowered throws nobody out; it holds for whoever comes next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import (
+    BacklogQuotaExceeded,
+    BacklogQuotaHold,
+    ConsumerBusy,
+    CorruptData,
+    EncryptionRequired,
+    HeliographError,
+    NotAllowed,
+    ProducerBusy,
+)
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.run import Run
+from region_node.subscriptions.consumer import SubscriptionType
+from region_node.subscriptions.delayed import delayed_entries
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
+
+_CLIENTS_MAX = 10_000
+
+
+def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
+    """Raises EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
+    if topic.policies.on("encryptionRequired") and not encrypted:
+        raise EncryptionRequired(f"Encryption is required in {topic.text}: give the producer encryption keys")
+    most, there = topic.policies.limit("maxProducers"), topic.producers
+    if most and name not in there.producers and len(there.producers) + len(there.waiting) >= most:
+        raise ProducerBusy(f"Topic '{topic.text}' reached max producers limit {most}")
+    if topic.over_quota == "producer_request_hold":
+        raise BacklogQuotaHold(f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up")
+    if topic.over_quota == "producer_exception":
+        raise BacklogQuotaExceeded(f"Cannot create producer on topic {topic.text} with backlog quota exceeded")
+
+
+def check_type(topic: Topic, kind: SubscriptionType) -> None:
+    """Raises NotAllowed where the topic does not have subscriptions of this type."""
+    types = topic.policies.values["subscriptionTypes"]
+    if types and kind.label not in types:
+        raise NotAllowed(f"Topic[{topic.text}] doesn't support {kind.label} sub type!")
+
+
+def check_new_subscription(topic: Topic, name: str) -> None:
+    """Raises NotAllowed."""
+    most = topic.policies.limit("maxSubscriptions")
+    if most and len(topic.subscriptions) >= most:
+        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}, subscription: {name}, limit {most}")
+
+
+def check_consumers(topic: Topic, subscription: str) -> None:
+    """Raises ConsumerBusy where the topic or the subscription has as many consumers as it may have."""
+    most = topic.policies.limit("maxConsumers")
+    if most and sum(len(s.consumers) for s in topic.subscriptions.values()) >= most:
+        raise ConsumerBusy(f"Topic reached max consumers limit {most}")
+    most, found = topic.policies.limit("maxConsumersPerSubscription"), topic.subscriptions.get(subscription)
+    if most and found is not None and len(found.consumers) >= most:
+        raise ConsumerBusy(f"Subscription reached max consumers limit {most}")
+
+
+class SubscribeRate:
+    """How often each client may subscribe to one topic: counted by period."""
+
+    __slots__ = ("_counts", "_until")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._until = 0.0
+
+    def check(self, topic: Topic, client: str, now: float) -> None:
+        """client: what tells one consumer of one client from another. Raises NotAllowed."""
+        most = topic.policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer")
+        if most is None or most <= 0:
+            return
+        if now >= self._until or len(self._counts) >= _CLIENTS_MAX:
+            self._counts, self._until = {}, now + topic.policies.part("subscribeRate", "ratePeriodInSecond")
+        if self._counts.get(client, 0) >= most:
+            raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
+        self._counts[client] = self._counts.get(client, 0) + 1
+
+
+def is_strict(topic: Topic) -> bool:
+    """Whether any run may be refused: else nobody looks at it."""
+    policies = topic.policies
+    delay = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
+    return bool(policies.limit("maxMessageSize") or policies.on("encryptionRequired") or delay)
+
+
+def refusal(topic: Topic, run: Run, now_ms: int) -> HeliographError | None:
+    """Why a run is not stored."""
+    policies = topic.policies
+    size_max = policies.limit("maxMessageSize")
+    if size_max and max(run.lengths) > size_max:
+        return NotAllowed(f"Exceed maximum message size: {max(run.lengths)} bytes, at most {size_max} in {topic.text}")
+    delay_max = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
+    if delay_max and delayed_entries(run, now_ms + delay_max):
+        return NotAllowed(f"Exceeds max allowed delivery delay of {delay_max} milliseconds")
+    if policies.on("encryptionRequired") and not all(_encrypted(part) for part in run.parts):
+        return EncryptionRequired("Messages must be encrypted")
+    return None
+
+
+def _encrypted(part: bytes | bytearray | memoryview) -> bool:
+    try:
+        return bool(entry_metadata(part)[0].encryption_keys)
+    except CorruptData:
+        return False

@@ -1,0 +1,188 @@
+"""PolicyBook: what holds for each topic, put together from every level, and told to whoever follows a topic.
+
+Is: copies of what is set (of topics and brokers in the region's metadata, of namespaces and topics in the global configuration), fed by watches;
+and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies (`heliograph.model.policy_table`), or what obeys them.
+Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in place.
+
+Why two places: a topic's own policies are the region's (Pulsar's non-global kind), so they can be changed while the region is cut off; namespaces,
+and the global kind, hold in all regions and need a majority of them. Keys: `local_meta.keys`; values: TopicPolicies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, TopicPolicies
+from heliograph.model.policy_table import Applied, Level, applied, checked
+from heliograph.raft.store import ABSENT, MetadataStore
+from local_meta import keys
+
+log = logging.getLogger("region_node.topics")
+
+_NAMESPACES = "/namespaces/"
+_TOPICS = "/topic-policies/"
+_GROUPS = "/resource-groups/"
+_TRIES_MAX = 16
+
+
+class PoliciesView(Protocol):
+    """The part of the global configuration's copy that this needs."""
+
+    def namespace(self, namespace: str) -> NamespacePolicies | None: ...
+
+    def topic_policies(self, topic: str) -> TopicPolicies | None: ...
+
+    def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
+
+
+class PolicyBook:
+    """`brokers`: what the settings file of this broker says. Make it on the event loop."""
+
+    def __init__(self, meta: MetadataStore, view: PoliciesView, brokers: Level) -> None:
+        self._meta, self._view = meta, view
+        self._settings = checked(brokers)
+        self._dynamic: dict[str, Any] = {}
+        self._topics: dict[str, TopicPolicies] = {}
+        self._namespaces: dict[str, Applied] = {}
+        self._listeners: list[Callable[[str, str], None]] = []
+        self._ready = False
+        self._stops = [
+            meta.watch(keys.TOPIC_POLICIES, self._on_topic),
+            meta.watch(keys.BROKER_POLICIES, self._on_brokers),
+            view.on_change(self._on_config),
+        ]
+
+    async def ready(self) -> None:
+        """Returns once the region's own levels are known."""
+        if not self._ready:
+            await self._meta.synced(keys.TOPIC_POLICIES)
+            await self._meta.synced(keys.BROKER_POLICIES)
+            self._ready = True
+
+    def close(self) -> None:
+        for stop in self._stops:
+            stop()
+
+    def on_change(self, callback: Callable[[str, str], None]) -> Callable[[], None]:
+        """callback(namespace, topic): of one topic (its name without a partition), of a whole namespace (topic ""), or of all (both "").
+
+        Returns "stop"."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def of(self, topic: TopicName) -> Applied:
+        base = str(topic.partitioned)
+        here, everywhere = self.topic(base).policies, self._view.topic_policies(base)
+        if not here and everywhere is None:
+            return self.of_namespace(topic.namespace)
+        namespace = self._view.namespace(topic.namespace)
+        return applied(
+            here,
+            everywhere.policies if everywhere is not None else {},
+            namespace.policies if namespace is not None else {},
+            *self.brokers(),
+        )
+
+    def of_namespace(self, namespace: str) -> Applied:
+        """For topics that have no policies of their own: one value for all of them."""
+        known = self._namespaces.get(namespace)
+        if known is None:
+            found = self._view.namespace(namespace)
+            known = self._namespaces[namespace] = applied(found.policies if found is not None else {}, *self.brokers())
+        return known
+
+    def topic(self, base: str) -> TopicPolicies:
+        """What is set for a topic in this region. base: its full name, without a partition."""
+        return self._topics.get(base, _NOTHING)
+
+    def brokers(self) -> tuple[Level, Level]:
+        """(set while they run, of the settings file)."""
+        return self._dynamic, self._settings
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    async def change_topic(self, base: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+        """(before, after). Raises NotAllowed, and what the metadata raises."""
+        return await self._change(keys.topic_policies(base), change)
+
+    async def change_brokers(self, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+        """Of every broker of the region, above what their settings files say."""
+        return await self._change(keys.BROKER_POLICIES, change)
+
+    async def forget(self, base: str) -> None:
+        """The topic is deleted."""
+        if base in self._topics:
+            await self._meta.delete(keys.topic_policies(base))
+
+    async def _change(self, key: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
+        for attempt in range(_TRIES_MAX):
+            found = await self._meta.get(key)
+            before, version = (_NOTHING, ABSENT) if found is None else (TopicPolicies.decode(found[0]), found[1])
+            after = change(before)
+            if after == before:
+                return before, after
+            checked(after.policies)
+            try:
+                await self._meta.put(key, after.encode(), expected=version)
+            except (VersionConflict, OutcomeUnknown):
+                if attempt == _TRIES_MAX - 1:
+                    raise
+                continue
+            return before, after
+        raise AssertionError("the last attempt returns or raises")
+
+    # -- watches ------------------------------------------------------------------------------------------------------
+
+    def _on_topic(self, key: str, value: bytes | None, _: int) -> None:
+        base = keys.topic_of(key)
+        try:
+            found = _NOTHING if value is None else TopicPolicies.decode(value)
+        except CorruptData as error:
+            log.error("policies.unreadable", extra={"topic": base, "error": str(error)})
+            return
+        if found == self.topic(base):
+            return
+        if found == _NOTHING:
+            del self._topics[base]
+        else:
+            self._topics[base] = found
+        self._tell(TopicName.parse(base).namespace, base)
+
+    def _on_brokers(self, key: str, value: bytes | None, _: int) -> None:
+        try:
+            self._dynamic = {} if value is None else TopicPolicies.decode(value).policies
+        except CorruptData as error:
+            log.error("policies.unreadable", extra={"key": key, "error": str(error)})
+            return
+        self._tell("", "")
+
+    def _on_config(self, key: str) -> None:
+        if key.startswith(_NAMESPACES):
+            self._tell(key.removeprefix(_NAMESPACES), "")
+        elif key.startswith(_TOPICS):
+            base = key.removeprefix(_TOPICS)
+            self._tell(TopicName.parse(base).namespace, base)
+        elif not key or key.startswith(_GROUPS):
+            self._tell("", "")
+
+    def _tell(self, namespace: str, topic: str) -> None:
+        if not namespace:
+            self._namespaces.clear()
+        elif not topic:
+            self._namespaces.pop(namespace, None)
+        for listener in tuple(self._listeners):
+            listener(namespace, topic)
+
+
+_NOTHING = TopicPolicies()

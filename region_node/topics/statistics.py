@@ -1,0 +1,82 @@
+"""What a topic, its producers, and its links look like to Pulsar's admin clients.
+
+Is: reading counters and meters into the fields of TopicStats. Isn't: the counting, or subscriptions (`region_node.subscriptions.subscription`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from region_node.subscriptions.meter import iso_time
+from region_node.topics.producers import Producer
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
+
+
+def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
+    """Pulsar's TopicStats. `links`: what the link manager says of this topic."""
+    end = topic.ledger.last_confirmed
+    subscriptions = {
+        name: s.stats(s.cursor.backlog_entries, topic.ledger.bytes_between(s.cursor.mark_delete, end)) for name, s in topic.subscriptions.items()
+    }
+    rate_in, throughput_in = topic.meter.rates
+    return {
+        "msgRateIn": rate_in,
+        "msgThroughputIn": throughput_in,
+        "msgRateOut": sum(s["msgRateOut"] for s in subscriptions.values()),
+        "msgThroughputOut": sum(s["msgThroughputOut"] for s in subscriptions.values()),
+        "msgInCounter": topic.messages_in,
+        "bytesInCounter": topic.bytes_in,
+        "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
+        "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
+        "averageMsgSize": throughput_in / rate_in if rate_in else 0.0,
+        "storageSize": topic.ledger.size_bytes,
+        "backlogSize": max([0, *(s["backlogSize"] for s in subscriptions.values())]),
+        "publishers": [producer_stats(p) for p in topic.producers.producers.values()],
+        "waitingPublishers": len(topic.producers.waiting),
+        "subscriptions": subscriptions,
+        "replication": {link.target: link_stats(link) for link in links},
+        "backlogQuotaLimitSize": (topic.policies.quota("destination_storage") or (-1,))[0],
+        "backlogQuotaLimitTime": (topic.policies.quota("message_age") or (-1,))[0],
+        "publishRateLimitedTimes": topic.rate_limited,
+        "deduplicationStatus": "Enabled" if topic.log.deduplication else "Disabled",
+        "topicCreationTimeStamp": topic.created_ms,
+        "lastPublishTimestamp": topic.last_publish_ms,
+    }
+
+
+def producer_stats(producer: Producer) -> dict[str, Any]:
+    """Pulsar's PublisherStats."""
+    rate, throughput = producer.meter.rates
+    return {
+        "accessMode": producer.mode.label,
+        "producerId": producer.id,
+        "producerName": producer.name,
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": throughput / rate if rate else 0.0,
+        "chunkedMessageRate": 0.0,
+        "supportsPartialProducer": False,
+        "address": producer.address,
+        "connectedSince": iso_time(producer.connected_ms),
+        "clientVersion": producer.client_version,
+        "metadata": producer.metadata,
+    }
+
+
+def link_stats(link: Any) -> dict[str, Any]:
+    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes."""
+    return {
+        "connected": link.connected,
+        "msgRateIn": 0.0,
+        "msgThroughputIn": 0.0,
+        "msgRateOut": link.rate_out,
+        "msgThroughputOut": 0.0,
+        "msgRateExpired": 0.0,
+        "replicationBacklog": link.backlog_entries,
+        "replicationBacklogBytes": link.backlog_bytes,
+        "replicationDelayInSeconds": link.age_s,
+        "state": link.state,
+        "cause": link.cause,
+    }

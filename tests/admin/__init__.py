@@ -1,0 +1,1 @@
+"""The admin interface, its policies, and the command line."""

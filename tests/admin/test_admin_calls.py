@@ -1,0 +1,220 @@
+"""The rest of the admin interface against two real brokers: messages, partitions, subscriptions, settings, groups, the audit log."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.admin.test_live_policies import FOR_EVER, until
+from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+
+pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+
+TOPICS, NAMESPACES = "/admin/v2/persistent/public/default", "/admin/v2/namespaces"
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with Region(tmp_path_factory.mktemp("calls")) as region:
+        region.start(bookies=2, brokers=2, policies={"maxConsumers": 77})
+        rest = Rest(region.admin_url())
+        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
+        assert rest("PUT", f"{NAMESPACES}/public/default", {"retention_policies": FOR_EVER})[0] == 204
+        yield region
+
+
+@pytest.fixture(scope="module")
+def rest(region: Region) -> Rest:
+    return Rest(region.admin_url())
+
+
+@pytest.fixture(scope="module")
+def other(region: Region) -> Rest:
+    return Rest(region.admin_url(1))
+
+
+@pytest.fixture(scope="module")
+def client(region: Region) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=10)
+    yield made
+    made.close()
+
+
+def raw(rest: Rest, path: str) -> tuple[bytes, dict[str, str]]:
+    with urllib.request.urlopen(rest.base + path, timeout=10) as answer:
+        return answer.read(), dict(answer.headers)
+
+
+def backlog(rest: Rest, topic: str, subscription: str, kind: str = "stats") -> int:
+    return int(rest("GET", f"{TOPICS}/{topic}/{kind}")[1]["subscriptions"][subscription]["msgBacklog"])
+
+
+def test_single_messages_are_peeked_skipped_and_expired(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    one = f"{TOPICS}/single"
+    assert rest("PUT", f"{one}/subscription/s", {"ledgerId": -1, "entryId": -1})[0] == 204
+    producer = client.create_producer("single", batching_enabled=False, compression_type=pulsar.CompressionType.ZLib)
+    sent = [producer.send(b"message-%d" % n, properties={"n": str(n)}, partition_key="k") for n in range(10)]
+    data, headers = raw(rest, f"{one}/subscription/s/position/3")
+    assert data == b"message-2" and headers["X-Pulsar-Message-ID"] == f"{sent[2].ledger_id()}:{sent[2].entry_id()}"
+    assert headers["X-Pulsar-PROPERTY"] == '{"n": "2"}' and headers["X-Pulsar-partition-key"] == "k"
+    assert raw(other, f"{one}/ledger/{sent[7].ledger_id()}/entry/{sent[7].entry_id()}")[0] == b"message-7"
+    assert raw(rest, f"{one}/examinemessage?initialPosition=earliest&messagePosition=2")[0] == b"message-1"
+    assert raw(rest, f"{one}/examinemessage?initialPosition=latest&messagePosition=1")[0] == b"message-9"
+    assert rest("GET", f"{one}/subscription/s/position/11")[0] == 404
+    assert rest("GET", f"{one}/ledger/{sent[0].ledger_id()}/entry/99")[0] == 404
+    assert other("POST", f"{one}/subscription/s/skip/4")[0] == 204
+    assert backlog(rest, "single", "s") == 6 and raw(rest, f"{one}/subscription/s/position/1")[0] == b"message-4"
+    position = {"ledgerId": sent[5].ledger_id(), "entryId": sent[5].entry_id()}
+    assert rest("POST", f"{one}/subscription/s/expireMessages", position)[0] == 204
+    assert backlog(rest, "single", "s") == 4
+    found = rest("POST", f"{one}/subscription/s/analyzeBacklog", {})[1]
+    assert (found["entries"], found["messages"], found["aborted"]) == (4, 4, False)
+    assert rest("PUT", f"{one}/backlogSize", position)[1] > 0
+    assert rest("PUT", f"{one}/subscription/s/properties", {"a": "b"})[0] == 204
+    assert other("GET", f"{one}/subscription/s/properties") == (200, {"a": "b"})
+    assert rest("POST", f"{one}/subscription/s/replicatedSubscriptionStatus", True)[0] == 204
+    assert rest("GET", f"{one}/subscription/s/replicatedSubscriptionStatus") == (200, {"persistent://public/default/single": True})
+    internal = rest("GET", f"{one}/internalStats")[1]
+    assert internal["numberOfEntries"] == 10 and internal["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 4
+    assert rest("GET", f"{one}/internal-info")[1]["cursors"]["s"]["markDelete"] == position
+    assert rest("GET", f"{one}/backlog")[1]["messageBacklog"] == 4
+    stats = rest("GET", f"{one}/stats?getEarliestTimeInBacklog=true&excludePublishers=true")[1]
+    assert stats["publishers"] == [] and abs(stats["subscriptions"]["s"]["earliestMsgPublishTimeInBacklog"] / 1000 - time.time()) < 60
+    assert rest("DELETE", f"{one}/truncate")[0] == 204
+    assert backlog(rest, "single", "s") == 0
+    until(lambda: rest("GET", f"{one}/internalStats")[1]["numberOfEntries"] == 0)
+    producer.send(b"goes on")
+    assert backlog(rest, "single", "s") == 1
+    producer.close()
+
+
+def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(client: pulsar.Client, rest: Rest, other: Rest, region: Region) -> None:
+    one = f"{TOPICS}/wide"
+    assert rest("PUT", f"{one}/partitions", 3)[0] == 204
+    assert rest("PUT", f"{one}/subscription/s", {"ledgerId": -1, "entryId": -1})[0] == 204
+    assert other("GET", f"{one}/subscriptions") == (200, ["s"])
+    fresh = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = fresh.create_producer("wide", batching_enabled=False)
+    for n in range(12):
+        producer.send(b"%d" % n)
+    assert backlog(other, "wide", "s", "partitioned-stats") == 12
+    assert other("GET", f"{one}/partitioned-stats")[1]["publishers"] and len(rest("GET", f"{one}/partitioned-internalStats")[1]["partitions"]) == 3
+    assert other("POST", f"{one}/subscription/s/skip_all")[0] == 204
+    assert backlog(rest, "wide", "s", "partitioned-stats") == 0
+    assert rest("POST", f"{one}/subscription/s/resetcursor/0")[0] == 204
+    assert backlog(rest, "wide", "s", "partitioned-stats") == 12
+    assert other("POST", f"{one}/all_subscription/expireMessages/0")[0] == 204
+    assert backlog(rest, "wide", "s", "partitioned-stats") == 0
+    assert rest("POST", f"{one}/subscription/none/skip_all")[0] == 404
+    assert rest("POST", f"{one}/subscription/s/skip/1")[0] == 405
+    assert rest("POST", f"{one}/partitions", 5)[0] == 204
+    assert rest("POST", f"{one}/createMissedPartitions")[0] == 204
+    assert sum("/wide-partition-" in name for name in rest("GET", f"{NAMESPACES}/public/default/topics")[1]) == 5
+    assert other("GET", f"{one}/partitions") == (200, {"partitions": 5, "deleted": False})
+    assert rest("POST", f"{TOPICS}/wide/maxProducers", 9)[0] == 204
+    assert rest("GET", f"{TOPICS}/wide-partition-2/maxProducers?applied=true") == (200, 9)
+    assert rest("PUT", f"{one}/properties", {"team": "x"})[0] == 204 and rest("PUT", f"{one}/properties", {"tier": "1"})[0] == 204
+    assert other("DELETE", f"{one}/properties?key=team")[0] == 204
+    until(lambda: rest("GET", f"{one}/properties") == (200, {"tier": "1"}))
+    assert rest("DELETE", f"{one}/subscription/s")[0] == 204
+    assert rest("GET", f"{one}/subscriptions") == (200, [])
+    assert len(rest("POST", f"{one}/terminate/partitions")[1]) == 5
+    fresh.close()
+    assert rest("DELETE", f"{one}/partitions?force=true")[0] == 204
+    assert rest("GET", f"{TOPICS}/wide/maxProducers")[0] == 404
+
+
+def test_whole_namespaces(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    assert rest("PUT", "/admin/v2/tenants/t1", {"allowedClusters": ["us"]})[0] == 204
+    rate = {"us": {"publishThrottlingRateInMsg": 7}}
+    assert rest("PUT", f"{NAMESPACES}/t1/n", {"bundles": {"numBundles": 4}, "max_producers_per_topic": 5, "publishMaxMessageRate": rate})[0] == 204
+    found = rest("GET", f"{NAMESPACES}/t1/n")[1]
+    assert found["max_producers_per_topic"] == 5 and found["publishMaxMessageRate"]["us"]["publishThrottlingRateInMsg"] == 7
+    for index in range(6):
+        assert rest("PUT", f"/admin/v2/persistent/t1/n/t{index}/subscription/s", {"ledgerId": -1, "entryId": -1})[0] == 204
+        producer = client.create_producer(f"persistent://t1/n/t{index}")
+        producer.send(b"x")
+        producer.close()
+
+    def backlogs() -> int:
+        return sum(rest("GET", f"/admin/v2/persistent/t1/n/t{i}/stats")[1]["subscriptions"]["s"]["msgBacklog"] for i in range(6))
+
+    assert backlogs() == 6
+    bundle = rest("GET", "/lookup/v2/topic/persistent/t1/n/t0/bundle")[1]
+    positions = rest("GET", f"{NAMESPACES}/t1/n/{bundle}/topicHashPositions")[1]["hashPositions"]
+    assert "persistent://t1/n/t0" in positions and sorted(positions) == other("GET", f"/admin/v2/persistent/t1/n?bundle={bundle}")[1]
+    assert other("POST", f"{NAMESPACES}/t1/n/{bundle}/clearBacklog/s")[0] == 204
+    assert backlogs() == 6 - len(positions)
+    assert rest("POST", f"{NAMESPACES}/t1/n/clearBacklog")[0] == 204
+    assert backlogs() == 0
+    assert rest("POST", f"{NAMESPACES}/t1/n/unsubscribe/s")[0] == 204
+    assert rest("GET", "/admin/v2/persistent/t1/n/t3/subscriptions") == (200, [])
+    assert rest("POST", f"{NAMESPACES}/t1/n/antiAffinity", "g")[0] == 204
+    assert rest("GET", f"{NAMESPACES}/us/antiAffinity/g") == (200, ["t1/n"])
+    assert rest("PUT", f"{NAMESPACES}/t1/n/property/color/red")[0] == 204
+    assert rest("GET", f"{NAMESPACES}/t1/n/property/color") == (200, "red") and rest("GET", f"{NAMESPACES}/t1/n/properties") == (200, {"color": "red"})
+    assert rest("DELETE", f"{NAMESPACES}/t1/n/property/color")[0] == 204 and rest("GET", f"{NAMESPACES}/t1/n/property/color") == (200, None)
+    assert rest("PUT", f"{NAMESPACES}/t1/n/offloadThreshold", 1000)[0] == 204
+    assert rest("GET", f"{NAMESPACES}/t1/n/offloadPolicies")[1] == {"managedLedgerOffloadThresholdInBytes": 1000}
+    assert rest("DELETE", "/admin/v2/tenants/t1")[0] == 409
+    assert rest("DELETE", "/admin/v2/tenants/t1?force=true")[0] == 204
+    assert rest("GET", "/admin/v2/tenants/t1")[0] == 404 and rest("GET", f"{NAMESPACES}/t1/n")[0] == 404
+
+
+def test_settings_of_brokers_groups_and_what_is_not_there(rest: Rest, other: Rest) -> None:
+    assert rest("PUT", f"{TOPICS}/plain")[0] == 204
+    assert rest("GET", f"{TOPICS}/plain/maxConsumers?applied=true") == (200, 77)  # of the settings file
+    assert "maxConsumersPerTopic" in rest("GET", "/admin/v2/brokers/configuration")[1]
+    assert rest("POST", "/admin/v2/brokers/configuration/maxConsumersPerTopic/5")[0] == 204
+    until(lambda: other("GET", f"{TOPICS}/plain/maxConsumers?applied=true") == (200, 5))
+    assert rest("GET", "/admin/v2/brokers/configuration/values") == (200, {"maxConsumersPerTopic": "5"})
+    assert rest("POST", "/admin/v2/brokers/configuration/maxConsumersPerTopic/many")[0] == 400
+    assert rest("POST", "/admin/v2/brokers/configuration/clusterName/x")[0] == 412
+    assert rest("DELETE", "/admin/v2/brokers/configuration/maxConsumersPerTopic")[0] == 204
+    assert rest("GET", "/admin/v2/brokers/configuration/runtime")[1]["maxConsumersPerTopic"] == "77"
+    assert rest("POST", f"{TOPICS}/plain/maxConsumers?isGlobal=true", 3)[0] == 204
+    until(lambda: other("GET", f"{TOPICS}/plain/maxConsumers?applied=true") == (200, 3))
+    assert rest("GET", f"{TOPICS}/plain/maxConsumers") == (200, None) and rest("GET", f"{TOPICS}/plain/maxConsumers?isGlobal=true") == (200, 3)
+    assert rest("POST", f"{TOPICS}/plain/maxConsumers", -1)[0] == 412 and rest("POST", f"{TOPICS}/nowhere/maxConsumers", 1)[0] == 404
+
+    assert rest("PUT", "/admin/v2/resourcegroups/g", {"publishRateInMsgs": 5})[0] == 204
+    assert rest("GET", "/admin/v2/resourcegroups/g")[1]["publishRateInMsgs"] == 5
+    assert rest("POST", f"{NAMESPACES}/public/default/resourcegroup/none")[0] == 412
+    assert rest("POST", f"{NAMESPACES}/public/default/resourcegroup/g")[0] == 204
+    assert rest("DELETE", "/admin/v2/resourcegroups/g")[0] == 412
+    assert rest("DELETE", f"{NAMESPACES}/public/default/resourcegroup")[0] == 204
+    assert rest("DELETE", "/admin/v2/resourcegroups/g")[0] == 204 and rest("GET", "/admin/v2/resourcegroups") == (200, [])
+
+    for method, path in (("POST", "/admin/v3/functions/public/default/f"), ("GET", "/admin/v3/sinks/public/default"), ("GET", "/admin/v2/worker/cluster")):
+        status, refusal = rest(method, path)
+        assert status == 501 and "client of its own" in refusal["reason"]
+    assert rest("PUT", f"{NAMESPACES}/public/default/0x00000000_0x40000000/split")[0] == 501
+    assert [row["bookieId"] for row in rest("GET", "/admin/v2/bookies/all")[1]["bookies"]] == ["us-bookie-0", "us-bookie-1"]
+    assert "us-bookie-0" in rest("GET", "/admin/v2/bookies/racks-info")[1]["default"]
+    report = rest("GET", "/admin/v2/broker-stats/load-report")[1]
+    assert report["loadReportType"] == "LocalBrokerData" and report["numBundles"] == len(report["bundles"])
+    assert any("pulsar_broker_topics_count" in row["metrics"] for row in rest("GET", "/admin/v2/broker-stats/metrics")[1])
+    assert rest("GET", "/admin/v2/clusters/us/failureDomains") == (200, {}) and rest("GET", "/admin/v2/brokers/backlog-quota-check")[0] == 204
+
+
+def test_changes_are_in_the_audit_log_and_the_interface_describes_itself(rest: Rest, other: Rest) -> None:
+    assert other("PUT", f"{NAMESPACES}/public/watched")[0] == 204
+    assert rest("POST", f"{NAMESPACES}/public/watched/maxProducersPerTopic", 3)[0] == 204
+    assert rest("POST", f"{NAMESPACES}/public/watched/maxProducersPerTopic", 4)[0] == 204
+    assert rest("POST", f"{NAMESPACES}/public/watched/maxProducersPerTopic", -4)[0] == 412
+    secret: dict[str, Any] = {"managedLedgerOffloadDriver": "aws-s3", "s3ManagedLedgerOffloadCredentialSecret": "do-not-tell"}
+    assert rest("POST", f"{NAMESPACES}/public/watched/offloadPolicies", secret)[0] == 204
+    changes = [c for c in rest("GET", "/heliograph/v1/audit?all=true")[1]["changes"] if "public/watched" in c["path"]]
+    assert [c["method"] for c in changes] == ["PUT", "POST", "POST", "POST", "POST"] and changes[0]["status"] == 204
+    assert changes[2]["before"] == {"maxProducers": 3} and changes[2]["after"] == {"maxProducers": 4} and changes[2]["role"] and changes[2]["address"]
+    assert changes[3]["status"] == 412 and "maxProducers must be" in changes[3]["reason"]
+    assert changes[4]["after"]["offloadPolicies"]["s3ManagedLedgerOffloadCredentialSecret"] == "***" and "do-not-tell" not in str(changes)
+    described = rest("GET", "/openapi.json")[1]
+    assert described["openapi"].startswith("3.") and "post" in described["paths"]["/admin/v2/namespaces/{tenant}/{namespace}/maxProducersPerTopic"]

@@ -1,0 +1,79 @@
+"""Metrics of topics: their numbers, their bound, and that a scrape never holds the loop for long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from heliograph.wire.run import Run
+from region_node.topic_metrics import SLICE, TopicMetrics
+from tests.pulsar.codec import entry, send
+from tests.pulsar.harness import TOPIC, Broker, settle, with_broker
+
+
+class Link:
+    def __init__(self, topic: str, target: str, backlog: int) -> None:
+        self.topic, self.target, self.backlog_entries, self.backlog_bytes = topic, target, backlog, 10 * backlog
+        self.rate_out = self.throughput_out = self.age_s = 0.5
+        self.connected = True
+
+
+def of(broker: Broker, topics_max: int, links: list[Any] | None = None) -> TopicMetrics:
+    return TopicMetrics(lambda: broker.topics.loaded.values(), lambda: links or [], region="us", clock=broker.clock, topics_max=topics_max)
+
+
+def values(text: bytes, name: str) -> dict[str, float]:
+    found = [line.rpartition(" ") for line in text.decode().splitlines() if line.startswith(f"{name}{{")]
+    return {labels.removeprefix(name): float(value) for labels, _, value in found}
+
+
+def test_numbers_by_topic_and_by_namespace() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1, TOPIC)
+        await client.subscribe(1, TOPIC, 's"1', kind=1, initialPosition=1)
+        await client.do(*(send(1, n, entry(b"x", sequence=n)) for n in range(5)))
+        await client.flow(3)
+        other = await broker.topics.get(TOPIC + "-2", create=True)
+        await other.subscription("s", initial=(-1, -1))
+        other.publish(Run([b"y"] * 4, [1] * 4), lambda _: None, lambda _: None)
+        await settle()
+        text, totals = await of(broker, 10, [Link(TOPIC, "eu", 7), Link(TOPIC + "-2", "eu", 2)]).text()
+        one = f'{{cluster="us",namespace="public/default",topic="{TOPIC}"'
+        assert values(text, "pulsar_in_messages_total") == {f"{one}}}": 5, f'{one[:-1]}-2"}}': 4}
+        assert values(text, "pulsar_subscription_unacked_messages")[f'{one},subscription="s\\"1"}}'] == 3
+        assert values(text, "pulsar_msg_backlog") == {f"{one}}}": 5, f'{one[:-1]}-2"}}': 4}
+        assert values(text, "pulsar_out_messages_total")[f"{one}}}"] == 3
+        assert values(text, "pulsar_replication_backlog")[f'{one},remote_cluster="eu"}}'] == 7
+        assert (totals["topics_count"], totals["msg_backlog"], totals["consumers_count"], totals["producers_count"]) == (2, 9, 1, 1)
+        text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), Link(TOPIC + "-2", "eu", 2)]).text()
+        whole = '{cluster="us",namespace="public/default"}'
+        assert values(text, "pulsar_topics_count") == {whole: 2} and values(text, "pulsar_msg_backlog") == {whole: 9} and again == totals
+        assert values(text, "pulsar_replication_backlog") == {f'{whole[:-1]},remote_cluster="eu"}}': 9}
+        assert values(text, "pulsar_subscription_back_log") == {}
+
+    with_broker(test)
+
+
+def test_a_scrape_gives_way_and_those_that_come_together_are_one() -> None:
+    async def test(broker: Broker) -> None:
+        topic = await broker.topics.get(TOPIC, create=True)
+        reads = 0
+
+        def many() -> list[Any]:
+            nonlocal reads
+            reads += 1
+            return [topic] * (40 * SLICE)
+
+        metrics = TopicMetrics(many, list, region="us", clock=broker.clock, topics_max=10)
+        scrapes = [asyncio.ensure_future(metrics.text()) for _ in range(3)]
+        turns = 0
+        while not all(scrape.done() for scrape in scrapes):
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 40 and reads == 1 and scrapes[0].result() == scrapes[2].result()
+        broker.clock.now += 2
+        await metrics.text()
+        assert reads == 2
+
+    with_broker(test)

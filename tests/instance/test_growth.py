@@ -1,0 +1,82 @@
+"""Plans of an instance that grows and shrinks: names, numbers, ports, and what each node's settings say of the group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from heliograph.raft.membership import AddLearner, address_for, changed
+from heliograph.raft.messages import Config
+from region_node.instance.growth import address_of, with_region, without_region
+from region_node.instance.layout import InstancePlan, load_plan, make_plan, node_settings, reach, save_plan
+
+
+def pair(wan: str = "default") -> InstancePlan:
+    return make_plan(["us", "eu"], brokers={"us": 1, "eu": 2}, bookies=2, wan=wan)
+
+
+def ports(plan: InstancePlan) -> list[int]:
+    own = {port for node in plan.nodes() for port in node.ports.values()} | {region.service_port for region in plan.regions}
+    return sorted([*own, *(link.port for link in plan.links), plan.toxiproxy_port])
+
+
+def test_a_plan_grows_without_changing_what_was_there(tmp_path: Path) -> None:
+    before = pair()
+    plan = with_region(before, "ap", brokers=2, bookies=3)
+    assert plan.regions[:2] == before.regions and plan.links[: len(before.links)] == before.links and not before.founders
+    ap = plan.region("ap")
+    assert ap.number == 3 and len(ap.brokers) == 2 and len(ap.bookies) == 3 and ap.metadata.ports["raft"]
+    assert len(set(ports(plan))) == len(ports(plan)), "no port twice"
+    assert {(x.source, x.target) for x in plan.links} == {(a, b) for a in ("us", "eu", "ap") for b in ("us", "eu", "ap") if a != b}
+    save_plan(tmp_path, plan)
+    assert load_plan(tmp_path) == plan
+
+
+def test_founders_stay_the_first_voters_and_the_others_wait(tmp_path: Path) -> None:
+    plan = with_region(pair(), "ap", brokers=1, bookies=2)
+    told = {region.name: node_settings(tmp_path, plan, region.metadata)["config_node"] for region in plan.regions}
+    assert {name: (sorted(each["peers"]), each["joining"]) for name, each in told.items()} == {
+        "us": (["eu", "us"], False),
+        "eu": (["eu", "us"], False),
+        "ap": (["ap", "eu", "us"], True),
+    }
+    gone = without_region(plan, "eu")
+    us = node_settings(tmp_path, gone, gone.region("us").metadata)["config_node"]
+    assert sorted(us["peers"]) == ["eu", "us"], "who began it does not change"
+    alone = without_region(gone, "ap")
+    assert node_settings(tmp_path, alone, alone.region("us").metadata)["tls"], "and it still speaks TLS"
+
+
+def test_each_region_is_told_its_own_way_to_the_new_one() -> None:
+    plan = with_region(pair(), "ap", brokers=1, bookies=2)
+    ap = plan.region("ap")
+    address = address_of(plan, ap)
+    assert changed(Config(("eu", "us")), AddLearner("ap", address)).learners == ("ap",), "it is a good address"
+    for source in ("us", "eu"):
+        assert address_for(source, address) == f"127.0.0.1:{reach(plan, source, 'config', ap.metadata)}" != f"127.0.0.1:{ap.metadata.ports['raft']}"
+    assert address_for("later", address) == f"127.0.0.1:{ap.metadata.ports['raft']}"
+    near = with_region(pair(wan="none"), "ap", brokers=1, bookies=2)
+    assert address_of(near, near.region("ap")) == f"127.0.0.1:{near.region('ap').metadata.ports['raft']}"
+
+
+def test_names_and_numbers_are_used_once() -> None:
+    plan = without_region(with_region(pair(), "ap", brokers=1, bookies=2), "ap")
+    assert [region.name for region in plan.regions] == ["us", "eu"] and not [x for x in plan.links if "ap" in (x.source, x.target)]
+    with pytest.raises(ConfigError, match="take another one"):
+        with_region(plan, "ap", brokers=1, bookies=2)
+    assert with_region(plan, "sa", brokers=1, bookies=2).region("sa").number == 4
+
+
+def test_what_cannot_grow_or_shrink_says_why() -> None:
+    alone = make_plan(["us"], brokers={"us": 1}, bookies=2, wan="none")
+    with pytest.raises(ConfigError, match="begun with one region"):
+        with_region(alone, "eu", brokers=1, bookies=2)
+    with pytest.raises(ConfigError, match="the only region"):
+        without_region(alone, "us")
+    with pytest.raises(ConfigError, match="no region 'ap' here"):
+        without_region(pair(), "ap")
+    for name, brokers, bookies in (("AP/", 1, 2), ("ap", 0, 2), ("ap", 1, 1)):
+        with pytest.raises(ConfigError):
+            with_region(pair(), name, brokers=brokers, bookies=bookies)
