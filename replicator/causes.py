@@ -1,6 +1,6 @@
-"""Causes: why a link is not connected, as the status shows it.
+"""Causes: why a link is not connected, or was made anew, as the status, the metrics, and the log show it.
 
-Is: the enumerated codes, and which error means which. Isn't: a text; that stands beside the code.
+Is: the enumerated codes, which error means which, and what an operator does about each. Isn't: the sentence of one case; that stands beside the code.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ class Cause(StrEnum):
     CONNECTION_LOST = "connection-lost"
     HEARTBEAT_LOST = "heartbeat-lost"
     STALLED = "stalled"
+    GAPS = "gaps"
+    SKIP_STALLED = "skip-stalled"
+    WRITE_BLOCKED = "write-blocked"
+    READ_STALLED = "read-stalled"
+    IDLE = "idle"
     REFUSED = "refused"
     UNAUTHORIZED = "unauthorized"
     NOT_FOUND = "not-found"
@@ -42,6 +47,11 @@ class Cause(StrEnum):
     METADATA = "metadata"
     PROTOCOL = "protocol"
     DETACHED = "detached"
+
+    @property
+    def remedy(self) -> str:
+        """What to do. Every link tries again by itself, and loses nothing meanwhile."""
+        return _REMEDIES[self]
 
     @classmethod
     def of(cls, error: BaseException) -> Cause:
@@ -71,3 +81,28 @@ _BY_ERROR: tuple[tuple[type[HeliographError], Cause], ...] = (
     (MetadataError, Cause.METADATA),
     (StorageError, Cause.STORAGE),
 )
+
+_REMEDIES: dict[Cause, str] = {
+    Cause.NONE: "",
+    Cause.NO_ADDRESS: "give the target region a service URL or link addresses for this source",
+    Cause.UNREACHABLE: "heal the network to the target, or start its brokers",
+    Cause.TLS: "give both sides certificates of the same authority that have not expired",
+    Cause.TIMEOUT: "heal the network to the target; if it stays, look at the target's metadata and bookies",
+    Cause.LOOKUP_FAILED: "the sentence says what the target refused: its certificate, namespace, or brokers",
+    Cause.CONNECTION_LOST: "nothing; if it repeats, look for connection.refused in the target's log",
+    Cause.HEARTBEAT_LOST: "heal the path, which drops packets, or look at the target broker, which hangs",
+    Cause.STALLED: "look at the target's bookies: it takes runs and does not store them",
+    Cause.GAPS: "look at the target's bookies: its appends fail again and again; then its version and the log of both sides",
+    Cause.SKIP_STALLED: "look at the bookies of this region: a hidden entry cannot be stored",
+    Cause.WRITE_BLOCKED: "heal or widen the path to the target; or the target's brokers hold back, then look at its bookies",
+    Cause.READ_STALLED: "look at the bookies of this region: entries cannot be read",
+    Cause.IDLE: "nothing; if it repeats, keep the logs of this broker: it is a fault of ours",
+    Cause.REFUSED: "compare the global configuration of both sides: is the target's stale, or does a policy forbid it?",
+    Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both regions",
+    Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the address",
+    Cause.MOVED: "nothing: the topic moves between brokers there",
+    Cause.STORAGE: "start bookies in the region that the sentence names",
+    Cause.METADATA: "start the metadata processes of the region that the sentence names",
+    Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
+    Cause.DETACHED: "",
+}

@@ -15,9 +15,10 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire
-from heliograph.wire.link import Heartbeat, Kind, StreamBeat
+from heliograph.wire.link import Heartbeat, Kind, Risk, StreamBeat
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
+from replicator.claims import Claims, read_claims
 
 Key = tuple[str, Address]
 """(target region, where its broker listens)."""
@@ -26,7 +27,9 @@ Key = tuple[str, Address]
 class Stream(Protocol):
     """What a link does with what comes back."""
 
-    def on_opened(self, incarnation: int, window_bytes: int, vector: Vector) -> None: ...
+    def on_opened(self, incarnation: int, window_bytes: int, vector: Vector, level: int) -> None: ...
+
+    def on_claims(self, subscription: str, claims: Claims) -> None: ...
 
     def on_receipt(self, through: Sequence[tuple[Origin, Position]]) -> None: ...
 
@@ -36,7 +39,7 @@ class Stream(Protocol):
 
     def on_writable(self) -> None: ...
 
-    def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector]] | None: ...
+    def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector], Risk] | None: ...
 
     def on_beat(self, vectors: dict[str, Vector]) -> None: ...
 
@@ -126,9 +129,15 @@ class LinkConnection:
             stream.on_receipt(through)
 
     def _opened(self, fields: list[Any]) -> None:
-        number, incarnation, window, vector = wire.read_opened(fields)
+        number, incarnation, window, vector, level = wire.read_opened(fields)
         if (stream := self.streams.get(number)) is not None:
-            stream.on_opened(incarnation, window, vector)
+            stream.on_opened(incarnation, window, vector, level)
+
+    def _claims(self, fields: list[Any]) -> None:
+        number, subscription, content = wire.read_claims(fields)
+        claims = read_claims(content)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_claims(subscription, claims)
 
     def _gap(self, fields: list[Any]) -> None:
         number, attempt, vector = wire.read_gap(fields)
@@ -164,4 +173,5 @@ _HANDLERS: dict[Kind, Callable[[LinkConnection, list[Any]], None]] = {
     Kind.GAP: LinkConnection._gap,
     Kind.CLOSE: LinkConnection._close,
     Kind.HEARTBEAT: LinkConnection._heartbeat,
+    Kind.CLAIMS: LinkConnection._claims,
 }

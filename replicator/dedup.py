@@ -31,6 +31,8 @@ def _ends(segment: ProducerSegment) -> tuple[int, int]:
 class Producers:
     """Sequences of one topic's producers."""
 
+    __slots__ = ("_durable", "_range_count", "_ranges", "_submitted", "forgotten", "settings")
+
     def __init__(self, settings: DedupSettings) -> None:
         self.settings = settings
         self._durable: dict[str, int] = {}  # local: the highest sequence that is stored; least recently used first

@@ -50,6 +50,17 @@ def checked_and_addressed(run: Run, target: str) -> tuple[list[int], list[int] |
     return checksums, [i for i in range(run.count) if i not in left_out]
 
 
+def addressed_to(run: Run, target: str) -> list[int] | None:
+    """Indexes of the entries that were published for `target`; None: all of them."""
+    left_out = [i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, target)]
+    return [i for i in range(run.count) if i not in left_out] if left_out else None
+
+
+def _metadata(part: Buffer) -> bytes:
+    magic, _, size = _HEAD(part) if len(part) >= 10 else (0, 0, 0)
+    return bytes(part[10 : 10 + size] if magic == _MAGIC else part)
+
+
 def _addressed(part: Buffer, target: str) -> bool:
     try:
         metadata, _ = entry_metadata(part)

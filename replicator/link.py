@@ -8,21 +8,24 @@ Invariants: no task and no timer of the loop while it idles; a SKIP goes out onl
 from __future__ import annotations
 
 import logging
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from heliograph.model.coordinates import Origin, Vector
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, LinkError
 from heliograph.model.positions import Position
 from heliograph.wire import link as wire
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.link import Risk, SkipRecord
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
+from replicator.claims import Claims
 from replicator.connection import LinkConnection
 from replicator.log import ReplicatedLog
 from replicator.sender import LinkSender, SendRun, joined
 from replicator.timers import Timer
+from replicator.watchdog import Facts, Watchdog
 
 if TYPE_CHECKING:
     from replicator.manager import LinkManager
@@ -33,12 +36,15 @@ _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
 _TURN_BYTES = 4 << 20
 _STEADY_S = 5.0
+_HISTORY = 8
 
 
 class LinkCursor(Protocol):
     """The part of the managed ledger's cursor that a link uses."""
 
     mark_delete: Position
+    reading: Callable[[], Position] | None
+    """Where the link reads, as long as it does: what it still needs stays in the entry cache."""
 
     def ack_cumulative(self, position: Position) -> None: ...
 
@@ -55,6 +61,11 @@ class LinkStats:
     state: str
     cause: str
     cause_text: str
+    remedy: str
+    """What to do about the cause."""
+    restarts: int
+    history: list[dict[str, Any]]
+    """The newest ends of the link: at_ms, cause, text."""
     connected: bool
     backlog_entries: int
     backlog_messages: int
@@ -84,9 +95,15 @@ class Link:
         self._timer: Timer | None = None
         self._filter_timer: Timer | None = None
         self._opened_at = 0.0
-        self._reading = False
+        self._reading = self._reads = 0
+        """The read that is under way, 0: none; how many there were."""
+        self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
+        self.restarts: Counter[Cause] = Counter()
+        self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
+        """(wall ms, cause, sentence) of the newest ends."""
         self._stop_waking: Callable[[], None] | None = None
         self._told: object = None
+        self._stop_telling: Callable[[], None] | None = None
         self._rated = (0, 0)
         self.rate_out = self.throughput_out = 0.0
 
@@ -101,7 +118,8 @@ class Link:
         if self.ended:
             return
         self._cursor = cursor
-        self.core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender)
+        self.core = core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender)
+        cursor.reading = lambda: core.read_at
         self._rated = self.core.done[1:]
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)
         self.connect()
@@ -137,6 +155,9 @@ class Link:
         if cause is not self.cause:
             events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
         self.state, self.cause, self.cause_text = "waiting", cause, text
+        self.restarts[cause] += 1
+        self.manager.restarts[self.target, cause] += 1
+        self.history.append((self.manager.clock.wall_ms(), cause, text))
         self._timer = self.manager.timers.after(self.manager.backoff_s(self.failures), self.connect)
         self.failures += 1
 
@@ -148,6 +169,8 @@ class Link:
             self._connection.close_stream(self._number, Cause.DETACHED, "the topic is unloaded at its source")
         self._disconnect()
         self.state, self.cause = "detached", Cause.DETACHED
+        if self._cursor is not None:
+            self._cursor.reading = None
         if self._stop_waking is not None:
             self._stop_waking()
 
@@ -162,6 +185,9 @@ class Link:
         self._cancel_timer()
         self._cancel_filter_timer()
         self._connection, self._told = None, None
+        if self._stop_telling is not None:
+            self._stop_telling()
+            self._stop_telling = None
         if self.core is not None:
             self.core.disconnected()
 
@@ -172,27 +198,39 @@ class Link:
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
-    def on_opened(self, incarnation: int, window_bytes: int, vector: Vector) -> None:
+    def on_opened(self, incarnation: int, window_bytes: int, vector: Vector, level: int) -> None:
         if self.state != "opening" or self.core is None:
             return
         self._cancel_timer()
         self.state, self.cause, self.cause_text = "open", Cause.NONE, ""
         self._opened_at = self.manager.clock.monotonic()
+        self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
         events.info("link.opened topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
-        self._rewound(self.core.opened(vector, window_bytes, self._opened_at))
+        if level >= 2:
+            self._stop_telling = self.log.subscriptions.channel(self.target, self._tell_claims)
+        self._rewound(self.core.opened(vector, window_bytes))
+
+    def _tell_claims(self, subscription: str, claims: Claims) -> bool:
+        connection = self._connection
+        if connection is None or not connection.writable(self._number):
+            return False
+        connection.write(wire.claims_frame(self._number, subscription, claims.fields()))
+        return True
+
+    def on_claims(self, subscription: str, claims: Claims) -> None:
+        self.log.subscriptions.heard(self.target, subscription, claims)
 
     def on_gap(self, attempt: int, vector: Vector) -> None:
-        if self.core is not None and (went_back := self.core.gap(attempt, vector, self.manager.clock.monotonic())) is not None:
+        if self.core is not None and (went_back := self.core.gap(attempt, vector)) is not None:
             events.info("link.rewound topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
             self._rewound(went_back)
 
     def on_receipt(self, through: Sequence[tuple[Origin, Position]]) -> None:
         if self.core is None:
             return
-        now = self.manager.clock.monotonic()
         for origin, position in through:
-            self.core.receipt(origin, position, now)
+            self.core.receipt(origin, position)
         self.failures = 0
         self._move_cursor()
         self.pump()
@@ -231,7 +269,8 @@ class Link:
                 break
             runs = ledger.cached(core.read_at, _READ_ENTRIES, min(room, _READ_BYTES))
             if not runs:
-                self._reading = True
+                self._reads += 1
+                self._reading = self._reads
                 self.manager.read(self)
                 break
             for number, start, run in runs:
@@ -256,17 +295,23 @@ class Link:
 
     async def read(self) -> None:
         """The next runs are not in the cache: brings them, and sends them."""
-        core = self.core
+        core, number = self.core, self._reading
         assert core is not None
+        if not number:
+            return
         attempt, connection, position = core.attempt, self._connection, core.read_at
         try:
             runs = await self.log.ledger.read(position, _READ_ENTRIES, min(max(1, core.room_bytes), _READ_BYTES))
         except HeliographError as error:
-            self._reading = False
+            if number != self._reading:
+                return
+            self._reading = 0
             if connection is self._connection and not self.ended:
                 self.restart(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
             return
-        self._reading = False
+        if number != self._reading:
+            return  # it was given up meanwhile
+        self._reading = 0
         if self.ended or connection is None or connection is not self._connection or attempt != core.attempt or position != core.read_at:
             self.pump()
             return
@@ -321,14 +366,18 @@ class Link:
 
     # -- heartbeats and numbers ----------------------------------------------------------------------------------------
 
-    def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector]] | None:
+    def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector], Risk] | None:
         """What the target should know of the source, where it changed since it was told last."""
-        state = (self.log.ledger.last_confirmed, [(region, at) for region, (_, at) in self.log.known.items()])
-        if self.state != "open" or state == self._told:
+        if self.state != "open" or self.core is None:
+            return None
+        (entries, messages, size), oldest_ms = self.core.backlog()
+        risk = Risk(entries, messages, size, oldest_ms)
+        state = (self.log.ledger.last_confirmed, [(region, at) for region, (_, at) in self.log.known.items()], risk)
+        if state == self._told:
             return None
         self._told = state
         vectors = {region: vector for region, (vector, _) in self.log.known.items() if region != self.target}
-        return self.log.last_own(), {**vectors, self.manager.region: self.log.vector}
+        return self.log.last_own(), {**vectors, self.manager.region: self.log.vector}, risk
 
     def on_beat(self, vectors: dict[str, Vector]) -> None:
         for region, vector in vectors.items():
@@ -345,8 +394,30 @@ class Link:
         self.rate_out += weight * (max(0, messages - self._rated[0]) / elapsed_s - self.rate_out)
         self.throughput_out += weight * (max(0, size - self._rated[1]) / elapsed_s - self.throughput_out)
         self._rated = (messages, size)
-        if self.state == "open" and core.stalled(self.manager.clock.monotonic()):
-            self.restart(Cause.STALLED, f"no receipt for {core.settings.stalled_after_s:g} s")
+        connection = self._connection
+        if self.state == "open" and connection is not None:
+            if not core.behind(self.log.ledger.last_confirmed):
+                self._watchdog.caught_up()
+                return
+            facts = Facts(
+                mark=core.mark,
+                receipts=core.receipts,
+                rewinds=core.rewinds,
+                reading=bool(self._reading),
+                skipping=core.skipping,
+                blocked=not connection.client.writable,
+                in_flight=core.in_flight_bytes > 0,
+            )
+            if (found := self._watchdog.look(self.manager.clock.monotonic(), facts)) is not None:
+                self._reading = 0
+                self._give_up(connection, *found)
+
+    def _give_up(self, connection: LinkConnection, cause: Cause, text: str) -> None:
+        events.warning("link.stands_still topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+        if cause is Cause.WRITE_BLOCKED:  # another stream on the same connection would stand still as well
+            connection.close(LinkError(cause, text))
+        else:
+            self.restart(cause, text)
 
     def stats(self) -> LinkStats:
         (entries, messages, size), oldest_ms = ((0, 0, 0), 0) if self.core is None else self.core.backlog()
@@ -358,6 +429,9 @@ class Link:
             state=self.state,
             cause=str(self.cause),
             cause_text=self.cause_text,
+            remedy=self.cause.remedy,
+            restarts=sum(self.restarts.values()),
+            history=[{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self.history],
             connected=self.state == "open",
             backlog_entries=entries,
             backlog_messages=messages,

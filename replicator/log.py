@@ -11,20 +11,23 @@ On the hot path a run costs one object and two calls; no Future, nothing per ent
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, TopicClosed
-from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.model.policies import RegionInfo
+from heliograph.model.policy_table import Applied
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import Run
 from replicator.dedup import DedupSettings
+from replicator.incoming import IncomingLink
 from replicator.intake import Verdict
 from replicator.state import TopicState
+from replicator.subscription_sync import SubscriptionSync
 
 if TYPE_CHECKING:
     from storage.managed_ledger.factory import ManagedLedgerFactory
@@ -87,18 +90,45 @@ class _Parts:
                 self.failed(self.error)
 
 
+_NOTHING: deque[_Waiting] = deque(maxlen=0)
+"""The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very many idle topics."""
+_NO_LINKS: Mapping[str, IncomingLink] = {}
+_DEDUPLICATION = DedupSettings()
+
+
 class ReplicatedLog:
     """One loaded topic."""
 
+    __slots__ = (
+        "_close_watchers",
+        "_last_failure",
+        "_order",
+        "_rollback_watchers",
+        "_vector_watchers",
+        "_watchers",
+        "closed",
+        "incoming",
+        "known",
+        "ledger",
+        "source_ends",
+        "state",
+        "subscriptions",
+        "topic",
+    )
+
     def __init__(self, ledger: ManagedLedger, state: TopicState) -> None:
         self.ledger, self.state = ledger, state
+        state.positions.first = ledger.first_position
+        self.subscriptions = SubscriptionSync(self)
         self.topic = ledger.topic
         self.known: dict[str, tuple[Vector, int]] = {}
         """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
         self.source_ends: dict[str, tuple[Origin, Position, int]] = {}
         """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
+        self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
+        """Region -> the link that comes from there, also after it has ended."""
         self.closed: HeliographError | None = None
-        self._order: deque[_Waiting] = deque()
+        self._order: deque[_Waiting] = _NOTHING
         self._last_failure: HeliographError | None = None
         self._vector_watchers: dict[int, Callable[[Origin], None]] = {}
         self._close_watchers: dict[int, Callable[[], None]] = {}
@@ -112,7 +142,7 @@ class ReplicatedLog:
         topic: str,
         *,
         region: RegionInfo,
-        policies: NamespacePolicies,
+        policies: Applied,
         clock: Clock,
         rng: Rng,
         create: bool,
@@ -124,7 +154,7 @@ class ReplicatedLog:
             epoch=region.epoch,
             rng=rng,
             deduplication=policies.deduplication,
-            settings=settings or DedupSettings(),
+            settings=settings or _DEDUPLICATION,
         )
         persistence = (policies.ensemble, policies.write_quorum, policies.ack_quorum)
         ledger = await factory.open(topic, state, persistence, create=create)
@@ -161,6 +191,10 @@ class ReplicatedLog:
         """The last confirmed coordinate of the own origin."""
         return self.state.origin, self.state.vector.prefix(self.state.origin)
 
+    def comes_from(self, region: str, link: IncomingLink) -> None:
+        """A link from `region` is open: it takes the place of the one before."""
+        self.incoming = {**self.incoming, region: link}
+
     def learn(self, region: str, vector: Vector, now_ms: int) -> None:
         """What `region` holds durably, as it or another region tells. An unchanged vector keeps its time: idle links have nothing to tell."""
         old = self.known.get(region)
@@ -177,7 +211,7 @@ class ReplicatedLog:
                 self._publish_parts(run, fresh, done, failed)
                 return
         waiting = _Waiting(self, run, done, failed)
-        self._order.append(waiting)
+        self._queue().append(waiting)
         self._append(waiting)
 
     def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
@@ -189,7 +223,7 @@ class ReplicatedLog:
         verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
         if verdict is Verdict.ACCEPT:
             waiting = _Waiting(self, self.state.intake.accept(run), done, failed)
-            self._order.append(waiting)
+            self._queue().append(waiting)
             self._append(waiting)
         return verdict
 
@@ -201,7 +235,7 @@ class ReplicatedLog:
                 return verdict
             record = self.state.intake.accept_skip(record)
         waiting = _Waiting(self, record.as_run(), done, failed, skip=record)
-        self._order.append(waiting)
+        self._queue().append(waiting)
         self._append(waiting)
         return Verdict.ACCEPT
 
@@ -212,11 +246,16 @@ class ReplicatedLog:
             _Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
             for start, stop in pairwise(cuts)
         ]
-        self._order.extend(pieces)
+        self._queue().extend(pieces)
         for piece in pieces:
             if not piece.duplicate and piece.state == piece.WAITS:
                 self._append(piece)
         self._settle()
+
+    def _queue(self) -> deque[_Waiting]:
+        if self._order is _NOTHING:
+            self._order = deque()
+        return self._order
 
     def _append(self, waiting: _Waiting) -> None:
         if self.closed is not None:
@@ -259,7 +298,7 @@ class ReplicatedLog:
         if head.skip is not None:
             self.state.confirm_skip(head.skip)
         else:
-            self.state.confirm_replicated(run)
+            self.state.confirm_replicated(head.ledger, head.first, run)
         for watcher in list(self._vector_watchers.values()):
             watcher(run.origin)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,14 +20,17 @@ from typing import Any, Protocol
 from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection, Refused
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.model.identity import REPLICATOR, peer_identity
+from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import Clock, Rng
 from replicator.causes import Cause
 from replicator.connection import Key, LinkConnection
+from replicator.incoming import Incoming
 from replicator.link import Link, LinkStats
 from replicator.log import ReplicatedLog
 from replicator.sender import SenderSettings
+from replicator.subscription_sync import SubscriptionHost
 from replicator.timers import Timers
 
 events = logging.getLogger("replicator")
@@ -39,6 +42,10 @@ class Regions(Protocol):
     """The part of the configuration's view that links use."""
 
     def region(self, name: str) -> RegionInfo | None: ...
+
+    def namespace(self, namespace: str) -> object | None:
+        """None: there is none of that name, or it is not known yet."""
+        ...
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
 
@@ -57,6 +64,9 @@ class LinkSettings:
     idle_connection_s: float = 30.0
     establishing_max: int = 32
     reads_max: int = 16
+    subscriptions_s: float = 0.4
+    """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice that and the way there."""
+    syncs_max: int = 8
 
 
 class LinkManager:
@@ -76,7 +86,16 @@ class LinkManager:
         self._view, self._rng, self._ssl = view, rng, connect
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
+        self.incoming = Incoming()
+        """What comes the other way: for whoever makes receivers."""
+        self.restarts: Counter[tuple[str, Cause]] = Counter()
+        """(target region, cause) -> how often a link ended so, in all."""
         self._links: dict[str, dict[str, Link]] = {}
+        self._logs: dict[str, ReplicatedLog] = {}
+        self.subscriptions: SubscriptionHost | None = None
+        """Who has the subscriptions of this broker; set before the first topic is attached."""
+        self._syncs: deque[ReplicatedLog] = deque()
+        self._syncing = 0
         self._connections: dict[Key, LinkConnection] = {}
         self._connecting: dict[Key, asyncio.Task[LinkConnection]] = {}
         self._idle_since: dict[Key, float] = {}
@@ -90,23 +109,28 @@ class LinkManager:
         self._closed = False
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
+        self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
     def attach(self, log: ReplicatedLog, targets: Sequence[str]) -> None:
         """Links the topic to `targets` (this region among them is left out), and to no others: idempotent.
 
-        A region that was attached before and is no target any more loses its cursor: what it has not got stays here unsent.
+        A region that is no target any more loses its cursor, also where it left while the topic was not loaded: what it has not got stays
+        here unsent.
         """
+        self._logs[log.topic] = log
+        log.subscriptions.host, log.subscriptions.region_number = self.subscriptions, self.region_number
         links = self._links.setdefault(log.topic, {})
         for target, link in list(links.items()):
-            if link.log is not log:
+            if link.log is not log or target not in targets:
                 link.detach()
                 del links[target]
-            elif target not in targets:
-                link.detach()
-                del links[target]
-                self.spawn(self._delete_cursor(log, target))
+        if self._view.namespace(TopicName.parse(log.topic).namespace) is not None:  # else nobody knows which regions it has
+            for name in list(log.ledger.cursors):
+                region = name.removeprefix(CURSOR_PREFIX)
+                if region not in (name, *targets):
+                    self.spawn(self._delete_cursor(log, region))
         for target in targets:
             if target != self.region and target not in links:
                 link = links[target] = Link(self, log, target)
@@ -116,6 +140,8 @@ class LinkManager:
 
     async def detach(self, log: ReplicatedLog) -> None:
         """The topic is being unloaded: its links end, their cursors stay."""
+        if self._logs.get(log.topic) is log:
+            del self._logs[log.topic]
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
                 link.detach()
@@ -155,6 +181,10 @@ class LinkManager:
         link.begin(cursor)
 
     async def _delete_cursor(self, log: ReplicatedLog, target: str) -> None:
+        """Where it fails, the next load of the topic tries again."""
+        if target in self._links.get(log.topic, {}) or CURSOR_PREFIX + target not in log.ledger.cursors:
+            return  # it has come back, or this was asked for twice
+        events.warning("link.region_left topic=%s target=%s", log.topic, target)
         try:
             await log.ledger.delete_cursor(CURSOR_PREFIX + target)
         except HeliographError as error:
@@ -162,8 +192,9 @@ class LinkManager:
 
     # -- what links ask for --------------------------------------------------------------------------------------------
 
-    def region_number(self) -> int:
-        info = self._view.region(self.region)
+    def region_number(self, region: str = "") -> int:
+        """Of this region, or another; 0: it is not known."""
+        info = self._view.region(region or self.region)
         return info.number if info is not None else 0
 
     def backoff_s(self, failures: int) -> float:
@@ -276,6 +307,25 @@ class LinkManager:
         if self._connections.get(connection.key) is connection:
             del self._connections[connection.key]
         self._idle_since.pop(connection.key, None)
+
+    # -- replicated subscriptions --------------------------------------------------------------------------------------
+
+    def _sync_subscriptions(self) -> None:
+        for log in self._logs.values():
+            sync = log.subscriptions
+            if sync.active and log.closed is None and sync.due() and log not in self._syncs:
+                self._syncs.append(log)
+        while self._syncs and self._syncing < min(len(self._syncs), self.settings.syncs_max):
+            self._syncing += 1
+            self.spawn(self._sync())
+        self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
+
+    async def _sync(self) -> None:
+        try:
+            while self._syncs:
+                await self._syncs.popleft().subscriptions.round(self.clock.wall_ms())
+        finally:
+            self._syncing -= 1
 
     # -- once a second -------------------------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ Point = tuple[Position, Position, Totals, int]
 class Outbox:
     """What was first published in this region, of one topic."""
 
+    __slots__ = ("_points", "totals")
+
     def __init__(self) -> None:
         self.totals: Totals = NOTHING
         self._points: list[Point] = []

@@ -23,9 +23,12 @@ from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Kind, SkipRecord, StreamBeat
 from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
+from replicator.claims import Claims, read_claims
 from replicator.entries import received
+from replicator.incoming import Incoming, IncomingLink, IncomingRegion
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
+from replicator.receiver_budget import Hold, ReceiverBudget
 
 events = logging.getLogger("replicator")
 
@@ -38,6 +41,8 @@ class ReceiverSettings:
     receipt_after_s: float = 0.01
     """A receipt goes out so long after something became durable: at most 50 ms."""
     streams_max: int = 100_000
+    held_beat_s: float = 1.0
+    """While reading is held, the sender hears so often that this side lives."""
 
     def __post_init__(self) -> None:
         assert 0 < self.receipt_after_s <= 0.05
@@ -47,18 +52,39 @@ class ReceiverStream:
     """One topic's stream. `write`: sends a frame. `dirty`: a receipt is due."""
 
     def __init__(
-        self, number: int, source: str, source_number: int, log: ReplicatedLog, write: Write, dirty: Callable[[ReceiverStream], None]
+        self,
+        number: int,
+        source: str,
+        source_number: int,
+        log: ReplicatedLog,
+        write: Write,
+        dirty: Callable[[ReceiverStream], None],
+        *,
+        level: int = 1,
+        take: Callable[[int], None] = lambda _: None,
+        give: Callable[[int], None] = lambda _: None,
+        incoming: IncomingLink | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """take, give: bytes of runs that are on their way to the bookies, and not any more."""
+        self._take, self._give = take, give
+        self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
+        self.incoming.connected, self.incoming.heard_ms = True, now_ms()
+        log.comes_from(source, self.incoming)
         self.number, self.source, self.source_number, self.log = number, source, source_number, log
         self._write, self._dirty = write, dirty
         self._attempt = self._gapped = 0
         self._told: Position | None = None
         self._due: dict[Origin, None] = {}
-        self._stops = (log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback))
+        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback)]
+        if level >= 2:
+            self._stops.append(log.subscriptions.channel(source, self._tell_claims))
 
     def end(self) -> None:
         for stop in self._stops:
             stop()
+        if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
+            self.incoming.connected = False
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
         """Raises PeerError."""
@@ -68,12 +94,26 @@ class ReceiverStream:
             origin, last = run.origin, (ledger, first + count - 1)
             if last > self.log.state.intake.submitted(origin):
                 run = received(run, self.source)
-            self._answer(attempt, origin, last, self.log.append_replicated(previous, run, _stored, _failed))
+            size, give = run.size_bytes, self._give
+            self._take(size)
+            verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size), lambda _: give(size))
+            if verdict is not Verdict.ACCEPT:
+                give(size)
+            self._answer(attempt, origin, last, verdict)
+
+    def _stored(self, run: Run, size_bytes: int) -> None:
+        self._give(size_bytes)
+        region = self.incoming.region
+        region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
 
     def on_skip(self, attempt: int, record: SkipRecord) -> None:
         """Raises PeerError."""
         if self._passes(attempt, record.origin):
             self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
+
+    def _tell_claims(self, subscription: str, claims: Claims) -> bool:
+        self._write(wire.claims_frame(self.number, subscription, claims.fields()))
+        return True
 
     def receipt(self) -> list[tuple[Origin, Position]]:
         """What to acknowledge, of the origins that a receipt is due for."""
@@ -138,9 +178,12 @@ class LinkReceiver:
         region_number: Callable[[str], int | None],
         peer: str = "",
         settings: ReceiverSettings | None = None,
+        budget: ReceiverBudget | None = None,
+        incoming: Incoming | None = None,
     ) -> None:
         """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region.
 
+        budget, incoming: of the whole broker.
         peer: the region that the sender has proven to be; "": nothing is proven (no TLS), and its word counts.
         """
         self._write, self._open_log, self._clock = write, open_log, clock
@@ -152,6 +195,12 @@ class LinkReceiver:
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[int, Callable[[], None]] = {}
         self._lost = False
+        self.hold: Hold | None = None
+        """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
+        self._incoming = incoming or Incoming()
+        self._budget = budget or ReceiverBudget()
+        self._budget_number = self._budget.number()
+        self._held_timer: asyncio.TimerHandle | None = None
 
     def on_frame(self, kind: int, command: Buffer, payload: Buffer) -> None:
         """A private command: its type, the content of its field, what follows it. Raises PeerError."""
@@ -166,6 +215,11 @@ class LinkReceiver:
                 open_stream.on_skip(attempt, record)
         elif number is Kind.HEARTBEAT:
             self._on_heartbeat(wire.read_heartbeat(fields))
+        elif number is Kind.CLAIMS:
+            stream, subscription, content = wire.read_claims(fields)
+            claims = read_claims(content)
+            if (open_stream := self._streams.get(stream)) is not None:
+                open_stream.log.subscriptions.heard(open_stream.source, subscription, claims)
         elif number is Kind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is Kind.CLOSE:
@@ -176,6 +230,8 @@ class LinkReceiver:
     def connection_lost(self) -> None:
         """Nothing is written after this."""
         self._lost = True
+        self._budget.forget(self._budget_number)
+        self._on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
         for task in list(self._opening.values()):
@@ -197,11 +253,11 @@ class LinkReceiver:
         if level < 1 or self._region_number(source) != source_number:
             self._write(wire.close_frame(number, Cause.REFUSED, f"{self._region} knows no region {source} with number {source_number}"))
             return
-        task = asyncio.get_running_loop().create_task(self._open(number, topic, source, source_number))
+        task = asyncio.get_running_loop().create_task(self._open(number, topic, source, source_number, level))
         self._opening[number] = task
         task.add_done_callback(lambda _: self._opening.pop(number, None))
 
-    async def _open(self, number: int, topic: str, source: str, source_number: int) -> None:
+    async def _open(self, number: int, topic: str, source: str, source_number: int, level: int) -> None:
         try:
             log = await self._open_log(topic, source)
         except HeliographError as error:
@@ -211,7 +267,19 @@ class LinkReceiver:
         if log.closed is not None:
             self._write(wire.close_frame(number, Cause.MOVED, str(log.closed)))
             return
-        self._streams[number] = ReceiverStream(number, source, source_number, log, self._write, self._on_dirty)
+        self._streams[number] = ReceiverStream(
+            number,
+            source,
+            source_number,
+            log,
+            self._write,
+            self._on_dirty,
+            level=level,
+            take=self._take,
+            give=self._budget.give,
+            incoming=IncomingLink(self._incoming.region(source)),
+            now_ms=self._clock.wall_ms,
+        )
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
         self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
 
@@ -224,6 +292,26 @@ class LinkReceiver:
             stream.end()
             self._closes.pop(number)()
             self._dirty.pop(number, None)
+
+    # -- bounds --------------------------------------------------------------------------------------------------------
+
+    def _take(self, size_bytes: int) -> None:
+        self._budget.take(self._budget_number, self._on_hold, size_bytes)
+
+    def _on_hold(self, hold: bool) -> None:
+        """While nothing is read, heartbeats are not answered: the sender is told unasked that this side lives."""
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+            self._held_timer = None
+        if self._lost or self.hold is None:
+            return
+        self.hold(hold)
+        if hold:
+            self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+
+    def _beat_while_held(self) -> None:
+        self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
+        self._write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), 0, 0)))
 
     # -- receipts ------------------------------------------------------------------------------------------------------
 
@@ -253,12 +341,19 @@ class LinkReceiver:
             if stream is None:
                 continue
             log = stream.log
+            if told.risk is not None:
+                stream.incoming.risk = told.risk
             if told.last_confirmed is not None and told.last_confirmed[1] > BEFORE_ALL:
                 log.source_ends[stream.source] = (*told.last_confirmed, now)
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now)
         for stream in self._streams.values():
+            stream.incoming.heard_ms = now
+            if beat.echo_ms:
+                heard = stream.incoming.region
+                heard.rtt_ms = max(0.0, float(now - beat.echo_ms - beat.echo_age_ms))
+                heard.clock_offset_ms = beat.wall_ms - now + heard.rtt_ms / 2
             if stream.changed():
                 answers.append(StreamBeat(stream.number, stream.log.last_own(), {self._region: stream.log.vector}))
         self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))

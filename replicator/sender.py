@@ -33,7 +33,7 @@ class SenderSettings:
     filtered_after_s: float = 1.0
     """A range that is not meant for the target is sent as SKIP(filtered) when no run followed within this time."""
     stalled_after_s: float = 30.0
-    """No receipt for so long, with runs in flight: the link is made anew."""
+    """Behind, and nothing new confirmed at the target for so long: the link is made anew, with the cause."""
 
 
 class SendRun(NamedTuple):
@@ -93,8 +93,7 @@ class LinkSender:
         self.read_at: Position = BEFORE_ALL
         self.remote = Vector()
         """Durable at the target, as last heard."""
-        self.rewinds = self.entries_sent = self.bytes_sent = 0
-        self.progress_at = 0.0
+        self.rewinds = self.receipts = self.entries_sent = self.bytes_sent = 0
         self._window = 0
         self._sent: dict[Origin, Position] = {}
         self._steps: deque[_Step] = deque()
@@ -104,27 +103,26 @@ class LinkSender:
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
-    def opened(self, vector: Vector, window_bytes: int, now: float) -> bool:
+    def opened(self, vector: Vector, window_bytes: int) -> bool:
         """The handshake. Returns True where the target holds less than it once confirmed: `mark` went back, the cursor must follow."""
         self.connected = True
         self._window = min(window_bytes, self.settings.window_bytes)
-        return self._rewind(vector, now)
+        return self._rewind(vector)
 
     def disconnected(self) -> None:
         self.connected = False
         self._clear()
 
-    def gap(self, attempt: int, vector: Vector, now: float) -> bool | None:
+    def gap(self, attempt: int, vector: Vector) -> bool | None:
         """The target lacks something before what was sent: start again at its vector. None: of an earlier attempt; else as `opened`."""
         if attempt != self.attempt or not self.connected:
             return None
         self.rewinds += 1
-        return self._rewind(vector, now)
+        return self._rewind(vector)
 
-    def _rewind(self, vector: Vector, now: float) -> bool:
+    def _rewind(self, vector: Vector) -> bool:
         self._clear()
         self.attempt += 1
-        self.progress_at = now
         self.remote = vector
         went_back = False
         if (confirmed := self.state.delivered.get(self.target)) is not None and vector.prefix(confirmed[0]) < confirmed[1]:
@@ -200,8 +198,7 @@ class LinkSender:
         through = _last(replicated)
         self._sent[origin] = through
         if not self.in_flight_bytes:
-            self.progress_at = now
-        self.in_flight_bytes += replicated.size_bytes
+            self.in_flight_bytes += replicated.size_bytes
         self.entries_sent += replicated.count
         self.bytes_sent += replicated.size_bytes
         self._step(_Step(last, origin, through, replicated.size_bytes, self._read_totals))
@@ -273,13 +270,13 @@ class LinkSender:
 
     # -- receipts ------------------------------------------------------------------------------------------------------
 
-    def receipt(self, origin: Origin, through: Position, now: float) -> None:
+    def receipt(self, origin: Origin, through: Position) -> None:
         """The target holds `origin` durably up to `through`."""
         if through <= self.remote.prefix(origin):
             return
         self.remote.advance(origin, through)
+        self.receipts += 1
         self._note_delivered(origin, through)
-        self.progress_at = now
         self._advance()
 
     def _advance(self) -> None:
@@ -293,8 +290,14 @@ class LinkSender:
             if head.end > self.mark:
                 self.mark, self.done = head.end, head.totals
 
-    def stalled(self, now: float) -> bool:
-        return bool(self._steps) and self.connected and now - self.progress_at > self.settings.stalled_after_s
+    @property
+    def skipping(self) -> bool:
+        """A SKIP is on its way to this region's disks, and nothing is sent meanwhile."""
+        return self._skipping
+
+    def behind(self, last_confirmed: Position) -> bool:
+        """Whether there is something that is neither confirmed at the target nor known to be superfluous there."""
+        return bool(self._steps) or self._skipping or self.read_at <= last_confirmed
 
     def backlog(self) -> tuple[Totals, int]:
         """((entries, messages, bytes) first published here and not done with, broker time in ms of the oldest; 0: none)."""

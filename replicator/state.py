@@ -1,6 +1,6 @@
 """TopicState: everything that a topic keeps beside its entries, as the managed ledger stores and replays it.
 
-Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered. Isn't: anything that waits.
+Is: own origin (and those of earlier epochs), vector, producers, outbox, what each link has delivered, where coordinates lie. Isn't: anything that waits.
 Invariants: `snapshot` is the state as of every confirmed entry, and replaying the entries behind it gives the same state again, in any cut;
 the incarnation is minted once, and stands in the first snapshot, before the first entry.
 Source: docs/protocols/links.md; docs/protocols/ledger.md, "Managed ledgers".
@@ -20,12 +20,28 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.dedup import DedupSettings, Producers
 from replicator.intake import Intake
 from replicator.outbox import Outbox
+from replicator.positions import PositionMap
 
 VERSION = 1
 
 
 class TopicState:
     """Implements the managed ledger's LogState."""
+
+    __slots__ = (
+        "_epoch",
+        "_region",
+        "_rng",
+        "deduplication",
+        "delivered",
+        "intake",
+        "origin",
+        "outbox",
+        "past",
+        "positions",
+        "producers",
+        "vector",
+    )
 
     def __init__(self, *, region: int, epoch: int, rng: Rng, deduplication: bool, settings: DedupSettings) -> None:
         self.deduplication = deduplication
@@ -37,6 +53,7 @@ class TopicState:
         self.intake = Intake(self.vector)
         self.producers = Producers(settings)
         self.outbox = Outbox()
+        self.positions = PositionMap()
         self.delivered: dict[str, tuple[Origin, Position]] = {}
         """Target region -> the newest own coordinate that its vector covers."""
 
@@ -58,6 +75,8 @@ class TopicState:
         self.producers.load(producers)
         self.outbox.load(outbox)
         self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered}
+        if len(fields) > 6:
+            self.positions.load(fields[6])
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -68,6 +87,7 @@ class TopicState:
             self.producers.dump(),
             self.outbox.dump(),
             [[region, *coordinate] for region, coordinate in sorted(self.delivered.items())],
+            self.positions.dump(),
         ]
         return pack(fields)
 
@@ -80,7 +100,7 @@ class TopicState:
         elif run.flags is not None and run.flags[0] & FLAG_HIDDEN:
             self.confirm_skip(SkipRecord.decode(run.parts[0]))
         else:
-            self.confirm_replicated(run)
+            self.confirm_replicated(ledger, first, run)
 
     # -- what became durable -------------------------------------------------------------------------------------------
 
@@ -94,8 +114,10 @@ class TopicState:
         if self.deduplication:
             self.producers.confirm(run)
 
-    def confirm_replicated(self, run: Run) -> None:
+    def confirm_replicated(self, ledger: int, first: int, run: Run) -> None:
+        """A run of another region lies at (ledger, first)."""
         assert run.origin is not None
+        self.positions.add(run, ledger, first)
         self.intake.confirm(run.origin, run.coordinate(run.count - 1))
         if self.deduplication:
             self.producers.confirm_replicated(run)

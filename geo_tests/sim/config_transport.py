@@ -15,6 +15,7 @@ import msgpack
 
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.raft.messages import Config
 
 RAFT, REQUEST, ANSWER = 0, 1, 2
 QUEUE_BYTES_MAX = 1 << 20
@@ -48,6 +49,9 @@ class SimConfigTransport:
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         self._receive = callback
+
+    def on_config(self, config: Config) -> None:
+        """Every node of a simulation is known by its name."""
 
     async def forward(self, to: str, request: bytes, *, timeout_s: float) -> bytes:
         number = self._next = self._next + 1

@@ -26,7 +26,7 @@ from heliograph.raft.client import MetaClient
 from heliograph.wire.run import Run
 from local_meta import keys
 from local_meta.node import LocalMetaNode
-from storage.bookie.bookie import Bookie, BookieSettings
+from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.context import LedgerSettings
@@ -210,14 +210,12 @@ class LedgerWorld:
 
     async def _bookie(self, machine: Machine) -> None:
         bookie = Bookie(
-            machine.disk("journal"),
-            machine.disk("ledgers"),
+            [Place(machine.disk("journal"), machine.disk("journal"))],
+            [Place(machine.disk("ledgers"), machine.disk("ledgers"))],
             SMALL_BOOKIE,
             bookie_id=machine.host,
             instance="sim",
             rng=machine.rng,
-            zeroing=machine.disk("journal"),
-            reads=machine.disk("ledgers"),
         )
         bookie.start()
         if bookie.limbo:

@@ -65,10 +65,26 @@ class Probes:
                     for name, topic in node.roles[0].topics.loaded.items():  # type: ignore[attr-defined]
                         yield region.name, name, topic.log
 
+    def owners(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """(region, topic, node, log) of each topic where it is loaded by the broker that owns it."""
+        for region in self.world.regions.values():
+            for node in region.brokers:
+                if node.is_ready():
+                    role: Any = node.roles[0]
+                    for name, topic in role.topics.loaded.items():
+                        if role.ownership.owns(name) and topic.log.ledger.failed is None:
+                            yield region.name, name, node, topic.log
+
     def _look_at_subscription(self, region: str, topic: str, log: Any) -> None:
         """The mark-delete position never passes an entry that no consumer acknowledged."""
         cursor, history = log.ledger.cursors.get("sub"), self.world.histories.get(topic)
         if cursor is None or history is None:
+            return
+        if self.world.settings.replicated:
+            delivered = set().union(*history.consumed.values())
+            for message, position in history.acknowledged.items():
+                if history.submitted[message][0] == region and (-1, -1) < position <= cursor.mark_delete and message not in delivered:
+                    raise Violation(f"{topic} in {region}: the mark-delete position {cursor.mark_delete} has passed {message}, which no region delivered")
             return
         acked: set[Position] = set()
         for name, consumer in self.world.consumers:

@@ -142,7 +142,8 @@ class Region:
         names = tuple(info.name for info in infos)
         steps: list[Any] = [lambda info=info: admin.ensure_region(info) for info in infos]
         steps.append(lambda: admin.create_tenant(NAMESPACE.split("/")[0], TenantInfo(allowed_regions=names)))
-        policies = NamespacePolicies(regions=names, bundles=2, deduplication=True, retention_minutes=-1, retention_mb=-1)
+        kept = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        policies = NamespacePolicies(regions=names, bundles=2, policies={"deduplication": True, "retention": kept})
         steps.append(lambda: admin.create_namespace(NAMESPACE, policies))
         while steps:
             try:

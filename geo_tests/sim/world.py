@@ -29,6 +29,7 @@ from geo_tests.sim.probes import Probes
 from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
+from replicator.lookup import coordinate_of, position_of
 from storage.ledger.audit import AutoRecoverySettings
 
 START_S = 40.0
@@ -54,6 +55,8 @@ class WorldSettings:
     faults: int = 6
     kinds: tuple[str, ...] = ()
     """Names of the kinds of faults that there are; empty: all."""
+    replicated: bool = False
+    """The subscription is replicated, and its consumers move from region to region: together they consume everything."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
 
 
@@ -112,6 +115,7 @@ class World:
         await self._start()
         clients = self._start_clients()
         probing = asyncio.ensure_future(self.probes.run())
+        replicating = asyncio.ensure_future(self._replicate())
         await self.faults.run(self.settings.chaos_s, self.settings.faults)
         self.trace("heal")
         await self.faults.heal()
@@ -119,8 +123,11 @@ class World:
         found = await self._read_everything()
         for topic, history in self.histories.items():
             history.check(found[topic])
-            history.check_consumed(found[topic])
+            if not self.settings.replicated:
+                history.check_consumed(found[topic])
+            await self._check_coordinates(topic, found[topic])
         probing.cancel()
+        replicating.cancel()
         await self.probes.final()
         for _, producer in self.producers:
             producer.close()
@@ -159,8 +166,23 @@ class World:
                     tasks += [machine.run(_task, producer.run), machine.run(_task, self._publish, region.name, producer, history, rng)]
                 consumer = machine.run(self._consumer, Client(region.addresses(), self.sim.rng(f"{region.name}-{number}-c")), topic, region.name, history)
                 self.consumers.append((region.name, consumer))
-                tasks.append(machine.run(_task, consumer.run))
+                if not self.settings.replicated:
+                    tasks.append(machine.run(_task, consumer.run))
+        if self.settings.replicated:
+            tasks += [asyncio.ensure_future(self._relay(topic)) for topic in self.topics]
         return tasks
+
+    async def _relay(self, topic: str) -> None:
+        """Consumers move from region to region: one at a time, the last one stays."""
+        turns = [(region, consumer) for region, consumer in self.consumers if consumer.topic == topic]
+        self.rng.shuffle(turns)
+        for index, (region, consumer) in enumerate(turns):
+            self.trace(f"{topic} is consumed in {region}")
+            running = self.sim.machines[f"{region}-client"].run(_task, consumer.run)
+            if index < len(turns) - 1:
+                await asyncio.sleep(self.settings.chaos_s * self.rng.uniform(0.2, 0.5))
+                consumer.close()
+            await running
 
     def _producer(self, client: Client, topic: str, name: str, history: History) -> Producer:
         def on_receipt(sequence: int, ledger: int, entry: int) -> None:
@@ -215,13 +237,51 @@ class World:
                 found[topic][region.name] = await self.sim.call(f"{region.name}-client", Reader(client, topic).read_all)
         return found
 
+    async def _replicate(self) -> None:
+        """What a client's flag does, wherever the subscription is by now."""
+        while self.settings.replicated:
+            for _, _, node, log in self.probes.owners():
+                if "sub" in log.ledger.cursors:
+                    node.machine.run(log.subscriptions.enable, "sub")
+            await asyncio.sleep(0.2)
+
+    async def _check_coordinates(self, topic: str, found: dict[str, Sequence[Delivered]]) -> None:
+        """A message's coordinate is the same wherever it is asked for, and leads to its copy in every region."""
+        logs = {region: (node, log) for region, name, node, log in self.probes.owners() if name == topic}
+        places = {region: {(d.producer, d.sequence): (d.ledger, d.entry) for d in delivered} for region, delivered in found.items()}
+        messages = sorted(set.intersection(*(set(held) for held in places.values())))
+        for message in self.sim.rng(f"coordinates {topic}").sample(messages, min(8, len(messages))):
+            told = {}
+            for region, (node, log) in logs.items():
+                told[region] = (await node.machine.ask(coordinate_of, log, places[region][message])).coordinate
+            if len(set(told.values())) != 1 or None in told.values():
+                raise Violation(f"{topic}: {message} has different coordinates: {told}")
+            for region, (node, log) in logs.items():
+                at = (await node.machine.ask(position_of, log, *next(iter(told.values())))).position
+                if at != places[region][message]:
+                    raise Violation(f"{topic} in {region}: the coordinate of {message} leads to {at}, it lies at {places[region][message]}")
+
     def _consumed_everywhere(self) -> str:
-        """The durable subscription of each region has delivered all that was acknowledged anywhere."""
+        """The durable subscription of each region has delivered all that was acknowledged anywhere; a replicated one in any region, and all know it."""
+        if self.settings.replicated:
+            return self._consumed_together()
         for topic, history in self.histories.items():
             for region in self.regions:
                 if lacking := [m for m in history.acknowledged if m not in history.consumed.get(region, ())]:
                     return f"{topic} in {region} lacks {len(lacking)}: {lacking[:5]}"
         return ""
+
+    def _consumed_together(self) -> str:
+        for topic, history in self.histories.items():
+            delivered = set().union(*history.consumed.values())
+            if lacking := [m for m in history.acknowledged if m not in delivered]:
+                return f"{topic} lacks {len(lacking)} in every region: {lacking[:5]}"
+            vectors = {region: str(log.vector) for region, name, _, log in self.probes.owners() if name == topic}
+            if len(set(vectors.values())) > 1:
+                return f"{topic}: {vectors}"
+        backlogs = {(region, topic): log.ledger.cursors["sub"].backlog_entries for region, topic, _, log in self.probes.owners() if topic in self.histories}
+        left = {where: entries for where, entries in backlogs.items() if entries}
+        return f"backlogs {left}" if left else "" if len(backlogs) == len(self.regions) * len(self.topics) else f"owners of {sorted(backlogs)} only"
 
     async def _until(self, what: str, condition: Callable[[], bool | str], limit_s: float = CONVERGE_S) -> None:
         """`condition` returns True or "" when it is met; a text says what is missing."""

@@ -1,6 +1,6 @@
 """Coordinates: where an entry was first published, and the vector of what a region holds of each origin.
 
-Is: values, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.intake`).
+Is: values, their text, and the vector's encoding. Isn't: a decision about a run that arrives (`replicator.intake`).
 Invariants: a prefix only grows; the missing ranges of an origin are disjoint, ascending, apart, and at or below its prefix; a range is half-open
 at its lower end: (after, through]. Origins of one region with different epochs or incarnations are components of their own.
 
@@ -14,10 +14,11 @@ Source: docs/protocols/links.md, "Origin, coordinate, vector".
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 
-from heliograph.model.errors import CorruptData
+from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 
 Origin = tuple[int, int, int]
@@ -27,6 +28,22 @@ Coordinate = tuple[Origin, Position]
 Range = tuple[Position, Position]
 """(after, through]: every position above the first, up to and with the second."""
 
+def format_coordinate(coordinate: Coordinate) -> str:
+    """`region.epoch.incarnation:ledger:entry`, the incarnation in hex: safe in a URL's path and on a command line."""
+    (region, epoch, incarnation), (ledger, entry) = coordinate
+    return f"{region}.{epoch}.{incarnation:x}:{ledger}:{entry}"
+
+
+def parse_coordinate(text: str) -> Coordinate:
+    """Raises NotAllowed where the text is no coordinate as `format_coordinate` writes them."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise NotAllowed(f"{text!r:.100} is no coordinate: write region.epoch.incarnation:ledger:entry, such as 1.1.5f3a:7:12, the incarnation in hex")
+    region, epoch, incarnation, ledger, entry = found.groups()
+    return (int(region), int(epoch), int(incarnation, 16)), (int(ledger), int(entry))
+
+
+_TEXT = re.compile(r"(\d{1,10})\.(\d{1,10})\.([0-9a-f]{1,16}):(\d{1,18}):(\d{1,18})")
 VERSION = 1
 MISSING_MAX = 1024
 _ORIGIN = struct.Struct(">IIQqqH")
@@ -77,7 +94,7 @@ class Vector:
     def fill(self, origin: Origin, after: Position, through: Position) -> None:
         """Entries beat a SKIP: (after, through] is missing no more. The prefix stays."""
         ranges = self._missing.get(origin)
-        if not ranges:
+        if not ranges or after >= through:
             return
         kept: list[Range] = []
         for low, high in ranges:

@@ -12,8 +12,10 @@ with that same number, which older servers skip:
     1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
     1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
     1005 SKIP       stream, attempt, SKIP record
-    1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived, [stream, last confirmed coordinate or nil, {region: vector}] ...
+    1006 HEARTBEAT  wall ms, echoed wall ms, ms since that arrived, [stream, last confirmed coordinate or nil, {region: vector}, risk] ...
+                    risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the target does not have
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
+    1008 CLAIMS     stream, subscription, claims (`replicator.claims`): what was acknowledged; between feature levels of 2 and up, both ways
 
 A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
 
@@ -40,7 +42,8 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, Buffer, Run, decode_block, encode_block
 
 VERSION = 1
-FEATURE_LEVEL = 1
+FEATURE_LEVEL = 2
+"""2: CLAIMS."""
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 NAME_MAX = 256
@@ -55,6 +58,7 @@ class Kind(IntEnum):
     SKIP = 1005
     HEARTBEAT = 1006
     CLOSE = 1007
+    CLAIMS = 1008
 
 
 class SkipReason(IntEnum):
@@ -238,13 +242,25 @@ def read_open(fields: list[Any]) -> tuple[int, str, str, int, int]:
 
 
 def opened_frame(stream: int, incarnation: int, window_bytes: int, vector: Vector) -> list[Buffer]:
-    return frame(Kind.OPENED, [stream, incarnation, window_bytes, vector.encode()])
+    return frame(Kind.OPENED, [stream, incarnation, window_bytes, vector.encode(), FEATURE_LEVEL])
 
 
-def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector]:
-    """(stream, incarnation of the target's copy, window bytes, durable vector)."""
+def read_opened(fields: list[Any]) -> tuple[int, int, int, Vector, int]:
+    """(stream, incarnation of the target's copy, window bytes, durable vector, feature level: 1 where it says none)."""
     stream, incarnation, window, vector = _fields(fields, 4)
-    return _number(stream), _number(incarnation), _number(window, 1), _vector(vector)
+    return _number(stream), _number(incarnation), _number(window, 1), _vector(vector), _number(fields[4]) if len(fields) > 4 else 1
+
+
+def claims_frame(stream: int, subscription: str, claims: Sequence[Any]) -> list[Buffer]:
+    return frame(Kind.CLAIMS, [stream, subscription, list(claims)])
+
+
+def read_claims(fields: list[Any]) -> tuple[int, str, list[Any]]:
+    """(stream, subscription, fields of the claims, unchecked)."""
+    stream, subscription, claims = _fields(fields, 3)
+    if not isinstance(claims, list):
+        raise PeerError("link: expected claims")
+    return _number(stream), _text(subscription, TOPIC_MAX), claims
 
 
 def run_frame(stream: int, attempt: int, previous: Position, run: Run) -> list[Buffer]:
@@ -308,12 +324,23 @@ def read_skip(fields: list[Any]) -> tuple[int, int, SkipRecord]:
 
 
 @dataclass(frozen=True, slots=True)
+class Risk:
+    """What a target does not have, as the source counts it. oldest_ms: broker time there of the oldest; 0 where there is none."""
+
+    entries: int
+    messages: int
+    size_bytes: int
+    oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamBeat:
     """What a heartbeat tells of one stream. `last_confirmed`: of the teller's own origin. `vectors`: durable, as the teller knows them."""
 
     stream: int
     last_confirmed: tuple[Origin, Position] | None
     vectors: dict[str, Vector]
+    risk: Risk | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,11 +354,14 @@ class Heartbeat:
 
 
 def heartbeat_frame(beat: Heartbeat) -> list[Buffer]:
-    streams = [
-        [s.stream, None if s.last_confirmed is None else [*s.last_confirmed[0], *s.last_confirmed[1]], {r: v.encode() for r, v in s.vectors.items()}]
-        for s in beat.streams
-    ]
-    return frame(Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *streams])
+    return frame(Kind.HEARTBEAT, [beat.wall_ms, beat.echo_ms, beat.echo_age_ms, *(_stream_fields(s) for s in beat.streams)])
+
+
+def _stream_fields(told: StreamBeat) -> list[Any]:
+    confirmed = None if told.last_confirmed is None else [*told.last_confirmed[0], *told.last_confirmed[1]]
+    fields = [told.stream, confirmed, {region: vector.encode() for region, vector in told.vectors.items()}]
+    risk = told.risk
+    return fields if risk is None else [*fields, [risk.entries, risk.messages, risk.size_bytes, risk.oldest_ms]]
 
 
 def read_heartbeat(fields: list[Any]) -> Heartbeat:
@@ -341,7 +371,12 @@ def read_heartbeat(fields: list[Any]) -> Heartbeat:
         if not isinstance(item, list) or len(item) < 3 or not isinstance(item[2], dict):
             raise PeerError("link: a heartbeat names stream, coordinate, and vectors")
         confirmed = None if item[1] is None else _coordinate(item[1])
-        streams.append(StreamBeat(_number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}))
+        risk = None
+        if len(item) > 3:
+            if not isinstance(item[3], list) or len(item[3]) < 4:
+                raise PeerError("link: a risk has four numbers")
+            risk = Risk(*(_number(value) for value in item[3][:4]))
+        streams.append(StreamBeat(_number(item[0]), confirmed, {_text(region): _vector(blob) for region, blob in item[2].items()}, risk))
     return Heartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
 
 

@@ -6,19 +6,24 @@ owner fences those before it.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run, decode_block, encode_block
+from storage.managed_ledger.cursor import Cursor
 
 
 class FakeCursor:
     def __init__(self, name: str, mark: Position) -> None:
         self.name, self.mark_delete = name, mark
         self.history: list[Position] = []
+        self.properties: dict[str, str] = {}
+        self.reading: Any = None
 
     def ack_cumulative(self, position: Position) -> None:
         if position > self.mark_delete:
@@ -29,6 +34,37 @@ class FakeCursor:
         self.mark_delete = mark_delete
 
 
+class StoreCatalog:
+    """What a real cursor asks of the catalog, by looking at every block."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def _entries(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for (ledger, first), count, _ in self.store.blocks:
+            found[ledger] = first + count
+        return found
+
+    @property
+    def last(self) -> Position:
+        return max(((ledger, count - 1) for ledger, count in self._entries().items()), default=BEFORE_ALL)
+
+    def entries_of(self, ledger: int) -> int:
+        return self._entries().get(ledger, 0)
+
+    def at_or_before(self, position: Position) -> Position | None:
+        ends = [(ledger, count - 1) for ledger, count in self._entries().items() if ledger <= position[0]]
+        return max((p for p in (min(end, position) for end in ends) if p[1] >= 0), default=None)
+
+    def next(self, position: Position) -> Position:
+        above = [(ledger, position[1] + 1 if ledger == position[0] else 0) for ledger, count in self._entries().items() if ledger >= position[0]]
+        return min((p for p in above if p[1] < self.entries_of(p[0])), default=(max(position, self.last)[0], max(position, self.last)[1] + 1))
+
+    def first(self) -> Position:
+        return self.store.blocks[0][0] if self.store.blocks else (0, 0)
+
+
 class Store:
     """What survives: blocks by position, the state snapshot, cursors."""
 
@@ -36,10 +72,12 @@ class Store:
         self.topic = topic
         self.blocks: list[tuple[Position, int, bytes]] = []  # (first position, count, block)
         self.snapshot: tuple[Position, bytes] | None = None
-        self.cursors: dict[str, FakeCursor] = {}
+        self.cursors: dict[str, Any] = {}
         self.next_ledger = 1
         self.owner: FakeLedger | None = None
         self.trimmed_below: Position = (0, 0)
+        self.read_s = 0.0
+        """How long a read takes."""
 
     def runs(self) -> list[tuple[int, int, Run]]:
         return [decode_block(block) for _, _, block in self.blocks]
@@ -57,6 +95,10 @@ class FakeLedger:
         self.fenced = False
         self.ledger, self.next_entry = store.next_ledger, 0
         store.next_ledger += 1
+        for name, cursor in list(store.cursors.items()):
+            if isinstance(cursor, Cursor):
+                store.cursors[name] = again = self._cursor(name, BEFORE_ALL)
+                again.restore(cursor.encode())
         self.pending: list[tuple[int, int, Run, Callable[[int, int, Run], None], Callable[[HeliographError], None]]] = []
         self.wakes: list[Callable[[], None]] = []
         self.cache = True
@@ -144,6 +186,10 @@ class FakeLedger:
     def first_position(self) -> Position:
         return self.store.blocks[0][0] if self.store.blocks else self.store.trimmed_below
 
+    def ledgers(self) -> list[LedgerInfo]:
+        """Only what tells whether something was trimmed."""
+        return [LedgerInfo(ledger, 0, 0, 0, int(self.store.trimmed_below > (0, 0))) for (ledger, _), _, _ in self.store.blocks[:1]]
+
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         if not self.cache:
             return []
@@ -163,6 +209,8 @@ class FakeLedger:
         return out
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+        if self.store.read_s:
+            await asyncio.sleep(self.store.read_s)
         cache, self.cache = self.cache, True
         try:
             return self.cached(position, max_entries, max_bytes)
@@ -174,14 +222,28 @@ class FakeLedger:
         return lambda: self.wakes.remove(callback)
 
     @property
-    def cursors(self) -> dict[str, FakeCursor]:
+    def cursors(self) -> dict[str, Any]:
         return self.store.cursors
 
-    async def open_cursor(self, name: str, initial: Position, **_: object) -> FakeCursor:
-        return self.store.cursors.setdefault(name, FakeCursor(name, initial))
+    async def open_cursor(self, name: str, initial: Position, **_: object) -> Any:
+        """A link's is a fake; a subscription's is a real one."""
+        if name not in self.store.cursors:
+            self.store.cursors[name] = FakeCursor(name, initial) if name.startswith("pulsar.") else self._cursor(name, initial)
+        return self.store.cursors[name]
+
+    async def delete_cursor(self, name: str) -> None:
+        del self.store.cursors[name]
+
+    def _cursor(self, name: str, initial: Position) -> Cursor:
+        catalog: Any = StoreCatalog(self.store)
+        return Cursor(name, catalog, initial, durable=True, properties={}, request_flush=lambda _: None, wait_flushed=_nothing)
 
     async def close(self) -> None:
         self.pending = []
+
+
+async def _nothing(_: Any) -> None:
+    pass
 
 
 def coordinates(runs: Sequence[tuple[int, int, Run]]) -> list[tuple[Any, Position, bytes, bool]]:

@@ -34,9 +34,13 @@ class View:
     def __init__(self, infos: dict[str, RegionInfo]) -> None:
         self.infos = infos
         self.callbacks: list[Callable[[str], None]] = []
+        self.namespaces: dict[str, object] = {"t/n": "known"}
 
     def region(self, name: str) -> RegionInfo | None:
         return self.infos.get(name)
+
+    def namespace(self, namespace: str) -> object | None:
+        return self.namespaces.get(namespace)
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]:
         self.callbacks.append(callback)
@@ -57,7 +61,12 @@ class Listener(asyncio.Protocol):
         self.transport = transport
         broker = self.broker
         self.receiver = LinkReceiver(
-            transport.writelines, broker.open_log, broker.clock, region=broker.region.name, region_number=broker.region.number_of
+            transport.writelines,
+            broker.open_log,
+            broker.clock,
+            region=broker.region.name,
+            region_number=broker.region.number_of,
+            incoming=broker.links.incoming,
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

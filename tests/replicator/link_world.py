@@ -172,18 +172,18 @@ class SimLink:
         if connection is None or not connection.back:
             return
         kind, fields, _ = parsed(connection.back.pop(0))
-        core, now = self.core, self.world.now
+        core = self.core
         went_back: bool | None = False
         if kind is Kind.OPENED:
-            _, _, window, vector = wire.read_opened(fields)
-            went_back = core.opened(vector, window, now)
+            _, _, window, vector, _ = wire.read_opened(fields)
+            went_back = core.opened(vector, window)
         elif kind is Kind.GAP:
             _, attempt, vector = wire.read_gap(fields)
-            went_back = core.gap(attempt, vector, now)
+            went_back = core.gap(attempt, vector)
         else:
             _, through = wire.read_receipt(fields)
             for origin, position in through:
-                core.receipt(origin, position, now)
+                core.receipt(origin, position)
         assert not went_back, "a target's durable vector never goes back in this world"
 
 

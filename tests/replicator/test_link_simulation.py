@@ -53,8 +53,8 @@ class EarlyReceipt(ReceiverStream):
 class CursorOutOfOrder(LinkSender):
     """Any receipt moves the cursor to the end of what was sent."""
 
-    def receipt(self, origin: Origin, through: Position, now: float) -> None:
-        super().receipt(origin, through, now)
+    def receipt(self, origin: Origin, through: Position) -> None:
+        super().receipt(origin, through)
         if self._steps:
             self.mark, self.done = self._steps[-1].end, self._steps[-1].totals
             self._clear()

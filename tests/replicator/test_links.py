@@ -235,3 +235,32 @@ def test_links_that_idle_have_no_task_and_one_timer() -> None:
         assert links.stats() == []
 
     play(scenario, names=("us", "eu"))
+
+
+def test_a_region_that_left_loses_its_cursor_also_where_the_topic_was_not_loaded() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us = instance.regions["us"]
+        us.publish(5)
+        await asyncio.sleep(1)
+        cursors = us.store.cursors
+        assert set(cursors) == {"pulsar.repl.eu", "pulsar.repl.ap"}
+        broker = us.brokers[0]
+        log = us.log
+        await broker.machine.ask(broker.links.detach, log)
+        broker.machine.run(broker.links.attach, log, ["eu"])  # ap left while nobody had it loaded
+        await asyncio.sleep(0.1)
+        assert set(cursors) == {"pulsar.repl.eu"}
+        instance.view.namespaces.clear()
+        broker.machine.run(broker.links.attach, log, [])
+        await asyncio.sleep(0.1)
+        assert set(cursors) == {"pulsar.repl.eu"}, "which regions a namespace has that nobody knows is not known either"
+        instance.view.namespaces["t/n"] = "known"
+        broker.machine.run(broker.links.attach, log, [])
+        broker.machine.run(broker.links.attach, log, ["eu"])  # it comes back at once
+        await asyncio.sleep(1)
+        assert set(cursors) == {"pulsar.repl.eu"} and us.link("eu").connected
+        us.publish(5)
+        await asyncio.sleep(1)
+        assert us.link("eu").backlog_entries == 0
+
+    play(scenario)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import NotFound
+from heliograph.model.errors import BookieUnavailable, NotFound
 from heliograph.wire import link as wire
-from heliograph.wire.run import Buffer
+from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
+from replicator.dedup import DedupSettings
 from replicator.log import ReplicatedLog
 from replicator.receiver import LinkReceiver
+from replicator.receiver_budget import ReceiverBudget
+from replicator.state import TopicState
+from tests.replicator.fake_ledger import FakeLedger, Store
+from tests.replicator.link_world import entry
 
 
 @pytest.mark.parametrize(
@@ -53,3 +59,57 @@ def test_a_sender_is_heard_as_the_region_that_it_has_proven_to_be(peer: str, sou
     _, code, _ = wire.read_close(fields)
     assert code == cause
     assert bool(asked) == (cause is Cause.NOT_FOUND)
+
+
+def test_what_is_not_durable_yet_is_bounded_for_all_topics_together() -> None:
+    """Bookies stand still: above the bound nothing more is read, the sender hears that this side lives, and reading goes on once half is stored."""
+    sim = Simulation(0)
+    held: list[bool] = []
+    written: list[bytes] = []
+    ledgers: dict[str, FakeLedger] = {}
+
+    async def open_log(topic: str, region: str) -> ReplicatedLog:
+        state = TopicState(region=1, epoch=1, rng=random.Random(1), deduplication=False, settings=DedupSettings())
+        ledgers[topic] = FakeLedger(Store(topic), state)
+        return ReplicatedLog(ledgers[topic], state)  # type: ignore[arg-type]
+
+    def feed(receiver: LinkReceiver, buffers: Sequence[Buffer]) -> None:
+        frame = b"".join(bytes(b) for b in buffers)
+        size = int.from_bytes(frame[4:8], "big")
+        receiver.on_frame(*wire.command_content(memoryview(frame)[8 : 8 + size]), memoryview(frame)[8 + size :])
+
+    def run_of(ledger: int) -> Run:
+        parts = [entry(i, "p", i) for i in range(10)]
+        checksums = [int.from_bytes(p[2:6], "big") for p in parts]
+        return Run(parts, [len(p) for p in parts], origin=(2, 1, 7), spans=((ledger, 0, 10),), checksums=checksums)
+
+    async def body() -> None:
+        one = run_of(0).size_bytes + 10 * len(b"\x2a\x02eu")
+        budget = ReceiverBudget(one * 4)
+        write = lambda buffers: written.append(b"".join(bytes(b) for b in buffers))  # noqa: E731
+        receiver = LinkReceiver(write, open_log, sim.clock(), region="us", region_number={"us": 1, "eu": 2}.get, peer="eu", budget=budget)
+        receiver.hold = held.append
+        for stream in (1, 2):
+            feed(receiver, wire.open_frame(stream, f"persistent://a/b/{stream}", "eu", 2))
+        await asyncio.sleep(0.01)
+        for number in range(3):
+            for stream in (1, 2):
+                feed(receiver, wire.run_frame(stream, 1, (number - 1, 9) if number else (-1, -1), run_of(number)))
+                assert held == [True] * (budget.used > 4 * one), "the fifth run is one too many"
+        assert budget.used == 6 * one
+        written.clear()
+        await asyncio.sleep(2.5)
+        beats = [w for w in written if wire.command_content(memoryview(w)[8:])[0] == wire.Kind.HEARTBEAT]
+        assert len(beats) == 2
+        feed(receiver, wire.run_frame(1, 1, (2, 9), run_of(3)))
+        ledgers["persistent://a/b/1"].confirm(3)
+        assert held == [True]
+        ledgers["persistent://a/b/2"].fail(BookieUnavailable("gone"))
+        assert held == [True, False] and budget.used == one, "what failed is not held any more either"
+        feed(receiver, wire.run_frame(2, 2, (7, 9), run_of(8)))
+        assert budget.used == one, "a gap is not stored"
+        ledgers["persistent://a/b/1"].confirm(1)
+        assert budget.used == 0
+        receiver.connection_lost()
+
+    sim.run(body())

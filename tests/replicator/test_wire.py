@@ -13,6 +13,7 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
 from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
+from replicator.claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed
 
 ORIGIN = (1, 1, 7)
@@ -37,6 +38,20 @@ def sent_run(count: int = 3, **changes: Any) -> Run:
     return Run(parts, [len(p) for p in parts], **columns)
 
 
+def claimed() -> Claims:
+    claims = Claims((2, 1), {ORIGIN: (3, 4)})
+    for after, through in (((3, 4), (3, 9)), ((3, 11), (4, 2)), ((7, -1), (7, 0))):
+        claims.add(ORIGIN, after, through)
+    claims.add((9, 1, 5), (-1, -1), (0, 3))
+    claims.add_partly((ORIGIN, (8, 1)), 0b1011)
+    return claims
+
+
+def read_claims_frame(fields: list[Any]) -> tuple[int, str, Claims]:
+    stream, subscription, content = wire.read_claims(fields)
+    return stream, subscription, read_claims(content)
+
+
 RECORD = SkipRecord(ORIGIN, (-1, -1), (3, 4), SkipReason.TRIMMED, "eu")
 BEAT = Heartbeat(5, 4, 3, (StreamBeat(1, (ORIGIN, (3, 4)), {"us": vector()}), StreamBeat(2, None, {})))
 FRAMES = [
@@ -48,6 +63,7 @@ FRAMES = [
     wire.skip_frame(1, 2, RECORD),
     wire.heartbeat_frame(BEAT),
     wire.close_frame(1, "moved", "it moved"),
+    wire.claims_frame(1, "orders", claimed().fields()),
 ]
 
 
@@ -61,6 +77,7 @@ def read(frame: bytes) -> Any:
         Kind.SKIP: wire.read_skip,
         Kind.HEARTBEAT: wire.read_heartbeat,
         Kind.CLOSE: wire.read_close,
+        Kind.CLAIMS: read_claims_frame,
     }
     return wire.read_run(fields, payload) if kind is Kind.RUN else readers[kind](fields)
 
@@ -72,7 +89,7 @@ def whole(frame: list[Any]) -> bytes:
 def test_each_command_comes_back_as_it_was() -> None:
     opened, gap = read(whole(FRAMES[1])), read(whole(FRAMES[4]))
     assert read(whole(FRAMES[0])) == (1, "persistent://t/n/x", "us", 1, wire.FEATURE_LEVEL)
-    assert opened == (1, 99, 1000, vector()) and gap == (1, 2, vector())
+    assert opened == (1, 99, 1000, vector(), wire.FEATURE_LEVEL) and gap == (1, 2, vector())
     stream, attempt, previous, run = read(whole(FRAMES[2]))
     assert (stream, attempt, previous, run.origin, run.spans) == (1, 2, (3, 4), ORIGIN, ((3, 5, 3),))
     assert [bytes(p) for p in run.parts] == sent_run().parts and run.producers == (("p", 3, 0, None),)
@@ -80,6 +97,11 @@ def test_each_command_comes_back_as_it_was() -> None:
     assert read(whole(FRAMES[5])) == (1, 2, RECORD)
     assert read(whole(FRAMES[6])) == BEAT
     assert read(whole(FRAMES[7])) == (1, "moved", "it moved")
+    stream, subscription, claims = read(whole(FRAMES[8]))
+    assert (stream, subscription, claims.fields()) == (1, "orders", claimed().fields())
+    assert (claims.epoch, claims.base, claims.ranges, claims.partly) == ((2, 1), {ORIGIN: (3, 4)}, claimed().ranges, claimed().partly)
+    older = wire.read_opened([1, 99, 1000, vector().encode()])
+    assert older[4] == 1, "an older version says no feature level: it is told nothing that it does not know"
 
 
 def test_whatever_arrives_is_read_or_is_a_peer_error() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError
-from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.model.policies import RegionInfo
+from heliograph.model.policy_table import applied
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.link import SkipReason, SkipRecord
@@ -23,7 +24,7 @@ from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeClient
 from tests.managed_ledger.world import TOPIC, Region
 
-POLICIES = NamespacePolicies(deduplication=True)
+POLICIES = applied({"deduplication": True})
 OTHER = (2, 1, 77)
 SMALL = ManagedLedgerSettings(ledger_entries_max=12, checkpoint_entries=16)
 

@@ -1,0 +1,158 @@
+"""Consumers move from one region to another, with the official client: they go on at the exact message, and every message keeps its coordinate."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pulsar
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from heliograph.model.errors import ConfigError
+
+COUNT = 200
+
+
+def publish(instance: Instance, region: str, topic: str, bodies: list[str], *, batching: bool = False) -> dict[str, Any]:
+    """Body -> message id in that region."""
+    producer = instance.client(region).create_producer(topic, batching_enabled=batching, batching_max_messages=7, batching_max_publish_delay_ms=20)
+    ids: dict[str, Any] = {}
+    for body in bodies:
+        if batching:
+            producer.send_async(body.encode(), lambda _, message_id, body=body: ids.__setitem__(body, message_id))
+        else:
+            ids[body] = producer.send(body.encode())
+    producer.flush()
+    eventually(lambda: len(ids) == len(bodies), "all receipts")
+    producer.close()
+    return ids
+
+
+def replication(instance: Instance, region: str, topic: str, subscription: str) -> dict[str, Any]:
+    """Empty where the subscription has not come there yet."""
+    path = topic.removeprefix("persistent://")
+    try:
+        answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/topics/{path}/subscriptions/{subscription}/replication")
+    except ConfigError:
+        return {}
+    return answer
+
+
+def subscribe(instance: Instance, region: str, topic: str) -> Any:
+    return instance.client(region).subscribe(
+        topic,
+        "orders",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        replicate_subscription_state_enabled=True,
+        batch_index_ack_enabled=True,
+    )
+
+
+def receive_all(consumer: Any, quiet_millis: int = 1500) -> list[str]:
+    bodies = []
+    while True:
+        try:
+            message = consumer.receive(timeout_millis=quiet_millis)
+        except pulsar.Timeout:
+            return bodies
+        bodies.append(message.data().decode())
+        consumer.acknowledge(message)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("batching", (False, True), ids=("entries", "batches"))
+def test_a_consumer_goes_on_in_the_other_region_at_the_exact_message(pair: Instance, batching: bool) -> None:
+    topic = f"persistent://public/geo/failover-{'batches' if batching else 'entries'}"
+    consumer = subscribe(pair, "us", topic)
+    bodies = [f"{region}-{n}" for region in ("us", "eu") for n in range(COUNT)]
+    for region in ("us", "eu"):
+        publish(pair, region, topic, [b for b in bodies if b.startswith(region)], batching=batching)
+    messages = {m.data().decode(): m for m in (consumer.receive(timeout_millis=20_000) for _ in bodies)}
+    assert set(messages) == set(bodies)
+    chosen = random.Random(7).sample(bodies, len(bodies) // 2)
+    for body in chosen:
+        consumer.acknowledge(messages[body])
+    backlog = f"{pair.admin('us')}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats"
+    eventually(lambda: rest("GET", backlog)["subscriptions"]["orders"]["isReplicated"], "switched on by the client's flag")
+
+    def in_step() -> bool:
+        us, eu = (replication(pair, region, topic, "orders") for region in ("us", "eu"))
+        return bool(us and eu and us["told"].get("eu") and eu["in_step"] and eu["heard"].get("us") == us["claims"] and any(us["claims"].values()))
+
+    consumer.close()
+    eventually(in_step, "eu was told", 20)
+    cut = [p for way in (("us", "eu"), ("eu", "us")) for p in pair.proxies("link", *way)]
+    wanted = set(bodies) - set(chosen)
+    for proxy in cut:
+        pair.toxiproxy.cut(proxy.name)
+    try:
+        taking_over = subscribe(pair, "eu", topic)
+        received = receive_all(taking_over)
+        assert sorted(received) == sorted(wanted), "exactly what was not acknowledged in us"
+        taking_over.close()
+    finally:
+        for proxy in cut:
+            pair.toxiproxy.heal(proxy.name)
+    eventually(lambda: settled(pair, topic, 0, "us"), "us hears of it once the links are back", 40)
+    back = subscribe(pair, "us", topic)
+    assert receive_all(back, 500) == []
+    back.close()
+
+
+def settled(instance: Instance, topic: str, backlog: int, region: str) -> bool:
+    found = rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["subscriptions"]["orders"]
+    return bool(found["msgBacklog"] == backlog)
+
+
+@pytest.mark.timeout(120)
+def test_switched_on_and_off_by_rest(pair: Instance) -> None:
+    topic, path = "persistent://public/geo/by-rest", "public/geo/by-rest/subscription/late/replicatedSubscriptionStatus"
+    publish(pair, "us", topic, ["a", "b"])
+    consumer = pair.client("us").subscribe(topic, "late", initial_position=pulsar.InitialPosition.Earliest)
+    consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+    rest("POST", f"{pair.admin('us')}/admin/v2/persistent/{path}", True)
+    eventually(lambda: replication(pair, "eu", topic, "late").get("replicated"), "eu has made it")
+    taking_over = pair.client("eu").subscribe(topic, "late")
+    assert taking_over.receive(timeout_millis=10_000).data() == b"b", "it begins in eu where it stood in us"
+    taking_over.close()
+    rest("POST", f"{pair.admin('eu')}/admin/v2/persistent/{path}", False)
+    consumer.acknowledge_cumulative(consumer.receive(timeout_millis=10_000))
+    eventually(lambda: replication(pair, "us", topic, "late")["claims"]["origins"], "us has something to tell")
+    assert replication(pair, "eu", topic, "late") == {"topic": topic, "subscription": "late", "replicated": False}
+    consumer.close()
+
+
+@pytest.mark.timeout(120)
+def test_coordinates_lead_to_the_same_message_in_both_regions(pair: Instance) -> None:
+    topic = "persistent://public/geo/coordinates"
+    rng = random.Random(5)
+    ids = {region: publish(pair, region, topic, [f"{region}-{n}" for n in range(60)]) for region in ("us", "eu")}
+    eventually(lambda: all(len(pair.read_all(region, topic)) == 120 for region in ("us", "eu")), "both have everything")
+
+    def ask(region: str, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = rest("GET", f"{pair.admin(region)}/heliograph/v1/topics/public/geo/coordinates/{path}")
+        return answer
+
+    for source, target in (("us", "eu"), ("eu", "us")):
+        for body in rng.sample(sorted(ids[source]), 3):
+            here = ids[source][body]
+            told = ask(source, f"coordinates/{here.ledger_id()}:{here.entry_id()}")
+            assert told["status"] == "here" and told["region"] == source
+            there = ask(target, f"positions/{told['coordinate']}")
+            assert there["status"] == "here"
+            assert ask(target, "coordinates/" + ":".join(map(str, there["position"])))["coordinate"] == told["coordinate"]
+            pair.client(target).subscribe(topic, f"at-{body}").close()
+            rest("POST", f"{pair.admin(target)}/heliograph/v1/topics/public/geo/coordinates/subscriptions/at-{body}/seek", {"coordinate": told["coordinate"]})
+            reader = pair.client(target).subscribe(topic, f"at-{body}")
+            assert reader.receive(timeout_millis=10_000).data().decode() == body
+            reader.close()
+    last = ids["us"]["us-59"]
+    coordinate = ask("us", f"coordinates/{last.ledger_id()}:{last.entry_id()}")["coordinate"]
+    assert ask("eu", f"positions/{coordinate.rpartition(':')[0]}:{last.entry_id() + 1000}")["status"] == "awaited"
+    shown = json.loads(heliograph("topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json").stdout)
+    assert shown == ask("eu", f"positions/{coordinate}")
+    vectors = json.loads(heliograph("topics", "vector", topic, "--admin", pair.admin("eu"), "--json").stdout)["regions"]
+    assert set(vectors) == {"us", "eu"} and len(vectors["eu"]["origins"]) == 2

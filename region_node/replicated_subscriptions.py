@@ -1,0 +1,62 @@
+"""ReplicatedSubscriptions: this broker's subscriptions, as their replication asks for them.
+
+Is: making one, moving one, and saying when a client or an operator moved one. Isn't: a rule (`replicator.subscription_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from heliograph.model.errors import TopicClosed
+from heliograph.model.positions import Position
+from region_node.subscriptions.subscription import Subscription
+from region_node.topics.service import TopicService
+from region_node.topics.topic import Topic
+from replicator.subscription_sync import SubscriptionSync
+
+
+def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> None:
+    """From now on what is acknowledged anywhere counts everywhere, or this region takes no part in that any more.
+
+    Idempotent; readers, and topics that are not stored, are left alone.
+    """
+    sync: SubscriptionSync | None = getattr(topic.log, "subscriptions", None)
+    if sync is None or not subscription.durable:
+        return
+    subscription.replicated = on
+    if on:
+        sync.enable(subscription.name)
+    else:
+        sync.disable(subscription.name)
+
+
+class ReplicatedSubscriptions:
+    """Implements `replicator.subscription_sync.SubscriptionHost`."""
+
+    def __init__(self, topics: Callable[[], TopicService]) -> None:
+        self._topics = topics
+
+    async def ensure(self, topic: str, name: str, mark_delete: Position) -> None:
+        """Raises TopicClosed where the topic is not loaded (any more)."""
+        loaded = self._loaded(topic)
+        if loaded is None:
+            raise TopicClosed(f"{topic} is being unloaded")
+        await loaded.subscription(name, initial=mark_delete)
+
+    def reset(self, topic: str, name: str, mark_delete: Position) -> bool:
+        loaded = self._loaded(topic)
+        found = None if loaded is None else loaded.subscriptions.get(name)
+        if found is None:
+            return False
+        found.reset(mark_delete)
+        return True
+
+    def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
+        loaded = self._loaded(topic)
+        found = None if loaded is None else loaded.subscriptions.get(name)
+        if found is not None:
+            found.replicated, found.on_reset = True, on_reset
+
+    def _loaded(self, topic: str) -> Topic | None:
+        found = self._topics().loaded.get(topic)
+        return None if found is None or found.closed else found

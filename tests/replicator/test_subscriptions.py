@@ -1,0 +1,443 @@
+"""Replicated subscriptions on the simulated loop: real links between three regions, real cursors, cuts, moves, resets, messages for some regions only.
+
+What always holds: nothing is acknowledged anywhere that no consumer acknowledged. What holds once the links are well: all regions agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import PeerError
+from heliograph.model.positions import BEFORE_ALL, Position
+from replicator.claims import Claims
+from replicator.manager import LinkSettings
+from replicator.subscription_sync import SubscriptionSync
+from storage.managed_ledger.cursor import Cursor
+from tests.replicator.link_instance import Instance, TestRegion
+
+SUBSCRIPTION = "orders"
+PAIRS = (("us", "eu"), ("us", "ap"), ("eu", "ap"))
+IN_STEP_S = 1.6
+"""Two rounds, the way there, and the links' batching."""
+
+
+class Consumer:
+    """Acknowledges in one region, and remembers what was ever acknowledged anywhere."""
+
+    def __init__(self, region: TestRegion, acked: set[int]) -> None:
+        self.region, self.acked = region, acked
+
+    @property
+    def sync(self) -> SubscriptionSync:
+        return self.region.log.subscriptions
+
+    @property
+    def cursor(self) -> Cursor:
+        found: Cursor = self.region.log.ledger.cursors[SUBSCRIPTION]  # type: ignore[assignment]
+        return found
+
+    async def subscribe(self) -> None:
+        await self.region.log.ledger.open_cursor(SUBSCRIPTION, BEFORE_ALL)
+        self.sync.enable(SUBSCRIPTION)
+
+    def messages(self) -> dict[int, Position]:
+        """Body -> where it lies."""
+        return {
+            int.from_bytes(bytes(part)[-8:], "big"): (ledger, first + i)
+            for ledger, first, run in self.region.store.runs()
+            if not run.flags
+            for i, part in enumerate(run.parts)
+        }
+
+    def done(self) -> set[int]:
+        if SUBSCRIPTION not in self.region.log.ledger.cursors:
+            return set()
+        return {body for body, position in self.messages().items() if self.cursor.is_acked(position)}
+
+    def consume(self, rng: random.Random, count: int) -> None:
+        """Some in order, some at random, as Shared consumers do; or everything up to somewhere."""
+        left = [(position, body) for body, position in sorted(self.messages().items(), key=lambda m: m[1]) if not self.cursor.is_acked(position)]
+        if not left:
+            return
+        if rng.random() < 0.3:
+            chosen = left[: rng.randrange(1, count + 1)]
+            self.acked |= {body for _, body in chosen}
+            self.cursor.ack_cumulative(chosen[-1][0])
+        else:
+            chosen = rng.sample(left, min(len(left), rng.randrange(1, count + 1)))
+            self.acked |= {body for _, body in chosen}
+            self.cursor.ack([position for position, _ in chosen])
+
+
+Scenario = Callable[[Instance, Simulation, dict[str, Consumer], set[int]], Coroutine[Any, Any, None]]
+
+
+def play(scenario: Scenario, *, seed: int = 1, brokers: int = 1) -> None:
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, ("us", "eu", "ap"), brokers, LinkSettings())
+            for a, b in PAIRS:
+                sim.network.latency(a, b, 0.03, 0.08)
+            await instance.load()
+            acked: set[int] = set()
+            for region in instance.regions.values():
+                region.store.read_s = 0.03
+            consumers = {name: Consumer(region, acked) for name, region in instance.regions.items()}
+            await scenario(instance, sim, consumers, acked)
+            assert all(not region.faults for region in instance.regions.values()), [r.faults for r in instance.regions.values()]
+
+        sim.run(main(), limit_s=300)
+
+
+def heal(sim: Simulation) -> None:
+    for a, b in PAIRS:
+        sim.network.heal(a, b)
+
+
+def check_nothing_is_lost(consumers: dict[str, Consumer], acked: set[int]) -> None:
+    for name, consumer in consumers.items():
+        lost = consumer.done() - acked
+        assert not lost, f"{name}: acknowledged, and no consumer ever saw them: {sorted(lost)[:5]}"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_regions_agree_and_nothing_is_lost(seed: int) -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        rng = random.Random(seed)
+        for name in rng.sample(sorted(consumers), rng.randrange(1, 4)):
+            await consumers[name].subscribe()
+        active = [c for c in consumers.values() if SUBSCRIPTION in c.region.log.ledger.cursors]
+        for turn in range(40):
+            match rng.randrange(9):
+                case 0:
+                    a, b = rng.sample(("us", "eu", "ap"), 2)
+                    sim.network.cut(a, b)
+                case 1 | 2:
+                    heal(sim)
+                case 3 if turn % 3 == 0:
+                    region = rng.choice(list(instance.regions.values()))
+                    await region.move(1 - region.owner)
+                case 4:
+                    to = tuple(rng.sample(("us", "eu", "ap"), rng.randrange(1, 3)))
+                    rng.choice(list(instance.regions.values())).publish(rng.randrange(1, 4), to)
+                case 5 | 6:
+                    rng.choice(list(instance.regions.values())).publish(rng.randrange(1, 9))
+                case _:
+                    rng.choice(active).consume(rng, 12)
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.2, 0.7)))
+            check_nothing_is_lost(consumers, acked)
+        heal(sim)
+        await asyncio.sleep(12)
+        check_nothing_is_lost(consumers, acked)
+        for name, consumer in consumers.items():
+            left = {body for body in consumer.messages() if body in acked} - consumer.done()
+            assert not left, f"{name}: acknowledged elsewhere, and not here: {sorted(left)[:5]}"
+            assert not consumer.sync.due(), f"{name}: there is an end to it"
+
+    play(scenario, seed=seed, brokers=2)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_resets_in_several_regions_end_in_one_truth(seed: int) -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        rng = random.Random(seed)
+        await consumers["us"].subscribe()
+        await asyncio.sleep(2)
+        for _ in range(40):
+            consumer = rng.choice(list(consumers.values()))
+            match rng.randrange(8):
+                case 0:
+                    sim.network.cut(*rng.choice(PAIRS))
+                case 1 | 2:
+                    heal(sim)
+                case 3:
+                    below = [p for p in consumer.messages().values() if p <= consumer.cursor.mark_delete]
+                    consumer.cursor.reset(rng.choice([BEFORE_ALL, *below]))
+                    if rng.random() < 0.5:  # and what is read again at once hides it from a look at the cursor alone
+                        consumer.sync._noticed(consumer.sync._subscriptions[SUBSCRIPTION])
+                        consumer.consume(rng, 40)
+                case 4:
+                    if rng.random() < 0.3:
+                        await consumer.region.move(1 - consumer.region.owner)
+                case 5:
+                    consumer.region.publish(rng.randrange(1, 6))
+                case _:
+                    consumer.consume(rng, 12)
+            await asyncio.sleep(rng.choice((0.0, 0.1, 0.6)))
+            check_nothing_is_lost(consumers, acked)
+        heal(sim)
+        await asyncio.sleep(12)
+        us, eu, ap = consumers.values()
+        assert us.done() == eu.done() == ap.done() <= acked
+        epochs = {str(c.sync.status(SUBSCRIPTION, 0)["epoch"]) for c in consumers.values()}
+        assert len(epochs) == 1
+
+    play(scenario, seed=seed, brokers=2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_failover_only_what_was_acknowledged_since_the_last_sync_comes_again(seed: int) -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        rng = random.Random(seed)
+        us, eu = consumers["us"], consumers["eu"]
+        await us.subscribe()
+        times: dict[int, float] = {}
+        for _ in range(30):
+            us.region.publish(rng.randrange(1, 9))
+            before = set(acked)
+            us.consume(rng, 9)
+            times.update(dict.fromkeys(acked - before, sim.now()))
+            await asyncio.sleep(0.1)
+        if rng.random() < 0.5:
+            sim.network.cut("us", "ap")  # a third region that is away changes nothing
+        for machine in us.region.brokers:
+            machine.machine.kill()
+        killed = sim.now()
+        await asyncio.sleep(2)
+        held, done = eu.messages(), eu.done()
+        assert done and not done - acked
+        again = [body for body in held if body in acked and body not in done]
+        assert all(times[body] > killed - IN_STEP_S for body in again), "only young acknowledgements are forgotten"
+        assert len([b for b in acked if times[b] < killed - IN_STEP_S]) > 20
+
+    play(scenario, seed=seed)
+
+
+def test_one_way_data_and_a_region_that_is_down() -> None:
+    """Nothing is published in eu and ap, ap is away: acknowledgements of eu come to us nevertheless."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        await consumers["us"].subscribe()
+        consumers["us"].region.publish(40)
+        await asyncio.sleep(2)
+        sim.network.cut("ap", "us")
+        sim.network.cut("ap", "eu")
+        consumers["us"].region.publish(10)
+        await asyncio.sleep(2)
+        consumers["eu"].consume(random.Random(3), 30)
+        await asyncio.sleep(IN_STEP_S)
+        assert consumers["us"].done() == consumers["eu"].done() == acked
+        heal(sim)
+        await asyncio.sleep(8)
+        assert consumers["ap"].done() == acked
+
+    play(scenario)
+
+
+def test_claims_for_what_has_not_arrived_wait() -> None:
+    """The data of us goes to eu over a link that is down, what us acknowledged goes round: the claims wait for the data."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        await consumers["us"].subscribe()
+        us, eu = consumers["us"], consumers["eu"]
+        us.region.publish(5)
+        await asyncio.sleep(2)
+        link = next(link for links in us.region.brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+        assert link.core is not None
+        window, link.core._window = link.core._window, 0  # heartbeats and claims go on, runs do not
+        us.region.publish(5)
+        await asyncio.sleep(0.2)
+        us.acked |= set(us.messages())
+        us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)
+        await asyncio.sleep(2)
+        assert len(eu.messages()) == 5 and eu.sync.status(SUBSCRIPTION, 0)["waiting_ranges"] >= 1
+        link.core._window = window
+        link.pump()
+        await asyncio.sleep(2)
+        assert len(eu.messages()) == 10 and eu.done() == set(us.messages()) == acked
+
+    play(scenario)
+
+
+def test_a_reset_counts_everywhere_and_what_was_acknowledged_before_it_does_not_come_back() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, ap = consumers.values()
+        await us.subscribe()
+        us.region.publish(20)
+        eu.region.publish(10)
+        await asyncio.sleep(2)
+        us.acked |= set(us.messages())
+        us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)
+        await asyncio.sleep(2)
+        assert us.done() == eu.done() == ap.done() == acked and len(acked) == 30
+        sim.network.cut("us", "eu")
+        sim.network.cut("us", "ap")
+        us.cursor.reset(us.messages()[min(us.messages())])  # one message stays acknowledged in us
+        us.sync._noticed(us.sync._subscriptions[SUBSCRIPTION])  # as the subscription's own reset does
+        await us.region.move(1)  # the epoch survives another owner, before anybody else has heard of it
+        await asyncio.sleep(7)
+        kept = us.done()
+        assert 0 < len(kept) < 30 and eu.done() == acked
+        us.region.publish(3)
+        heal(sim)
+        await asyncio.sleep(8)
+        assert us.done() == eu.done() == ap.done() == kept, "the old acknowledgements of eu and ap do not come back"
+        eu.cursor.ack([eu.messages()[max(eu.messages())]])
+        await asyncio.sleep(2)
+        assert us.done() == eu.done() == ap.done() == kept | {max(eu.messages())}
+
+    play(scenario, brokers=2)
+
+
+def test_skipping_everything_in_the_other_region() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        await us.subscribe()
+        us.region.publish(20)
+        await asyncio.sleep(2)
+        eu.cursor.reset(eu.region.log.ledger.last_confirmed)
+        us.region.publish(5)
+        await asyncio.sleep(2.5)
+        assert us.done() == eu.done() and len(us.done()) == 20
+
+    play(scenario)
+
+
+def test_the_status_says_who_is_in_step() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        await us.subscribe()
+        us.region.publish(20)
+        await asyncio.sleep(2)
+        us.consume(random.Random(2), 9)
+        await asyncio.sleep(0.01)
+        await asyncio.sleep(2)
+        here, there = us.sync.status(SUBSCRIPTION, 0), eu.sync.status(SUBSCRIPTION, 0)
+        assert here["told"] == {"eu": True, "ap": True} and here["in_step"] and there["in_step"]
+        assert there["heard"]["us"] == here["claims"] and here["claims"]["origins"], "what us says is what eu has heard"  # type: ignore[index]
+
+    play(scenario)
+
+
+def test_a_new_stream_tells_everything_again() -> None:
+    """What went into a stream that died in silence is lost; the next one brings it."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us = consumers["us"]
+        await us.subscribe()
+        us.region.publish(5)
+        heard: list[tuple[str, str]] = []
+        us.sync.channel("mars", lambda name, _: not heard.append(("dead", name)))
+        await asyncio.sleep(1)
+        us.sync.channel("mars", lambda name, _: not heard.append(("new", name)))
+        await asyncio.sleep(1)
+        assert heard == [("dead", SUBSCRIPTION), ("new", SUBSCRIPTION)]
+
+    play(scenario)
+
+
+def test_a_subscription_is_made_where_it_is_not_there_with_all_that_was_acknowledged() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, ap = consumers.values()
+        for region in (us.region, eu.region):
+            region.publish(30)
+        await asyncio.sleep(2)
+        await us.subscribe()
+        us.consume(random.Random(4), 25)  # within one round: everything is told once, in one piece
+        us.consume(random.Random(5), 25)
+        await asyncio.sleep(3)
+        assert eu.done() == ap.done() == us.done() == acked and len(acked) > 10
+        assert eu.sync.status(SUBSCRIPTION, 0)["heard"]["us"] == us.sync.status(SUBSCRIPTION, 0)["claims"]  # type: ignore[index]
+
+    play(scenario)
+
+
+def test_what_never_reached_a_region_is_not_acknowledged_by_it() -> None:
+    """us trims ten messages that ap has, and eu has not: eu goes past them without having seen one."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, ap = consumers.values()
+        await us.subscribe()
+        us.region.publish(5)
+        await asyncio.sleep(2)
+        before = set(us.messages())
+        link = next(link for links in us.region.brokers[0].links._links.values() for link in links.values() if link.target == "eu")
+        assert link.core is not None
+        window, link.core._window = link.core._window, 0  # it sends nothing
+        us.region.publish(10)
+        await asyncio.sleep(2)
+        unseen = set(ap.messages()) - before
+        us.region.ledger.save()
+        us.region.ledger.trim(us.region.log.ledger.last_confirmed)
+        us.region.publish(5)
+        link.core._window = window
+        link.pump()
+        await asyncio.sleep(2)
+        assert len(unseen) == 10 and not unseen & set(eu.messages()) and len(eu.messages()) == 10
+        eu.acked |= set(eu.messages())
+        eu.cursor.ack_cumulative(eu.region.log.ledger.last_confirmed)
+        await asyncio.sleep(2)
+        assert ap.done() == set(eu.messages()) and not ap.done() & unseen
+        ap.acked |= unseen
+        ap.cursor.ack_cumulative(ap.region.log.ledger.last_confirmed)
+        await asyncio.sleep(2)
+        assert ap.done() == set(ap.messages())
+
+    play(scenario)
+
+
+def test_cursors_that_are_no_subscriptions_are_out_of_reach() -> None:
+    """A link's cursor would be a silent loss in somebody else's hands; a reader's is its own."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us = consumers["us"]
+        us.region.publish(5)
+        await asyncio.sleep(1)
+        with pytest.raises(PeerError):
+            us.sync.heard("eu", "pulsar.repl.ap", Claims((9, 2), {}))
+        await us.subscribe()
+        us.cursor.durable = False
+        us.sync.disable(SUBSCRIPTION)
+        us.sync.enable(SUBSCRIPTION)
+        assert not us.sync.enabled(SUBSCRIPTION)
+
+    play(scenario)
+
+
+def test_batches_acknowledged_in_part() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        await us.subscribe()
+        us.region.publish(4)
+        await asyncio.sleep(2)
+        second = sorted(us.messages().items())[1]
+        us.cursor.ack_batch(second[1], 0b1011)
+        await asyncio.sleep(2)
+        assert eu.cursor.partly_acked == {eu.messages()[second[0]]: 0b1011}
+        eu.cursor.ack_batch(eu.messages()[second[0]], 0b0110)
+        await asyncio.sleep(2)
+        assert us.cursor.partly_acked[second[1]] == 0b0010
+        us.cursor.ack_batch(second[1], 0b1101)
+        await asyncio.sleep(2)
+        assert us.done() == eu.done() == {second[0]}
+
+    play(scenario)
+
+
+def test_switched_off_or_deleted_here_it_stays_so() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, ap = consumers.values()
+        await us.subscribe()
+        us.region.publish(4)
+        await asyncio.sleep(2)
+        eu.sync.disable(SUBSCRIPTION)
+        del ap.region.store.cursors[SUBSCRIPTION]
+        await asyncio.sleep(1)
+        us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)
+        await asyncio.sleep(2)
+        assert len(us.done()) == 4 and not eu.done() and SUBSCRIPTION not in ap.region.store.cursors
+        eu.sync.enable(SUBSCRIPTION)
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(7)
+        heal(sim)
+        await asyncio.sleep(7)
+        assert len(eu.done()) == len(us.done())
+
+    play(scenario)
