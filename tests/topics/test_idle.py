@@ -22,7 +22,7 @@ from tests.topics.fake import FakeLinks, FakeView
 
 COUNT = 300
 OBJECTS_MAX = 80
-BYTES_MAX = 7_500
+BYTES_MAX = 8_192
 INFO = RegionInfo(name="us", number=1)
 
 
