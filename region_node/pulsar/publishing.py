@@ -72,8 +72,8 @@ class Publishing:
                 connection.write(receipts(producer_id, sequences, highest, answered[0][1], answered[0][2]))
             else:
                 self._write_pieces(answered)
-        for handle, (_, sequences, _) in zip(self.handles, segments, strict=True):
-            handle.answer(len(sequences))
+        for handle, segment in zip(self.handles, segments, strict=True):
+            handle.answer(len(segment[1]))
 
     def _write_pieces(self, answered: Segments) -> None:
         """Receipts where the run's producers and the ledger's answer cut it at different places."""
@@ -133,17 +133,20 @@ class Producing:
 
     def _publish(self, topic: Topic, event: SendRun) -> None:
         handles = []
+        run, several = event.run, len(event.segments)
+        messages, size_bytes = run.messages, run.size_bytes
         for producer_id, sequences, _ in event.segments:
             handle = self.handles[producer_id]
             handle.sent += len(sequences)
             handles.append(handle)
             if handle.producer is not None:
-                handle.producer.messages_in += event.run.messages if len(event.segments) == 1 else len(sequences)
-                handle.producer.bytes_in += event.run.size_bytes if len(event.segments) == 1 else event.run.size_bytes // len(event.segments)
-        topic.last_publish_ms = self._connection.listener.clock.wall_ms()
-        usage = self._connection.listener.usage.of(topic.name.tenant)
-        usage.messages_in += event.run.messages
-        usage.bytes_in += event.run.size_bytes
+                handle.producer.messages_in += messages if several == 1 else len(sequences)
+                handle.producer.bytes_in += size_bytes if several == 1 else size_bytes // several
+        listener = self._connection.listener
+        topic.last_publish_ms = listener.clock.wall_ms()
+        usage = listener.usage.of(topic.name.tenant)
+        usage.messages_in += messages
+        usage.bytes_in += size_bytes
         publishing = Publishing(self._connection, topic, event, handles)
         topic.publish(event.run, publishing.done, publishing.failed)
 

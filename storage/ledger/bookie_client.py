@@ -18,7 +18,7 @@ from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import HEAD, Code, FrameBuffer, Kind, decode_acks, encode, error_of, split_blocks
+from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, decode_acks, encode, error_of, split_blocks
 from heliograph.wire.run import Buffer
 
 _COPY_BELOW = 1 << 19
@@ -112,10 +112,11 @@ class BookieClient:
         writer = self._writers.get(ledger)
         if writer is None:
             return
-        size = sum(map(len, block))
+        size = sum(map(len, block)) if len(block) > 1 else len(block[0])
         writer.waiting.append((first + count - 1, size))
         self.backlog_bytes += size
-        self._send([encode(Kind.ADD, body_bytes=size, number=count, ledger=ledger, entry=first, value=lac), *block])
+        self._out.append(HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, 0))
+        self._send(block)
 
     def close_writer(self, ledger: int) -> None:
         """No callback of this writer comes any more. What it sent may still become durable."""
@@ -221,7 +222,7 @@ class BookieClient:
         self._flush()
         self._arm(loop)
 
-    def _send(self, buffers: list[Buffer]) -> None:
+    def _send(self, buffers: Sequence[Buffer]) -> None:
         self._out += buffers
         if self._connection is None or self._flushing:
             return
