@@ -115,6 +115,8 @@ def test_switched_on_and_off_by_rest(pair: Instance) -> None:
     consumer.acknowledge(consumer.receive(timeout_millis=10_000))
     rest("POST", f"{pair.admin('us')}/admin/v2/persistent/{path}", True)
     eventually(lambda: replication(pair, "eu", topic, "late").get("replicated"), "eu has made it")
+    stats = f"{pair.admin('eu')}/admin/v2/persistent/public/geo/by-rest/stats"
+    eventually(lambda: rest("GET", stats)["subscriptions"]["late"]["msgBacklog"] == 1, "eu heard of the acknowledgement, which the client gathers")
     taking_over = pair.client("eu").subscribe(topic, "late")
     assert taking_over.receive(timeout_millis=10_000).data() == b"b", "it begins in eu where it stood in us"
     taking_over.close()

@@ -135,7 +135,7 @@ def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
     wait_ready(process)
     process.kill()
     process.communicate()
-    eventually(lambda: not _mentions(tmp_path), "its processes end", 30)
+    eventually(lambda: not _mentions(tmp_path), "its processes end", 60)  # each drains for 30 s at most
 
 
 @pytest.mark.timeout(120)

@@ -200,15 +200,22 @@ class Supervisor:
         child.ready.clear()
         child.started_at = time.monotonic()
         with (self._data / "logs" / f"{child.name}.log").open("ab") as log:
-            child.process = await asyncio.create_subprocess_exec(
-                *child.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                cwd=self._data,
-                env={"GRPC_VERBOSITY": "ERROR", **os.environ},
+            spawning = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *child.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    start_new_session=True,
+                    cwd=self._data,
+                    env={"GRPC_VERBOSITY": "ERROR", **os.environ},
+                )
             )
+            try:
+                child.process = await asyncio.shield(spawning)
+            except asyncio.CancelledError:  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
+                child.process = await spawning
+                raise
         watcher = asyncio.ensure_future(self._watch(child, child.process))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
