@@ -106,13 +106,10 @@ class Supervisor:
         """Starts all, calls `ready`, serves until `stop`, ends all; whatever happens, nothing it started stays."""
         server: asyncio.Server | None = None
         stopped = asyncio.ensure_future(self._stopping.wait())
+        start = asyncio.ensure_future(self._start())
         try:
-            start = asyncio.ensure_future(self._start())
             await asyncio.wait({start, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not start.done():
-                start.cancel()
-                with contextlib.suppress(asyncio.CancelledError, HeliographError):
-                    await start
                 return
             await start
             server = await self._serve_control()
@@ -122,6 +119,10 @@ class Supervisor:
                 raise self._failure
         finally:
             stopped.cancel()
+            if not start.done():  # also where this very task was cancelled: what it spawns then is ended below
+                start.cancel()
+                with contextlib.suppress(asyncio.CancelledError, HeliographError):
+                    await start
             if server is not None:
                 server.close()
                 with contextlib.suppress(OSError):
