@@ -4,7 +4,7 @@ Is: planning byte-balanced tasks, turning entries into Arrow batches, and the po
 a streaming query may have a subscription, which holds what it has not read.
 Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; a task's memory is bounded by its batch.
 A partition is a bundle of (topic, ledger, first entry, last entry), never one topic: a thousand tiny topics would be a thousand tasks.
-Options: docs/operating.md, "Spark".
+Options: docs/spark.md.
 """
 
 from __future__ import annotations
