@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from global_config import keys
-from heliograph.raft.image import Row
+from heliograph.raft.rows import Row
 
 NUMBERS_MARGIN = 1000
 

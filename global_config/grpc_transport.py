@@ -64,6 +64,10 @@ class ConfigTls:
     key: bytes
 
 
+def _server_side(tls: ConfigTls) -> Any:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], root_certificates=tls.ca)
+
+
 def identity(node: str) -> str:
     """The name that a node's certificate must carry."""
     return f"config.{node}"
@@ -84,6 +88,7 @@ class GrpcTransport:
         self._callback: Callable[[str, bytes], None] = lambda sender, message: None
         self._handler: ForwardHandler | None = None
         self._running = False
+        self._shown = tls  # what the listener presents and trusts
         self._members: tuple[str, ...] = ()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -99,9 +104,8 @@ class GrpcTransport:
             if self._tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                credentials = grpc.ssl_server_credentials(
-                    [(self._tls.key, self._tls.cert)], root_certificates=self._tls.ca, require_client_auth=True
-                )
+                self._shown = self._tls
+                credentials = grpc.dynamic_ssl_server_credentials(_server_side(self._tls), self._renewed, require_client_authentication=True)
                 port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ConfigError(f"the configuration's Raft port {address} cannot be bound (is it taken?): {error}") from error
@@ -121,6 +125,21 @@ class GrpcTransport:
         if self._server is not None:
             await self._server.stop(grace=None)
 
+    def renew(self, tls: ConfigTls) -> None:
+        """Other certificates, or another CA: for the next connections, which are made anew to every peer."""
+        assert self._tls is not None, "this transport speaks plainly"
+        self._tls = tls
+        for to in list(self._peers):
+            self._drop(to)
+            self._peer(to)
+
+    def _renewed(self) -> Any:
+        """Asked by gRPC, on a thread of its own, with each handshake. None: as before."""
+        if self._shown is self._tls or self._tls is None:
+            return None
+        self._shown = self._tls
+        return _server_side(self._tls)
+
     def send(self, to: str, message: bytes) -> None:
         peer = self._peer(to)
         if peer is not None:
@@ -137,13 +156,16 @@ class GrpcTransport:
         if peer is not None and peer.address == address:
             return peer
         if peer is not None:  # it has moved
-            leaving = asyncio.get_running_loop().create_task(self._peers.pop(to).stop())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._drop(to)
         if address and to != self.node_id and self._running:
             peer = self._peers[to] = _Peer(self, to, address)
             return peer
         return None
+
+    def _drop(self, to: str) -> None:
+        leaving = asyncio.get_running_loop().create_task(self._peers.pop(to).stop())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     def on_receive(self, callback: Callable[[str, bytes], None]) -> None:
         self._callback = callback

@@ -17,7 +17,7 @@ import msgpack
 
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadState
-from heliograph.raft.image import Row
+from heliograph.raft.rows import Row
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 

@@ -8,6 +8,9 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /brokers/{id}                                            a live broker, under its lease
     /instance                                                the id of this metadata; another one after a restore
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
+    /load/{id}                                               what a broker carries, under its lease
+    /balance/leader                                          which broker has bundles moved, under its lease
+    /balance/paused                                          until when nothing is moved
     /ledgers/{id:020}                                        LedgerMetadata
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
@@ -31,6 +34,10 @@ BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
 INSTANCE = "/instance"
 OWNERS = "/owners/"
+LOADS = "/load/"
+BALANCE = "/balance/"
+BALANCE_LEADER = "/balance/leader"
+BALANCE_PAUSED = "/balance/paused"
 LEDGERS = "/ledgers/"
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
@@ -56,6 +63,10 @@ def bookie(bookie_id: str) -> str:
 
 def broker(broker_id: str) -> str:
     return BROKERS + _quoted(broker_id)
+
+
+def load(broker_id: str) -> str:
+    return LOADS + _quoted(broker_id)
 
 
 def id_of(key: str) -> str:

@@ -16,6 +16,7 @@ from heliograph.raft.node import RaftSettings
 from heliograph.raft.server import ServerSettings
 from heliograph.raft.service import ServiceSettings
 from heliograph.raft.store import TXN_BYTES_MAX
+from heliograph.raft.table_store import TableStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from local_meta.transport import FrameTransport
@@ -54,9 +55,10 @@ class LocalMetaNode(GroupNode):
         joining: bool = False,
         ssl: tls.SSLContext | None = None,
         peer_ssl: tls.SSLContext | None = None,
+        table: TableStore | None = None,
         settings: LocalMetaSettings | None = None,
     ) -> None:
-        """ssl: of the listener. peer_ssl: with which this node calls the other voters."""
+        """ssl: of the listener. peer_ssl: with which this node calls the other voters. table: see GroupNode."""
         settings = settings or LocalMetaSettings()
         addresses = {node_id: f"{host}:{port}", **(peers or {})}
         self.transport = FrameTransport(node_id, addresses, rng=rng, ssl=peer_ssl)
@@ -77,4 +79,5 @@ class LocalMetaNode(GroupNode):
             server=settings.server,
             hint=lambda node: addresses.get(node, "") if node == node_id else self.transport.addresses.of(node),
             on_raft=self.transport.on_frame,
+            table=table,
         )

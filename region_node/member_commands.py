@@ -1,4 +1,5 @@
-"""The commands for the members of a metadata group: `meta members`, `meta add`, `meta promote`, `meta remove`, `meta transfer`.
+"""The commands for the members of a metadata group: `meta members`, `meta add`, `meta promote`, `meta remove`, `meta replace`,
+`meta transfer`.
 
 Is: options, requests to a broker's admin interface, waiting with progress, and what a person sees. Isn't: a rule; the group's leader decides, and its
 sentence is shown. `--config` means the global configuration, whose members are regions, instead of the region's own metadata.
@@ -36,7 +37,7 @@ _SOON = ("behind", "does not answer", "try again")
 
 def register(app: typer.Typer) -> None:
     meta = typer.Typer(help="Members of the region's metadata (or, with --config, of the global configuration).", no_args_is_help=True)
-    for command in (members, add, promote, remove, transfer):
+    for command in (members, add, promote, remove, replace, transfer):
         meta.command()(command)
     app.add_typer(meta, name="meta")
 
@@ -83,6 +84,30 @@ def remove(member: Member, admin: Admin = _ADMIN, config: Config = False, dry_ru
     _tell(answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed")
 
 
+def replace(
+    old: Annotated[str, typer.Argument(help="The member that goes; it may be dead already.")],
+    new: Annotated[str, typer.Argument(help="The member that comes: started with `joining`.")],
+    address: Annotated[str, typer.Argument(help="Of the new one, as for `meta add`.")],
+    admin: Admin = _ADMIN,
+    config: Config = False,
+    wait: Wait = 60.0,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """Put one member in the place of another: added, made a voter once it has caught up, leader if the old one is, and then the old one goes.
+
+    It may be run again after an interruption; at each moment the group has at least as many voters as before.
+    """
+    if new not in [row["member"] for row in call(admin, token, config, "GET")["members"]]:
+        call(admin, token, config, "POST", f"/{quote(new, safe='')}", given={"address": address})
+    _again(admin, token, config, "POST", f"/{quote(new, safe='')}/promote", f"{new} catches up", wait, quiet=json_output)
+    # While the old one can still tell them where to go, clients that know no other member follow.
+    if any(row["member"] == old and row["leads"] for row in call(admin, token, config, "GET")["members"]):
+        _again(admin, token, config, "POST", f"/{quote(new, safe='')}/lead", f"{new} takes over", wait, quiet=json_output)
+    answer = _again(admin, token, config, "DELETE", f"/{quote(old, safe='')}", f"{old} goes", wait, quiet=json_output)
+    _tell(answer, False, json_output, f"{new} is a voter in the place of {old}: stop the old process, and delete its folder", "")
+
+
 def transfer(to: Member, admin: Admin = _ADMIN, config: Config = False, dry_run: DryRun = False, token: Token = "", json_output: Json = False) -> None:
     """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
     answer = call(admin, token, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
@@ -90,12 +115,18 @@ def transfer(to: Member, admin: Admin = _ADMIN, config: Config = False, dry_run:
 
 
 def _promote(admin: str, token: str, config: bool, member: str, wait_s: float, *, quiet: bool, dry_run: bool = False) -> dict[str, Any]:
-    """Again and again while the leader says that the member is not there yet."""
+    return _again(admin, token, config, "POST", f"/{quote(member, safe='')}/promote", f"{member} catches up", wait_s, quiet=quiet, dry_run=dry_run)
+
+
+def _again(
+    admin: str, token: str, config: bool, method: str, path: str, what: str, wait_s: float, *, quiet: bool, dry_run: bool = False
+) -> dict[str, Any]:
+    """Again and again while the leader says that it is not yet time."""
     deadline = time.monotonic() + wait_s
-    with Console(stderr=True, quiet=quiet).status(f"{member} catches up") as spinner:
+    with Console(stderr=True, quiet=quiet).status(what) as spinner:
         while True:
             try:
-                return call(admin, token, config, "POST", f"/{quote(member, safe='')}/promote", dry_run=dry_run)
+                return call(admin, token, config, method, path, dry_run=dry_run)
             except NotAllowed as error:
                 if time.monotonic() >= deadline or not any(sign in str(error) for sign in _SOON):
                     raise

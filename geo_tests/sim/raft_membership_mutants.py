@@ -65,8 +65,8 @@ class NeverRollsBack(RaftCore):
 class SnapshotOfFirstGroup(RaftCore):
     """Snapshots carry the oldest configuration that is known, not the one at their index."""
 
-    def describe_snapshot(self, index: int, blob: bytes) -> SnapshotMeta:
-        meta = super().describe_snapshot(index, blob)
+    def describe_snapshot(self, index: int) -> SnapshotMeta:
+        meta = super().describe_snapshot(index)
         return SnapshotMeta(meta.index, meta.term, self.configs.at(self.log.base_index), meta.size_bytes, meta.crc)
 
 

@@ -14,8 +14,10 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import crc32c
 
 from geo_tests.sim.raft_history import CONFLICT, FOREVER, Operation, State, is_linearizable
 from heliograph.raft.core import Actions, CoreSettings, RaftCore, Role
@@ -77,6 +79,9 @@ class DurableState:
     vote: str = ""
     snapshot: SnapshotMeta | None = None
     blob: bytes = b""
+    table: tuple[SnapshotMeta, bytes] | None = None
+    """The machine's own table, where it keeps one."""
+    incoming: bytes = b""
     base: int = 0
     base_term: int = 0
     entries: list[Entry] = field(default_factory=list)
@@ -91,7 +96,7 @@ class DurableState:
         if rng is not None and rng.random() < 0.5:
             return
         if batch.snapshot is not None:
-            self.snapshot, self.blob = batch.snapshot
+            self.snapshot, self.blob = batch.snapshot, self.incoming
             self.base, self.base_term, self.entries = self.snapshot.index, self.snapshot.term, []
         if batch.entries:
             count = len(batch.entries) if rng is None else rng.randrange(len(batch.entries) + 1)
@@ -104,10 +109,24 @@ class DurableState:
         """A snapshot of the own machine has been stored."""
         if self.snapshot is None or meta.index > self.snapshot.index:
             self.snapshot, self.blob = meta, blob
-            if meta.index > self.base:
-                self.base_term = self.entries[meta.index - self.base - 1][0]
-                del self.entries[: meta.index - self.base]
-                self.base = meta.index
+            self._cut(meta)
+
+    def keep(self, meta: SnapshotMeta, blob: bytes) -> None:
+        """The own table has been saved."""
+        if self.table is None or meta.index > self.table[0].index:
+            self.table = meta, blob
+            self._cut(meta)
+
+    def newest(self) -> tuple[SnapshotMeta, bytes] | None:
+        if self.snapshot is None or (self.table is not None and self.table[0].index > self.snapshot.index):
+            return self.table
+        return self.snapshot, self.blob
+
+    def _cut(self, meta: SnapshotMeta) -> None:
+        if meta.index > self.base:
+            self.base_term = self.entries[meta.index - self.base - 1][0]
+            del self.entries[: meta.index - self.base]
+            self.base = meta.index
 
     def holds(self, index: int, term: int) -> bool:
         if index <= self.base:
@@ -133,6 +152,9 @@ class Member:
         self.waiting: dict[tuple[str, int], Callable[[int], None]] = {}
         self.reads: dict[int, tuple[str, Callable[[State], None]]] = {}
         self.tick_at = FOREVER
+        self.keeps = False
+        """Its machine keeps its own table, and makes snapshots only for others."""
+        self.making = False
 
     def now(self, time: float) -> float:
         return time * self.rate + self.offset
@@ -173,6 +195,7 @@ class RaftWorld:
             inflight_appends_max=rng.choice((1, 4, 64)),
             chunk_bytes=rng.choice((60, 10_000)),
             read_rounds_max=rng.choice((1, 4)),
+            lag_entries_max=(0, 4, 1000)[seed % 3],
         )
         self.loss = rng.choice((0.0, 0.02, 0.1, 0.25))
         self.repetition = rng.choice((0.0, 0.05, 0.2))
@@ -182,7 +205,8 @@ class RaftWorld:
         self.cruelty = rng.choice((0.0, 0.01, 0.05))  # chance of a power cut right after something was sent or is about to be stored
         self.coups = rng.choice((0.0, 0.0, 0.6))  # chance that a new leader does not last
         self.cut: set[tuple[str, str]] = set()
-        for member in self.members.values():
+        for number, member in enumerate(self.members.values()):
+            member.keeps = (seed + number) % 2 == 1
             member.rate, member.offset = rng.choice((1.0, 1.0, 0.5, 2.0)), rng.uniform(0, 1000)
         # what the world knows
         self.leaders: dict[int, tuple[str, int]] = {}
@@ -194,6 +218,7 @@ class RaftWorld:
         self.steps = 0
         self.answered = 0
         self.committed_at = 0.0
+        self.made_for_others = 0  # snapshots of members that need none themselves
         self.notes = 0  # commits that were written down by themselves
         self.resumed = 0  # starts with more than a snapshot that is known to be committed
 
@@ -247,9 +272,10 @@ class RaftWorld:
         disk = member.durable
         member.kv = SessionKv()
         config = self.config if name in self.config.members else Config(())
-        if disk.snapshot is not None:
-            member.kv.restore(disk.blob)
-            config = disk.snapshot.config
+        newest = disk.newest()
+        if newest is not None:
+            config = newest[0].config
+            member.kv.restore(newest[1])
         member.core = self.core_class(
             name,
             config=config,
@@ -278,6 +304,7 @@ class RaftWorld:
         if through < len(kept):
             self._store(member, kept[through], self.rng)
         member.core = None
+        member.making, member.durable.incoming = False, b""
         member.batches.clear()
         member.unstored.clear()
         member.disk_busy = False
@@ -293,6 +320,12 @@ class RaftWorld:
             if actions:
                 if not self.alone:
                     self._check_new(member, core, actions)
+                for number, _, offset, data in actions.pieces:
+                    member.durable.incoming = member.durable.incoming[:offset] + data
+                    self.after(self.rng.uniform(*self.sync_s), self._piece_stored, member, member.lives, number)
+                if actions.wants_snapshot and not member.making:
+                    member.making = True
+                    self._snapshot(member.name, for_others=True)
                 member.batches.append((actions, actions.stores))
                 if actions.stores or actions.note_commit:
                     member.unstored.append(actions)
@@ -333,6 +366,8 @@ class RaftWorld:
             batch = member.unstored.popleft()
             self._store(member, batch)
             member.core.on_durable(batch.durable_mark)
+        if member.keeps and member.kv.index > member.core.log.base_index + 8:
+            self._snapshot(member.name)
         self._pump(member)
 
     def _store(self, member: Member, batch: Actions, rng: random.Random | None = None) -> None:
@@ -352,7 +387,7 @@ class RaftWorld:
             else:
                 core.on_chunk_missing(to, meta)
         if actions.snapshot is not None:
-            member.kv.restore(actions.snapshot[1])
+            member.kv.restore(member.durable.blob)
             self._check_digest(member)
         for index, entry in enumerate(actions.committed, actions.committed_first):
             if index != member.kv.index + 1:
@@ -426,18 +461,36 @@ class RaftWorld:
         core = self.members[name].core
         return core.term if core is not None and core.role is Role.LEADER else -1
 
-    def _snapshot(self, name: str) -> None:
+    def _snapshot(self, name: str, for_others: bool = False) -> None:
         member = self.members[name]
-        if member.core is None or member.kv.index <= member.core.log.base_index:
+        if member.core is None or (member.kv.index <= member.core.log.base_index and not for_others):
             return
         blob = member.kv.snapshot()
-        meta = member.core.describe_snapshot(member.kv.index, blob)
-        self.after(self.rng.uniform(*self.sync_s), self._snapshot_stored, member, member.lives, meta, blob)
+        meta = replace(member.core.describe_snapshot(member.kv.index), size_bytes=len(blob), crc=crc32c.crc32c(blob))
+        done = self._saved if member.keeps and not for_others else self._snapshot_stored
+        self.after(self.rng.uniform(*self.sync_s), done, member, member.lives, meta, blob)
 
     def _snapshot_stored(self, member: Member, life: int, meta: SnapshotMeta, blob: bytes) -> None:
         if member.core is not None and member.lives == life:
+            member.making = False
+            self.made_for_others += member.keeps
             member.durable.compact(meta, blob)
             member.core.on_snapshot_stored(meta, KEEP_ENTRIES)
+            self._pump(member)
+
+    def _saved(self, member: Member, life: int, meta: SnapshotMeta, blob: bytes) -> None:
+        if member.core is not None and member.lives == life:
+            member.durable.keep(meta, blob)
+            if not member.making:
+                member.core.on_kept(meta.index, KEEP_ENTRIES, member.now(self.time))
+            self._pump(member)
+
+    def _piece_stored(self, member: Member, life: int, number: int) -> None:
+        if member.core is not None and member.lives == life:
+            if self.time < FAULTS_S and self.rng.random() < 0.05:
+                member.core.on_piece_failed(number)
+            else:
+                member.core.on_piece_stored(number)
             self._pump(member)
 
     def _heal(self) -> None:

@@ -34,6 +34,8 @@ class CoreSettings:
     note_commit_s: float = 1.0
     """A commit that no batch has carried to the disk for so long is written down by itself."""
     snapshot_bytes_max: int = 1 << 30
+    lag_entries_max: int = 200_000
+    """So many entries are kept for members that answer and lack them, where the machine itself needs none."""
     promotion_lag_max: int = 1_000
     """Entries that a learner may lack when it becomes a voter."""
 
@@ -48,17 +50,22 @@ class CoreSettings:
 class Actions:
     """What the shell does, in this order, before it begins with the next batch.
 
-    1. Store durably: `hard_state` (term, vote), then `snapshot` (the log is empty behind it), then `entries`, which replace everything
-       from `first_index` on; with the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
+    0. `pieces` (number, snapshot, offset, bytes) of a snapshot that comes from the leader are stored beside the log, and nothing waits for them: each is
+       answered by `on_piece_stored` or `on_piece_failed`; one at offset 0 begins anew. `wants_snapshot`: a member needs a snapshot, and none is of use:
+       make one, unless one is being made, and tell the core: `on_snapshot_stored`.
+    1. Store durably: `hard_state` (term, vote), then `snapshot` (its pieces are its contents, the log is empty behind it), then `entries`, which replace
+       everything from `first_index` on; with the last of it that everything through `commit` is committed. Then tell the core: `on_durable(durable_mark)`.
        `note_commit`: there is nothing of these, and `commit` is to be stored alone, behind what was stored before; nothing waits for it.
     2. Send `sends`; for `chunks` (to, snapshot, offset) read the bytes, and send them as a SnapshotChunk of `term`.
-    3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`.
+    3. Restore the machine from `snapshot`; apply `committed`, which begin at `committed_first`. (The sends of the next batches need not wait for it.)
     4. Answer `reads` (tokens, index): they may be served once that index is applied. `lost_reads`: no longer leader.
     """
 
     term: int = 0
     hard_state: tuple[int, str] | None = None
-    snapshot: tuple[SnapshotMeta, bytes] | None = None
+    pieces: list[tuple[int, SnapshotMeta, int, bytes]] = field(default_factory=list)
+    wants_snapshot: bool = False
+    snapshot: SnapshotMeta | None = None
     first_index: int = 0
     entries: list[Entry] = field(default_factory=list)
     commit: int = 0
@@ -76,4 +83,6 @@ class Actions:
         return self.hard_state is not None or self.snapshot is not None or bool(self.entries)
 
     def __bool__(self) -> bool:
-        return self.stores or self.note_commit or bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)
+        if self.stores or self.note_commit or self.wants_snapshot or self.pieces:
+            return True
+        return bool(self.sends or self.chunks or self.committed or self.reads or self.lost_reads)

@@ -25,9 +25,10 @@ import crc32c
 import msgpack
 
 from heliograph.model.errors import CorruptData
-from heliograph.raft.image import PART_BYTES, PART_ROWS, Head, Reading, Row, part, rows_part
+from heliograph.raft.image import PART_BYTES, PART_ROWS, Head, Reading, part, rows_part
 from heliograph.raft.image import VERSION as SNAPSHOT_VERSION
 from heliograph.raft.messages import Config
+from heliograph.raft.rows import Row
 from heliograph.runtime.disk import File
 
 VERSION = 1

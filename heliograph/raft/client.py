@@ -130,6 +130,10 @@ class MetaClient:
                 return out
             start = out[-1][0] + "\x00"
 
+    async def count(self, prefix: str) -> int:
+        counted: int = (await self._read(Frame.COUNT, body(prefix)))[0]
+        return counted
+
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         check_key(counter)
         first: int = (await self._write(Kind.NEXT_IDS, [counter, count, at_least]))[0]

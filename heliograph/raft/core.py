@@ -14,24 +14,21 @@ import crc32c
 
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, Role
 from heliograph.raft.leading import Leading
-from heliograph.raft.log import Log
 from heliograph.raft.messages import (
     NOOP,
     Append,
     AppendReply,
-    Config,
     Heartbeat,
     HeartbeatReply,
     Message,
     SnapshotChunk,
-    SnapshotMeta,
     SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
 from heliograph.raft.progress import Progress
-from heliograph.runtime.clock import Rng
+from heliograph.raft.state import Incoming
 
 __all__ = ["Actions", "CoreSettings", "RaftCore", "Role"]
 
@@ -39,27 +36,9 @@ __all__ = ["Actions", "CoreSettings", "RaftCore", "Role"]
 class RaftCore(Leading):
     """One member. Nothing happens but in these calls; afterwards `take_actions` says what to do, and `next_deadline` when to `tick`."""
 
-    def __init__(
-        self,
-        node_id: str,
-        *,
-        config: Config,
-        term: int,
-        vote: str,
-        log: Log,
-        snapshot: SnapshotMeta | None,
-        settings: CoreSettings,
-        rng: Rng,
-        now: float,
-        commit: int = 0,
-    ) -> None:
-        """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
-
-        log, snapshot, and commit (of the last batch or note): as they lie durably on disk.
-        """
-        super().__init__(node_id, config, term, vote, log, snapshot, settings, rng, now, commit)
+    def _begin(self, now: float) -> None:
         self._draw_election(now)
-        if self.config.voters == (node_id,):
+        if self.config.voters == (self.node_id,):
             self._stand(now)
 
     def next_deadline(self) -> float:
@@ -271,18 +250,40 @@ class RaftCore(Leading):
             return
         if meta.size_bytes > self.settings.snapshot_bytes_max:
             return
-        if self._incoming is None or self._incoming[:2] != (sender, meta):
-            self._incoming = (sender, meta, bytearray())
-        received = self._incoming[2]
-        if chunk.offset == len(received) and len(received) + len(chunk.data) <= meta.size_bytes:
-            received += chunk.data
-        if len(received) < meta.size_bytes:
-            self._send(sender, SnapshotReply(self.term, meta.index, len(received)))
+        incoming = self._incoming
+        if incoming is None or (incoming.sender, incoming.meta) != (sender, meta):
+            self._incoming_number += 1
+            incoming = self._incoming = Incoming(self._incoming_number, sender, meta)
+        if incoming.handed > incoming.stored:
+            return  # its answer is on the way
+        if chunk.offset == incoming.handed and 0 < len(chunk.data) <= meta.size_bytes - incoming.handed:
+            self._out.pieces.append((incoming.number, meta, incoming.handed, chunk.data))
+            incoming.handed += len(chunk.data)
+            incoming.crc = crc32c.crc32c(chunk.data, incoming.crc)
+        else:
+            self._acknowledge(incoming)
+
+    def on_piece_stored(self, number: int) -> None:
+        """The piece of `Actions.pieces` with this number that was handed out last is durable."""
+        incoming = self._incoming
+        if incoming is not None and incoming.number == number:
+            incoming.stored = incoming.handed
+            self._acknowledge(incoming)
+
+    def on_piece_failed(self, number: int) -> None:
+        """It is not (a full disk): the leader begins anew."""
+        if self._incoming is not None and self._incoming.number == number:
+            self._incoming = None
+
+    def _acknowledge(self, incoming: Incoming) -> None:
+        meta = incoming.meta
+        if incoming.stored < meta.size_bytes:
+            self._send(incoming.sender, SnapshotReply(self.term, meta.index, incoming.stored))
             return
         self._incoming = None
-        if crc32c.crc32c(received) == meta.crc:
-            self._install(meta, bytes(received))
-            self._send(sender, AppendReply(self.term, meta.index, True))
+        if meta.index > self.commit and incoming.crc == meta.crc:
+            self._install(meta)
+            self._send(incoming.sender, AppendReply(self.term, meta.index, True))
 
 
 def _asks_first(message: Message) -> bool:

@@ -48,6 +48,10 @@ class EmbeddedStore:
         await self._turn()
         return self.machine.range(start, end, limit)[0]
 
+    async def count(self, prefix: str) -> int:
+        await self._turn()
+        return self.machine.count(prefix)
+
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         check_key(counter)
         first: int = (await self._apply(Kind.NEXT_IDS, [counter, count, at_least]))[0]
@@ -132,7 +136,8 @@ class _Watch:
         self.synced.set()
         self._stop_observing()
 
-    def _on_changes(self, _index: int, changes: list[Change]) -> None:
+    def _on_changes(self, _index: int, changes: list[Change] | None) -> None:
+        assert changes is not None, "the machine of an embedded store is never replaced"
         self._queue += [change for change in changes if change[0].startswith(self.prefix)]
         if self._queue and not self._scheduled:
             self._scheduled = True

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from heliograph.model.errors import DiskFailed
+from heliograph.raft.kept import KeptMachine
 from heliograph.raft.machine import KvMachine
 from heliograph.raft.members import MembersDesk
 from heliograph.raft.membership import AddLearner, Promote, Remove
@@ -21,6 +22,7 @@ from heliograph.raft.messages import Config
 from heliograph.raft.node import MemberState, RaftNode, RaftSettings, RaftTransport
 from heliograph.raft.server import MetaServer, ServerSettings
 from heliograph.raft.service import Forwarder, MetaService, ServiceSettings
+from heliograph.raft.table_store import TableStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
@@ -56,9 +58,11 @@ class GroupNode:
         forwarder: Forwarder | None = None,
         hint: Callable[[str], str] = lambda node: "",
         on_raft: Callable[[bytes], None] | None = None,
+        table: TableStore | None = None,
     ) -> None:
+        """table: what keeps the table durably; None: it is in memory, and made again from snapshots and the log."""
         self.node_id = node_id
-        self.machine = KvMachine()
+        self.machine = KvMachine() if table is None else KeptMachine(table)
         self._transport = transport
         self.raft = RaftNode(
             node_id=node_id,
@@ -104,6 +108,8 @@ class GroupNode:
         await self.service.stop()
         await self.raft.stop()
         await self._transport.stop()
+        if self.machine.kept is not None:
+            self.machine.kept.close()
 
     # -- members, on the leader; errors as of RaftNode.change and RaftNode.transfer_leadership ---------------------------
 

@@ -17,25 +17,19 @@ Version 1 was one part: [index, keys, values, versions, leases, counters, leases
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
 from heliograph.model.errors import CorruptData
+from heliograph.raft.rows import Counts, Row, Rows
 
 VERSION = 2
 PART_ROWS = 2048
 PART_BYTES = 256 << 10
 LAST_KEY = "\U0010ffff" * 8
-Row = tuple[bytes, int, int]
-"""(value, version, lease or 0)."""
-
-
-class Keys(Protocol):
-    def between(self, start: str, end: str) -> Iterator[str]: ...
-
 
 @dataclass(slots=True)
 class Head:
@@ -50,11 +44,11 @@ class Head:
 class Image:
     """The machine calls `keep` before it changes a key, and sets `broken` where its whole table was replaced."""
 
-    def __init__(self, head: Head, table: Mapping[str, Row], keys: Keys, start: str = "", end: str = LAST_KEY) -> None:
+    def __init__(self, head: Head, table: Rows, start: str = "", end: str = LAST_KEY) -> None:
         """Of the keys in [start, end)."""
         self.head = head
         self.broken = False
-        self._table, self._keys = table, keys
+        self._table = table
         self._next, self._end = start, end  # every key before `_next` was given out
         self._before: dict[str, Row | None] = {}  # what later keys were at the image's index, where they have changed since
         self._changed: list[str] = []  # those of them that were there, in order
@@ -80,11 +74,11 @@ class Image:
         return self._next == self._end
 
     def _piece(self) -> list[tuple[str, Row]]:
-        table, before, found = self._table, self._before, list[tuple[str, Row]]()
+        before, found = self._before, list[tuple[str, Row]]()
         size = 0
         following = self._end  # where the keys end: what was deleted behind the last one belongs to this piece too
-        for count, key in enumerate(self._keys.between(self._next, self._end), 1):
-            row = before.pop(key) if key in before else table[key]
+        for count, (key, now) in enumerate(self._table.items(self._next, self._end), 1):
+            row = before.pop(key) if key in before else now
             if row is not None:
                 found.append((key, row))
                 size += len(key) + len(row[0])
@@ -180,29 +174,66 @@ def head_of(first: bytes) -> Head:
     return reading.head
 
 
-def read(blob: bytes) -> tuple[Head, dict[str, Row]]:
-    """A whole snapshot of any version. Raises CorruptData."""
-    if blob[:1] == b"\x01":
-        return _read_first_version(blob)
-    if blob[:1] != bytes([VERSION]):
-        raise CorruptData(f"metadata snapshot: version {blob[0] if blob else 'none'} is not known here (this is version {VERSION})")
-    view, at, reading, table = memoryview(blob), 1, Reading(), dict[str, Row]()
-    while at < len(blob):
-        size = int.from_bytes(view[at : at + 4], "big")
-        if at + 4 + size > len(blob):
+class Restoring:
+    """A snapshot of any version, cut anywhere, read into rows; `counts` and `leased` grow with them."""
+
+    def __init__(self) -> None:
+        self.counts = Counts()
+        self.leased: dict[int, dict[str, None]] = {}
+        self._reading = Reading()
+        self._rest = bytearray()
+        self._version = 0
+        self._first: Head | None = None  # of version 1
+
+    def add(self, data: bytes) -> list[tuple[str, Row]]:
+        """The rows of the parts that are whole now. Raises CorruptData."""
+        rest = self._rest
+        rest += data
+        if not self._version and rest:
+            self._version = rest[0]
+            if self._version not in (1, VERSION):
+                raise CorruptData(f"metadata snapshot: version {self._version} is not known here (this is version {VERSION})")
+            del rest[:1]
+        found: list[tuple[str, Row]] = []
+        at = 0
+        while self._version == VERSION and at + 4 <= len(rest) and at + 4 + (size := int.from_bytes(rest[at : at + 4], "big")) <= len(rest):
+            try:
+                found += self._reading.add(bytes(rest[at + 4 : at + 4 + size]))
+            except (ValueError, TypeError) as error:
+                raise CorruptData(f"metadata snapshot: {error}") from error
+            at += 4 + size
+        del rest[:at]
+        return self._noted(found)
+
+    def finish_rows(self) -> list[tuple[str, Row]]:
+        """Those of a snapshot of version 1, which is one part."""
+        if self._version != 1:
+            return []
+        self._first, rows = _read_first_version(bytes(self._rest))
+        self._rest.clear()
+        return self._noted(rows)
+
+    def finish(self) -> Head:
+        """Behind the last piece. Raises CorruptData where anything is missing."""
+        if self._rest:
             raise CorruptData("metadata snapshot: it is cut off")
+        return self._reading.finish() if self._first is None else self._first
+
+    def _noted(self, rows: list[tuple[str, Row]]) -> list[tuple[str, Row]]:
         try:
-            table.update(reading.add(view[at + 4 : at + 4 + size]))
-        except (ValueError, TypeError) as error:
+            for key, (_, _, lease) in rows:
+                self.counts.add(key)
+                if lease:
+                    self.leased.setdefault(lease, {})[key] = None
+        except (ValueError, TypeError, AttributeError) as error:
             raise CorruptData(f"metadata snapshot: {error}") from error
-        at += 4 + size
-    return reading.finish(), table
+        return rows
 
 
-def _read_first_version(blob: bytes) -> tuple[Head, dict[str, Row]]:
+def _read_first_version(blob: bytes) -> tuple[Head, list[tuple[str, Row]]]:
     try:
-        index, keys, values, versions, hung, counters, leases, sessions = open_part(memoryview(blob)[1:])
-        table = dict(zip(keys, zip(values, versions, hung, strict=True), strict=True))
-        return Head(index, counters, leases, sessions), table
+        index, keys, values, versions, hung, counters, leases, sessions = open_part(blob)
+        rows = list(zip(keys, zip(values, versions, hung, strict=True), strict=True))
+        return Head(index, counters, leases, sessions), rows
     except (ValueError, TypeError) as error:
         raise CorruptData(f"metadata snapshot: {error}") from error

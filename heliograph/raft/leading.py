@@ -62,7 +62,9 @@ class Leading(CoreState):
     def on_chunk_missing(self, to: str, meta: SnapshotMeta) -> None:
         """The snapshot that was being sent is gone: begin again with the newest."""
         progress = self.progress.get(to)
-        if progress is not None and progress.mode is Mode.SNAPSHOT and progress.snapshot == meta != self.snapshot:
+        if progress is not None and progress.mode is Mode.SNAPSHOT and progress.snapshot == meta:
+            if self.snapshot == meta:
+                self.snapshot = None
             self._send_snapshot(to, progress)
 
     def on_durable(self, mark: tuple[int, int]) -> None:
@@ -290,7 +292,11 @@ class Leading(CoreState):
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
     def _send_snapshot(self, member: str, progress: Progress) -> None:
-        assert self.snapshot is not None, "the log has a base without a snapshot"
+        if self.snapshot is None or self.snapshot.index < self.log.base_index:  # the next heartbeat's answer asks again
+            self._out.wants_snapshot = True
+            if progress.mode is Mode.SNAPSHOT:
+                progress.to_probe()
+            return
         progress.to_snapshot(self.snapshot)
         self._send_chunk(member, progress)
 

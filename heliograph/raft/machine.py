@@ -1,7 +1,7 @@
 """KvMachine: the versioned table that a Raft log drives.
 
 Is: keys with versions, compare-and-set, counters, leases (as facts: which exist, and which keys hang on them), client sessions.
-Isn't: time (a lease ends because a command says so), I/O, or a watch's transport; observers are told each change.
+Isn't: time (a lease ends because a command says so), I/O, where its rows lie (`rows`, `kept`), or a watch's transport; observers are told each change.
 Invariants: the same commands at the same indexes give the same answers and the same snapshot bytes on every node; `apply` never raises for what a
 command holds; a deduplicated command is applied at most once while its session is known; a version is the index of the entry that made it.
 Bounds: SESSIONS_MAX sessions, the least recently used forgotten first; ANSWERS_MAX unanswered commands in each.
@@ -10,15 +10,15 @@ The bytes of a snapshot: heliograph.raft.image.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.raft.commands import Kind, Malformed, Status, ok, ops_of, refusal, unpack
-from heliograph.raft.image import Head, Image, parts, read
+from heliograph.raft.image import Head, Image, Restoring, parts
+from heliograph.raft.ports import Done, Kept, Restore
+from heliograph.raft.rows import Counts, MemoryRows, Row, Rows
 from heliograph.raft.store import RANGE_LIMIT, Check, Delete, Put, check_key, check_ops, check_ttl, prefix_end
 
 SESSIONS_MAX = 4096
@@ -27,61 +27,7 @@ ID_MAX = (1 << 63) - 1
 
 Change = tuple[str, bytes | None, int]
 """(key, value or None where it was deleted, version)."""
-Observer = Callable[[int, list[Change]], None]
-
-
-class SortedKeys:
-    """An ordered set of strings in blocks: insert and remove in O(log n + block), ranges in O(log n + k)."""
-
-    BLOCK = 512
-
-    def __init__(self, keys: list[str] | None = None) -> None:
-        """keys: sorted and distinct."""
-        keys = keys or []
-        self._blocks = [keys[i : i + self.BLOCK] for i in range(0, len(keys), self.BLOCK)]
-        self._lasts = [block[-1] for block in self._blocks]
-
-    def add(self, key: str) -> None:
-        """`key` must not be there."""
-        if not self._blocks:
-            self._blocks, self._lasts = [[key]], [key]
-            return
-        at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
-        block = self._blocks[at]
-        insort(block, key)
-        if len(block) > 2 * self.BLOCK:
-            self._blocks[at : at + 1] = [block[: self.BLOCK], block[self.BLOCK :]]
-            self._lasts[at : at + 1] = [block[self.BLOCK - 1], block[-1]]
-        else:
-            self._lasts[at] = block[-1]
-
-    def remove(self, key: str) -> None:
-        """`key` must be there."""
-        at = bisect_left(self._lasts, key)
-        block = self._blocks[at]
-        index = bisect_left(block, key)
-        assert block[index] == key
-        del block[index]
-        if block:
-            self._lasts[at] = block[-1]
-        else:
-            del self._blocks[at], self._lasts[at]
-
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._blocks)
-
-    def between(self, start: str, end: str) -> Iterator[str]:
-        """The keys in [start, end), in order. Not to be held over a change."""
-        at = bisect_left(self._lasts, start)
-        if at == len(self._blocks):
-            return
-        index = bisect_left(self._blocks[at], start)
-        for block in self._blocks[at:]:
-            for key in block[index:]:
-                if key >= end:
-                    return
-                yield key
-            index = 0
+Observer = Callable[[int, list[Change] | None], None]
 
 
 class _Session:
@@ -101,13 +47,42 @@ class _Lease:
         self.keys: dict[str, None] = {}
 
 
+class _MemoryRestore:
+    """A snapshot on its way into memory."""
+
+    def __init__(self, machine: KvMachine) -> None:
+        self._machine, self._reading = machine, Restoring()
+        self._table: dict[str, Row] = {}
+
+    def add(self, data: bytes, done: Done) -> None:
+        try:
+            self._table.update(self._reading.add(data))
+        except CorruptData as error:
+            done(error)
+            return
+        done(None)
+
+    def finish(self, description: bytes, done: Done) -> None:
+        try:
+            self._table.update(self._reading.finish_rows())
+            self._machine._take_over(self._reading.finish(), MemoryRows(self._table), self._reading.counts, self._reading.leased)
+        except CorruptData as error:
+            done(error)
+            return
+        done(None)
+
+    def abandon(self) -> None:
+        self._table = {}
+
+
 class KvMachine:
     """The state machine. `apply`, `snapshot`, and `restore` are the log's; the rest are reads of what is applied."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows | None = None) -> None:
+        """rows: empty ones of its own; in memory unless given."""
         self.index = 0
-        self._table: dict[str, tuple[bytes, int, int]] = {}
-        self._keys = SortedKeys()
+        self._rows: Rows = MemoryRows() if rows is None else rows
+        self._counts = Counts()
         self._counters: dict[str, int] = {}
         self._leases: dict[int, _Lease] = {}
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
@@ -144,17 +119,20 @@ class KvMachine:
 
     def image(self) -> Image:
         """The table of this moment, to be read in pieces. `release` it, else every later change is noted for it."""
-        head = Head(
+        return self._taken(Image(self.head(), self._rows))
+
+    def head(self) -> Head:
+        """What it holds beside the rows."""
+        return Head(
             self.index,
             [(name, self._counters[name]) for name in sorted(self._counters)],
             [(lease, held.ttl_ms) for lease, held in sorted(self._leases.items())],
             [(number, s.low, sorted(s.answers.items())) for number, s in self._sessions.items()],
         )
-        return self._taken(Image(head, self._table, self._keys))
 
     def image_under(self, prefix: str) -> Image:
         """The same of the keys that begin with `prefix`, and of nothing else."""
-        return self._taken(Image(Head(self.index), self._table, self._keys, prefix, prefix_end(prefix)))
+        return self._taken(Image(Head(self.index), self._rows, prefix, prefix_end(prefix)))
 
     def _taken(self, image: Image) -> Image:
         self._images.append(image)
@@ -171,46 +149,55 @@ class KvMachine:
             self.release(image)
 
     def restore(self, blob: bytes) -> None:
-        """Observers are told the difference to what was there. Raises CorruptData, and changes nothing then."""
+        """A whole snapshot at once, into memory: for small tables and tests. Raises CorruptData, and changes nothing then."""
+        errors: list[BaseException | None] = []
+        restore = self.begin_restore(errors.append)
+        restore.add(blob, errors.append)
+        if not any(errors):
+            restore.finish(b"", errors.append)
+        for error in filter(None, errors):
+            raise error
+
+    def begin_restore(self, done: Done) -> Restore:
+        done(None)
+        return _MemoryRestore(self)
+
+    @property
+    def kept(self) -> Kept | None:
+        return None
+
+    def _take_over(self, head: Head, rows: Rows, counts: Counts, leased: dict[int, dict[str, None]]) -> None:
+        """Another table in the place of what there was: observers are told None, which may be any difference. Raises CorruptData, and changes nothing then."""
         try:
-            head, table = read(blob)
             held = {number: _Lease(ttl_ms) for number, ttl_ms in head.leases}
-            for key, value in table.items():
-                if value[2]:
-                    held[value[2]].keys[key] = None
-            known = OrderedDict((number, _Session(low, dict(answers))) for number, low, answers in head.sessions)
-            next_ids: dict[str, int] = dict(head.counters)
+            for lease, keys in leased.items():
+                held[lease].keys = keys
+            sessions = OrderedDict((number, _Session(low, dict(answers))) for number, low, answers in head.sessions)
+            counters: dict[str, int] = dict(head.counters)
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptData(f"metadata snapshot: {error}") from error
-        before, index = self._table, head.index
-        changes: list[Change] = [(key, None, index) for key in sorted(before) if key not in table]
-        changes += sorted(
-            ((key, value, version) for key, (value, version, _) in table.items() if key not in before or before[key][1] != version),
-            key=lambda change: (change[2], change[0]),
-        )
         for image in self._images:
             image.broken = True
         self._images = []
-        self.index, self._table, self._leases, self._sessions, self._counters = index, table, held, known, next_ids
-        self._keys = SortedKeys(sorted(table))
+        self.index, self._rows, self._counts = head.index, rows, counts
+        self._leases, self._counters, self._sessions = held, counters, sessions
         self.lease_changes += 1
         for observer in tuple(self._observers):
-            observer(index, changes)
+            observer(head.index, None)
 
     # -- reads ----------------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> tuple[bytes, int] | None:
-        found = self._table.get(key)
+        found = self._rows.get(key)
         return None if found is None else (found[0], found[1])
 
     def range(self, start: str, end: str, limit: int = RANGE_LIMIT, bytes_max: int = 1 << 62) -> tuple[list[tuple[str, bytes, int]], bool]:
         """Up to `limit` keys of [start, end), cut behind the one that passes `bytes_max`; and whether more follow."""
         out: list[tuple[str, bytes, int]] = []
         size = 0
-        for key in self._keys.between(start, end):
+        for key, (value, version, _) in self._rows.items(start, end):
             if len(out) >= limit or size >= bytes_max:
                 return out, True
-            value, version, _ = self._table[key]
             out.append((key, value, version))
             size += 4 * len(key) + len(value)
         return out, False
@@ -218,6 +205,10 @@ class KvMachine:
     def under(self, prefix: str) -> list[tuple[str, bytes, int]]:
         """Every key that begins with `prefix`, in order."""
         return self.range(prefix, prefix_end(prefix), 1 << 62)[0]
+
+    def count(self, prefix: str) -> int:
+        """How many keys begin with `prefix`, without a look at them. Raises NotAllowed where they are not counted by it (see Counts)."""
+        return self._counts.under(prefix)
 
     def leases(self) -> dict[int, int]:
         """Lease -> ttl in ms."""
@@ -228,7 +219,7 @@ class KvMachine:
         return None if held is None else held.ttl_ms
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Called with (index, changes) after each entry, and after a restored snapshot; must not raise. Returns "stop"."""
+        """Called with (index, changes) after each entry, with (index, None) where the table was replaced; must not raise. Returns "stop"."""
         self._observers.append(observer)
 
         def stop() -> None:
@@ -238,7 +229,7 @@ class KvMachine:
         return stop
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._counts.total
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
@@ -301,14 +292,14 @@ class KvMachine:
         check_ops(ops)
         for op in ops:
             if op.expected is not None:
-                found = self._table.get(op.key)
+                found = self._rows.get(op.key)
                 actual = -1 if found is None else found[1]
                 if actual != op.expected:
                     return refusal(Status.CONFLICT, op.key, op.expected, actual)
         for op in ops:
             if isinstance(op, Put) and op.lease and op.lease not in self._leases:
                 return refusal(Status.LEASE_LOST, f"{op.key}: lease {op.lease} has expired or is unknown")
-        there = [op.key in self._table for op in ops]
+        there = [self._rows.get(op.key) is not None for op in ops]
         for op in ops:
             match op:
                 case Put(key, value, _, lease):
@@ -320,25 +311,26 @@ class KvMachine:
         return ok(self.index, there)
 
     def _set(self, key: str, value: bytes, lease: int, changes: list[Change]) -> None:
-        found = self._table.get(key)
+        found = self._rows.get(key)
         for image in self._images:
             image.keep(key, found)
         if found is None:
-            self._keys.add(key)
+            self._counts.add(key)
         elif found[2]:
             del self._leases[found[2]].keys[key]
         if lease:
             self._leases[lease].keys[key] = None
-        self._table[key] = (value, self.index, lease)
+        self._rows.set(key, (value, self.index, lease))
         changes.append((key, value, self.index))
 
     def _remove(self, key: str, changes: list[Change]) -> None:
-        found = self._table.pop(key, None)
+        found = self._rows.get(key)
         if found is None:
             return
         for image in self._images:
             image.keep(key, found)
-        self._keys.remove(key)
+        self._rows.remove(key)
+        self._counts.add(key, -1)
         if found[2]:
             del self._leases[found[2]].keys[key]
         changes.append((key, None, self.index))

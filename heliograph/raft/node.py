@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
+from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
 from heliograph.raft.core import Actions, RaftCore, Role
+from heliograph.raft.keeping import Keeper
 from heliograph.raft.log import Log
 from heliograph.raft.membership import Change
 from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
-from heliograph.raft.snapshot_file import SnapshotWriter
 from heliograph.raft.storage import LogStorage, Recovered
+from heliograph.raft.waiting import Waiting
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
@@ -33,16 +34,8 @@ WRITES_TIMED = 512
 CHANGE_BYTES_MAX = 256 << 10
 """Of a configuration: MEMBERS_MAX names and addresses."""
 
-_Proposal = tuple[bytes, "asyncio.Future[bytes]"]
+T = TypeVar("T")
 
-
-@dataclass(slots=True)
-class _Making:
-    """A snapshot of the machine while it is made. meta: without size and checksum."""
-
-    meta: SnapshotMeta
-    parts: Iterator[bytes]
-    writer: SnapshotWriter
 
 
 class RaftNode:
@@ -90,18 +83,12 @@ class RaftNode:
         self._retry: asyncio.TimerHandle | None = None
         self._pumping = False
         self._batches: deque[tuple[Actions, bool]] = deque()  # (actions, they wait for the disk)
-        self._proposals: list[_Proposal] = []
-        self._barriers: list[asyncio.Future[None]] = []
         self._flush_due = False
-        self._waiting: dict[int, tuple[int, asyncio.Future[bytes]]] = {}  # index -> (term, who waits)
+        self._waiting = Waiting()
         self._waiting_bytes = 0
-        self._tokens = 0
-        self._reads: dict[int, list[asyncio.Future[None]]] = {}
-        self._unserved: deque[tuple[int, list[asyncio.Future[None]]]] = deque()  # reads whose index is not applied yet
-        self._making: _Making | None = None  # the snapshot on its way to the disk
-        self._snapshot_after = 0.0
-        self._log_bytes = 0  # of commands since the last snapshot
+        self._unapplied: deque[Actions] = deque()  # more than one only while the machine is being restored
         self._stopped = False
+        self._keeper = Keeper(machine, self._storage, settings, clock, later=self._later, failed=self._fail, changed=self._pump)
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -126,13 +113,20 @@ class RaftNode:
     async def start(self) -> None:
         """Recovers log and snapshot, then takes part. Raises OSError, CorruptData."""
         loop = self._loop = asyncio.get_running_loop()
-        recovering: asyncio.Future[Recovered] = loop.create_future()
-        self._storage.recover_soon(partial(_settle, recovering))
+        opening: asyncio.Future[SnapshotMeta | None] = loop.create_future()
+        self._keeper.open(partial(_settle, opening))
+        kept = await opening
+        recovering: asyncio.Future[Recovered | None] = loop.create_future()
+        self._storage.recover_soon(kept, partial(_settle, recovering))
         state = await recovering
+        assert state is not None
         base, base_term, config = 0, 0, self._first
-        if state.snapshot is not None:
-            base, base_term, config = state.snapshot.index, state.snapshot.term, state.snapshot.config
-            self._machine.restore(state.blob)
+        if state.base is not None:
+            base, base_term, config = state.base.index, state.base.term, state.base.config
+            if state.base is not kept:
+                restoring: asyncio.Future[None] = loop.create_future()
+                self._keeper.restore(state.base, partial(_settle, restoring, None))
+                await restoring
             self.applied_index = base
         self._core = RaftCore(
             self.node_id,
@@ -146,6 +140,7 @@ class RaftNode:
             now=self._clock.monotonic(),
             commit=state.commit,
         )
+        self._keeper.begin(self._core, base)
         self._transport.on_receive(self._on_message)
         self._pump()
 
@@ -173,14 +168,18 @@ class RaftNode:
             raise NotLeader(self.leader)
         if len(command) > self.settings.command_bytes_max:
             raise MetadataUnavailable(f"a metadata write of {len(command)} bytes is above the limit of {self.settings.command_bytes_max}")
-        if len(self._waiting) + len(self._proposals) >= self.settings.waiting_max or self._waiting_bytes >= self.settings.waiting_bytes_max:
+        if self._waiting.writes >= self.settings.waiting_max or self._waiting_bytes >= self.settings.waiting_bytes_max:
             raise MetadataUnavailable("too many metadata writes wait already")
         if self._storage.full and self._storage.room_bytes() < len(command) + self._waiting_bytes + 1024:
             raise MetadataUnavailable("the disk of the metadata log is full: free some space")
+        if self._keeper.crowded:
+            raise MetadataUnavailable(
+                "the disk of the metadata's table is full: free some space" if self._keeper.full else "too many metadata writes wait to be saved"
+            )
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
         began = self._clock.monotonic()
-        self._proposals.append((command, future))
+        self._waiting.proposals.append((command, future))
         self._waiting_bytes += len(command)
         self._flush_soon()
         try:
@@ -200,7 +199,7 @@ class RaftNode:
             raise NotLeader(self.leader)
         assert self._loop is not None
         future: asyncio.Future[None] = self._loop.create_future()
-        self._barriers.append(future)
+        self._waiting.barriers.append(future)
         self._flush_soon()
         try:
             async with asyncio.timeout(timeout_s):
@@ -223,7 +222,7 @@ class RaftNode:
             return False
         assert self._loop is not None
         future: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting[index] = (core.term, future)
+        self._waiting.expect(index, core.term, future)
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):
@@ -305,9 +304,7 @@ class RaftNode:
         core = self._core
         if core is None or self._stopped:
             return
-        proposals = [] if core.transferring else [each for each in self._proposals if not each[1].done()]
-        if not core.transferring:
-            self._proposals = []
+        proposals = [] if core.transferring else self._waiting.take_proposals()
         if proposals:
             first = core.propose([command for command, _ in proposals])
             if first is None:
@@ -315,13 +312,10 @@ class RaftNode:
                     future.set_exception(NotLeader(self.leader))
             else:
                 for index, (_, future) in enumerate(proposals, first):
-                    self._waiting[index] = (core.term, future)
-        barriers, self._barriers = self._barriers, []
-        if barriers:
-            self._tokens += 1
-            self._reads[self._tokens] = barriers
-            if not core.read(self._tokens):
-                self._lose_reads(self._tokens)
+                    self._waiting.expect(index, core.term, future)
+        token = self._waiting.take_barriers()
+        if token and not core.read(token):
+            self._waiting.lose(token, self.leader)
         self._pump()
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -335,7 +329,7 @@ class RaftNode:
         except PeerError:
             self.refused_messages += 1
             return
-        if self._storage.full and isinstance(message, Append) and self._storage.room_bytes() < len(raw):
+        if isinstance(message, Append) and (self._keeper.crowded or (self._storage.full and self._storage.room_bytes() < len(raw))):
             return
         core.receive(sender, message, self._clock.monotonic())
         self._pump()
@@ -369,6 +363,10 @@ class RaftNode:
             while not self._stopped:
                 actions = core.take_actions()
                 if actions:
+                    for piece in actions.pieces:
+                        self._keeper.receive(*piece)
+                    if actions.wants_snapshot:
+                        self._keeper.make_for_others(self.applied_index)
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
                         stored = partial(self._on_stored, actions)
@@ -393,8 +391,12 @@ class RaftNode:
             if not self._moved.done():
                 self._moved.set_result(moved)
             self._moved = None
-            if self._proposals:
+            if self._waiting.proposals:
                 self._flush_soon()
+
+    def _later(self, delay_s: float, call: Callable[[], None]) -> None:
+        if self._loop is not None and not self._stopped:
+            self._loop.call_later(delay_s, call)
 
     def _retry_storage(self) -> None:
         self._retry = None
@@ -424,17 +426,28 @@ class RaftNode:
             self._transport.send(to, encode(message))
         for to, meta, offset in actions.chunks:
             self._send_chunk(actions.term, to, meta, offset)
-        if actions.snapshot is not None:
-            self._restore(*actions.snapshot)
-        if actions.committed:
-            self._apply(actions.committed_first, actions.committed)
-        for tokens, index in actions.reads:
-            for token in tokens:
-                self._unserved.append((index, self._reads.pop(token)))
-        for token in actions.lost_reads:
-            self._lose_reads(token)
-        self._serve_reads()
+        self._unapplied.append(actions)
+        if not self._keeper.restoring:
+            self._apply_next()
         return True
+
+    def _apply_next(self) -> None:
+        """Applies and answers what was released, up to a snapshot that the machine has to become first."""
+        while self._unapplied and not self._stopped:
+            actions = self._unapplied[0]
+            if actions.snapshot is not None:
+                snapshot, actions.snapshot = actions.snapshot, None
+                self._keeper.restore(snapshot, partial(self._restored, snapshot))
+                return
+            self._unapplied.popleft()
+            if actions.committed:
+                self._apply(actions.committed_first, actions.committed)
+            for tokens, index in actions.reads:
+                for token in tokens:
+                    self._waiting.due(token, index)
+            for token in actions.lost_reads:
+                self._waiting.lose(token, self.leader)
+            self._waiting.serve(self.applied_index)
 
     def _send_chunk(self, term: int, to: str, meta: SnapshotMeta, offset: int) -> None:
         def read(data: bytes | None, error: BaseException | None) -> None:
@@ -450,88 +463,31 @@ class RaftNode:
         self._storage.read_chunk(meta, offset, self.settings.core.chunk_bytes, read)
 
     def _apply(self, first: int, entries: list[Entry]) -> None:
+        size_bytes = 0
         for index, (term, kind, data) in enumerate(entries, first):
             answer = b""
             if kind == COMMAND:
-                answer = self._machine.apply(index, data)
-                self._log_bytes += len(data)
+                try:
+                    answer = self._machine.apply(index, data)
+                except CorruptData as damage:  # of its table: what was not applied here is in the log, and others can go on
+                    self._fail(damage)
+                    return
+                size_bytes += len(data)
             self.applied_index = index
-            waiter = self._waiting.pop(index, None)
-            if waiter is not None and not waiter[1].done():
-                if waiter[0] == term:
-                    waiter[1].set_result(answer)
-                else:  # another entry took its place: it can never happen
-                    waiter[1].set_exception(NotLeader(self.leader))
-        self._snapshot_if_due()
+            self._waiting.applied(index, term, answer, self.leader)
+        self._keeper.applied(self.applied_index, size_bytes)
 
-    def _restore(self, meta: SnapshotMeta, blob: bytes) -> None:
-        if self._making is not None:
-            self._making.writer.abandon()
-            self._making = None
-        self._machine.restore(blob)
+    def _restored(self, meta: SnapshotMeta, error: BaseException | None) -> None:
+        """Called from within `_apply_next` or later, once the machine is that of the snapshot."""
+        if self._stopped:
+            return
+        if error is not None:
+            self._fail(error)
+            return
         self.applied_index = meta.index
-        self._log_bytes = 0
-        for index in [index for index in self._waiting if index <= meta.index]:
-            _, future = self._waiting.pop(index)
-            if not future.done():
-                future.set_exception(OutcomeUnknown("the leader changed; the write may have happened"))
-
-    def _serve_reads(self) -> None:
-        while self._unserved and self._unserved[0][0] <= self.applied_index:
-            for future in self._unserved.popleft()[1]:
-                if not future.done():
-                    future.set_result(None)
-
-    def _lose_reads(self, token: int) -> None:
-        for future in self._reads.pop(token, ()):
-            if not future.done():
-                future.set_exception(NotLeader(self.leader))
-
-    def _snapshot_if_due(self) -> None:
-        core, settings = self._core, self.settings
-        if core is None or self._making is not None:
-            return
-        index, size = (core.snapshot.index, core.snapshot.size_bytes) if core.snapshot is not None else (0, 0)
-        since = self.applied_index - index
-        bytes_due = max(settings.snapshot_bytes, size // 2)  # a large table is written again less often
-        crowded = since > 0 and self._storage.segment_count > max(settings.segments_max, 2 * bytes_due // settings.segment_bytes)
-        if since < max(settings.snapshot_entries, size // 512) and self._log_bytes < bytes_due and not crowded:
-            return
-        if self._clock.monotonic() < self._snapshot_after:
-            return
-        self._log_bytes = 0
-        self._making = _Making(core.describe_snapshot(self.applied_index, b""), self._machine.parts(), self._storage.begin_snapshot())
-        self._make_snapshot(self._making, None)
-
-    def _make_snapshot(self, making: _Making, error: BaseException | None) -> None:
-        """The next piece; the loop turns between one and the next, and the log's writes go between them too."""
-        core = self._core
-        if making is not self._making or core is None or self._stopped:
-            return
-        if self._storage.failed is not None:
-            self._fail(self._storage.failed)
-        elif error is not None:  # a full disk: the log stays as long as it is
-            self._end_snapshot(self.settings.full_retry_s)
-        elif (piece := next(making.parts, None)) is not None:
-            making.writer.add(making.meta, piece, partial(self._make_snapshot, making))
-        else:
-            meta = replace(making.meta, size_bytes=making.writer.size_bytes, crc=making.writer.crc)
-            making.writer.finish(meta, partial(self._snapshot_made, making, meta))
-
-    def _snapshot_made(self, making: _Making, meta: SnapshotMeta, error: BaseException | None) -> None:
-        core = self._core
-        if making is not self._making or core is None or self._stopped:
-            return
-        if self._storage.failed is not None:
-            self._fail(self._storage.failed)
-            return
-        if error is None:
-            core.on_snapshot_stored(meta, self.settings.keep_entries)
-        self._end_snapshot(0.0 if error is None else self.settings.full_retry_s)
-
-    def _end_snapshot(self, pause_s: float) -> None:
-        self._making = None
-        self._snapshot_after = self._clock.monotonic() + pause_s
+        self._waiting.passed(meta.index)
+        self._apply_next()
+        self._pump()
 
     def _show_role(self, core: RaftCore) -> None:
         leads = core.ready and self.applied_index >= core.term_start
@@ -549,36 +505,25 @@ class RaftNode:
             self.on_failed(error)
 
     def _end(self, reason: HeliographError) -> None:
-        """Answers everything that waits: what never reached the core did not happen; of the rest nobody here knows."""
+        """Answers everything that waits."""
         self._stopped = True
+        self._keeper.stop()
         for timer in (self._timer, self._retry):
             if timer is not None:
                 timer.cancel()
-        for _, future in self._proposals:
-            if not future.done():
-                future.set_exception(reason)
-        for _, future in self._waiting.values():
-            if not future.done():
-                future.set_exception(OutcomeUnknown("the metadata node stopped; the write may have happened"))
-        readers = [*self._barriers, *(f for fs in self._reads.values() for f in fs), *(f for _, fs in self._unserved for f in fs)]
-        for reader in readers:
-            if not reader.done():
-                reader.set_exception(reason)
-        self._proposals, self._barriers = [], []
-        self._waiting.clear()
-        self._reads.clear()
-        self._unserved.clear()
+        self._waiting.end(reason)
         self._batches.clear()
+        self._unapplied.clear()
         self._end_transfer(False)
         if self.is_leader:
             self.is_leader = False
             self.on_role_change(False)
 
 
-def _settle(future: asyncio.Future[Recovered], result: Recovered | None, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
     if future.done():
         return
-    if error is not None or result is None:
-        future.set_exception(error or OSError("recovery gave nothing"))
+    if error is not None:
+        future.set_exception(error)
     else:
         future.set_result(result)

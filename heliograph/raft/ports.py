@@ -11,6 +11,39 @@ from typing import Protocol
 
 from heliograph.raft.actions import CoreSettings
 
+Done = Callable[[BaseException | None], None]
+
+
+class Restore(Protocol):
+    """A snapshot on its way into a machine, which stays what it was until `finish` is done. One call at a time."""
+
+    def add(self, data: bytes, done: Done) -> None:
+        """The next bytes of it, cut anywhere. done: OSError, CorruptData."""
+        ...
+
+    def finish(self, description: bytes, done: Done) -> None:
+        """description: to be kept with it (see Kept)."""
+        ...
+
+    def abandon(self) -> None: ...
+
+
+class Kept(Protocol):
+    """What a machine offers that keeps its state itself, durably: it needs the log only from there on."""
+
+    @property
+    def unsaved_bytes(self) -> int: ...
+
+    def open_soon(self, done: Callable[[bytes, BaseException | None], None]) -> None:
+        """First of all. done(description, error): as of the last save or restore, empty where there was none."""
+        ...
+
+    def save(self, description: bytes, done: Done) -> None:
+        """Everything that is applied now, off the loop, whole or not at all. done(OSError with ENOSPC): not yet; another OSError: never again."""
+        ...
+
+    def close(self) -> None: ...
+
 
 class StateMachine(Protocol):
     """What the group agrees on. Deterministic: only the commands and their indexes decide."""
@@ -26,7 +59,14 @@ class StateMachine(Protocol):
         """
         ...
 
-    def restore(self, blob: bytes) -> None: ...
+    def begin_restore(self, done: Done) -> Restore:
+        """done: before the first `add`, perhaps before this returns."""
+        ...
+
+    @property
+    def kept(self) -> Kept | None:
+        """None: it is in memory, and made again from snapshots and the log."""
+        ...
 
 
 class RaftTransport(Protocol):
@@ -45,7 +85,7 @@ class RaftTransport(Protocol):
 class RaftSettings:
     """core: times and bounds of the protocol.
 
-    A snapshot is made after `snapshot_entries` or `snapshot_bytes` of log, and leaves `keep_entries` in memory for members that lag.
+    A snapshot is made (or a table saved) after `snapshot_entries` or `snapshot_bytes` of log, and leaves `keep_entries` in memory for members that lag.
     """
 
     core: CoreSettings = field(default_factory=CoreSettings)
@@ -56,6 +96,8 @@ class RaftSettings:
     segments_max: int = 16
     snapshot_entries: int = 10_000
     snapshot_bytes: int = 8 << 20
+    unsaved_bytes_max: int = 16 << 20
+    """Of memory, in a machine that keeps its table: more is saved at once; four times that is not taken."""
     keep_entries: int = 1_000
     full_retry_s: float = 1.0
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from heliograph.model.errors import MetadataUnavailable, PeerError
-from heliograph.raft.commands import answer_of, ok
+from heliograph.model.errors import CorruptData, MetadataUnavailable, PeerError
+from heliograph.raft.commands import Status, answer_of, ok, refusal
 from heliograph.raft.image import Image, parts
 from heliograph.raft.machine import Change
 from heliograph.raft.service import MetaService
@@ -133,13 +133,19 @@ class MetaServer:
                     for payload in listing.events:
                         connection.write(frame(Frame.EVENT, watch, payload))
                     return
+        except CorruptData:
+            connection.close()  # another node may have a table that is whole
         finally:
             self.service.machine.release(listing.image)
             if self._listings.get((connection, watch)) is listing:
                 del self._listings[connection, watch]
 
-    def _on_applied(self, index: int, changes: list[Change]) -> None:
-        if changes:
+    def _on_applied(self, index: int, changes: list[Change] | None) -> None:
+        if changes is None:  # another table: who watches lists it anew, on a new connection
+            for watchers in list(self._watches.values()):
+                for connection, _ in list(watchers):
+                    connection.close()
+        elif changes:
             for prefix, watchers in list(self._watches.items()):
                 rows = [(key, version, value) for key, value, version in changes if key.startswith(prefix)]
                 if rows:
@@ -259,7 +265,7 @@ class _Connection(asyncio.Protocol):
                 if found is None:
                     break
                 self._on_frame(*found)
-        except PeerError:
+        except (PeerError, CorruptData):
             self.close()
             return
         full = self._requests >= REQUESTS_MAX
@@ -275,7 +281,7 @@ class _Connection(asyncio.Protocol):
             self._on_hello(kind, payload)
             return
         match kind:
-            case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.RENEW | Frame.STATUS | Frame.MEMBERS:
+            case Frame.COMMAND | Frame.GET | Frame.RANGE | Frame.COUNT | Frame.RENEW | Frame.STATUS | Frame.MEMBERS:
                 self._requests += 1
                 self._server.service.spawn(self._answer(kind, request, payload))
             case Frame.BACKUP:
@@ -332,6 +338,8 @@ class _Connection(asyncio.Protocol):
             self.write(frame(Frame.ANSWER, request, ok()))
         except MetadataUnavailable as error:
             self.write(frame(Frame.ANSWER, request, answer_of(error)))
+        except CorruptData as damage:
+            self.write(frame(Frame.ANSWER, request, refusal(Status.UNAVAILABLE, str(damage))))
         finally:
             self._end_request()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from heliograph.model.errors import (
+    CorruptData,
     LeaseLost,
     MetadataError,
     MetadataUnavailable,
@@ -132,6 +133,8 @@ class MetaService:
             return await self._anywhere(kind, payload)
         except (NotAllowed, Malformed) as error:
             return refusal(Status.REFUSED, str(error))
+        except CorruptData as damage:
+            return refusal(Status.UNAVAILABLE, str(damage))
         except MetadataError as error:
             return answer_of(error)
 
@@ -143,6 +146,8 @@ class MetaService:
             return await self._as_leader(request[0], request[1:], self._settings.request_timeout_s)
         except (NotAllowed, Malformed) as error:
             return refusal(Status.REFUSED, str(error))
+        except CorruptData as damage:
+            return refusal(Status.UNAVAILABLE, str(damage))
         except MetadataError as error:
             return answer_of(error)
 
@@ -196,7 +201,7 @@ class MetaService:
                 return await self.desk.answer(payload, timeout_s=left_s)
             except MetadataUnavailable as error:
                 raise self._not_leader_or(error) from error
-        if kind not in (Frame.GET, Frame.RANGE, Frame.RENEW):
+        if kind not in (Frame.GET, Frame.RANGE, Frame.COUNT, Frame.RENEW):
             raise PeerError(f"metadata frame of kind {kind} is not known here")
         try:
             await self.replica.read_barrier(timeout_s=left_s)
@@ -207,6 +212,9 @@ class MetaService:
                 (key,) = fields(payload, str)
                 found = self.machine.get(key)
                 return ok() if found is None else ok(*found)
+            case Frame.COUNT:
+                (prefix,) = fields(payload, str)
+                return ok(self.machine.count(prefix))
             case Frame.RANGE:
                 start, end, limit = fields(payload, str, str, int)
                 found_rows, more = self.machine.range(start, end, min(limit, RANGE_LIMIT), PAGE_BYTES_MAX)
@@ -268,7 +276,7 @@ class MetaService:
         else:
             self._keeper.step_down()
 
-    def _on_applied(self, index: int, _changes: list[Change]) -> None:
+    def _on_applied(self, index: int, _changes: list[Change] | None) -> None:
         if self._keeper.leading and self._lease_changes != self.machine.lease_changes:
             self._lease_changes = self.machine.lease_changes
             self._keeper.follow_table(self.machine.leases(), self._clock.monotonic())

@@ -26,8 +26,8 @@ from heliograph.runtime.disk import Disk, File
 VERSION = 1
 _MAGIC = b"HRS1"
 _HEAD = struct.Struct(">4sB3xII")
-_INSTALLED, _IMAGE = "snapshot.tmp", "image.tmp"
-SCRATCH_NAMES = (_INSTALLED, _IMAGE)
+RECEIVED, IMAGE = "snapshot.tmp", "image.tmp"
+SCRATCH_NAMES = (RECEIVED, IMAGE)
 """Left behind by a crash."""
 
 Done = Callable[[BaseException | None], None]
@@ -46,24 +46,10 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def store_snapshot(disk: Disk, meta: SnapshotMeta, blob: bytes) -> None:
-    """Blocking. Raises OSError."""
-    description = encode_meta(meta)
-    snapshot_file = disk.open(_INSTALLED, create=True)
-    try:
-        snapshot_file.truncate(0)
-        snapshot_file.pwritev([_head(description), description, blob], 0)
-        snapshot_file.datasync()
-    finally:
-        snapshot_file.close()
-    disk.rename(_INSTALLED, snapshot_name(meta.index))
-    disk.sync_directory()
-
-
 def write_snapshot(disk: Disk, index: int, term: int, config: Config, pieces: Iterable[bytes]) -> SnapshotMeta:
     """One in pieces, at once: for a restore, where no log is. Blocking. Raises OSError, and what `pieces` raises; then nothing of it is left."""
     meta, size, crc = SnapshotMeta(index, term, config), 0, 0
-    image = disk.open(_IMAGE, create=True)
+    image = disk.open(IMAGE, create=True)
     try:
         image.truncate(0)
         for piece in pieces:
@@ -75,16 +61,16 @@ def write_snapshot(disk: Disk, index: int, term: int, config: Config, pieces: It
         image.datasync()
     except BaseException:
         image.close()
-        disk.remove(_IMAGE)
+        disk.remove(IMAGE)
         raise
     image.close()
-    disk.rename(_IMAGE, snapshot_name(index))
+    disk.rename(IMAGE, snapshot_name(index))
     disk.sync_directory()
     return meta
 
 
-def load_snapshot(disk: Disk, name: str) -> tuple[SnapshotMeta, bytes]:
-    """Blocking. Raises OSError, CorruptData."""
+def read_description(disk: Disk, name: str) -> SnapshotMeta:
+    """What a snapshot says of itself; its contents are not looked at. Blocking. Raises OSError, CorruptData."""
     snapshot_file = disk.open(name)
     try:
         raw = snapshot_file.pread(_HEAD.size, 0)
@@ -93,7 +79,6 @@ def load_snapshot(disk: Disk, name: str) -> tuple[SnapshotMeta, bytes]:
         magic, version, size, crc = _HEAD.unpack(raw)
         held = snapshot_file.size_bytes()
         description = snapshot_file.pread(min(size, held), len(raw))
-        blob = snapshot_file.pread(held, len(raw) + len(description))
     finally:
         snapshot_file.close()
     if magic != _MAGIC or crc32c.crc32c(description) != crc:
@@ -101,6 +86,19 @@ def load_snapshot(disk: Disk, name: str) -> tuple[SnapshotMeta, bytes]:
     if version != VERSION:
         raise CorruptData(f"{name}: version {version} is not known to this program")
     meta, _ = decode_meta(description)
+    if held != blob_start(meta) + meta.size_bytes:
+        raise CorruptData(f"{name}: its contents are damaged: it is cut off")
+    return meta
+
+
+def load_snapshot(disk: Disk, name: str) -> tuple[SnapshotMeta, bytes]:
+    """A small one, at once. Blocking. Raises OSError, CorruptData."""
+    meta = read_description(disk, name)
+    snapshot_file = disk.open(name)
+    try:
+        blob = snapshot_file.pread(meta.size_bytes, blob_start(meta))
+    finally:
+        snapshot_file.close()
     if len(blob) != meta.size_bytes or crc32c.crc32c(blob) != meta.crc:
         raise CorruptData(f"{name}: its contents are damaged")
     return meta, blob
@@ -116,9 +114,11 @@ class SnapshotWriter:
     Each piece is synced by itself, so that the log, which shares the disk's thread, never waits for a large sync.
     """
 
-    def __init__(self, disk: Disk, on_written: Callable[[SnapshotMeta], None], on_failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, disk: Disk, on_written: Callable[[SnapshotMeta], None], on_failed: Callable[[BaseException], None], scratch: str = IMAGE
+    ) -> None:
         """on_written: before `done` of `finish`. on_failed: before any other `done(error)`."""
-        self._disk, self._on_written, self._on_failed = disk, on_written, on_failed
+        self._disk, self._on_written, self._on_failed, self._scratch = disk, on_written, on_failed, scratch
         self._file: File | None = None
         self.size_bytes = self.crc = 0
 
@@ -144,7 +144,7 @@ class SnapshotWriter:
             image.pwritev([_head(description), description], 0)
             image.datasync()
             image.close()
-            self._disk.rename(_IMAGE, snapshot_name(meta.index))
+            self._disk.rename(self._scratch, snapshot_name(meta.index))
             self._disk.sync_directory()
 
         def finished(error: BaseException | None) -> None:
@@ -175,7 +175,7 @@ class SnapshotWriter:
 
     def _open(self) -> File:
         if self._file is None:
-            self._file = self._disk.open(_IMAGE, create=True)
+            self._file = self._disk.open(self._scratch, create=True)
             self._file.truncate(0)
         return self._file
 
@@ -183,5 +183,5 @@ class SnapshotWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-            if _IMAGE in self._disk.names():
-                self._disk.remove(_IMAGE)
+            if self._scratch in self._disk.names():
+                self._disk.remove(self._scratch)

@@ -10,15 +10,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-
-import crc32c
+from dataclasses import dataclass
 
 from heliograph.raft.actions import FOREVER, Actions, CoreSettings, Role
 from heliograph.raft.log import Log
 from heliograph.raft.membership import Configurations
 from heliograph.raft.messages import Config, Entry, Message, SnapshotMeta
-from heliograph.raft.progress import Progress
+from heliograph.raft.progress import Mode, Progress
 from heliograph.runtime.clock import Rng
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A snapshot on its way in. handed, stored: bytes, to the shell and on the disk; one piece at a time is between them."""
+
+    number: int
+    sender: str
+    meta: SnapshotMeta
+    handed: int = 0
+    stored: int = 0
+    crc: int = 0
 
 
 class CoreState:
@@ -27,6 +38,7 @@ class CoreState:
     def __init__(
         self,
         node_id: str,
+        *,
         config: Config,
         term: int,
         vote: str,
@@ -35,8 +47,12 @@ class CoreState:
         settings: CoreSettings,
         rng: Rng,
         now: float,
-        commit: int,
+        commit: int = 0,
     ) -> None:
+        """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
+
+        log, snapshot, and commit (of the last batch or note): as they lie durably on disk.
+        """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
         self.role, self.leader = Role.FOLLOWER, ""
@@ -57,9 +73,14 @@ class CoreState:
         self._round = 0
         self._reads: list[int] = []  # tokens that wait for a round
         self._rounds: deque[tuple[int, int, list[int]]] = deque()  # (round, index, tokens)
-        self._incoming: tuple[str, SnapshotMeta, bytearray] | None = None
+        self._incoming: Incoming | None = None
+        self._incoming_number = 0
         self._election_at = 0.0
         self._transfer_to, self._transfer_until = "", FOREVER
+        self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        """The first thing that this member does."""
 
     # -- what the shell asks ------------------------------------------------------------------------------------------
 
@@ -94,17 +115,38 @@ class CoreState:
             self._applying = self.commit
         return out
 
-    def describe_snapshot(self, index: int, blob: bytes) -> SnapshotMeta:
-        """What a snapshot of the machine after `index` (applied, and not compacted yet) must be stored with."""
-        return SnapshotMeta(index, self._snapshot_term(index), self.configs.at(index), len(blob), crc32c.crc32c(blob))
+    def describe_snapshot(self, index: int) -> SnapshotMeta:
+        """What a snapshot of the machine after `index` (applied, and not compacted yet) must be stored with, but for its size and checksum."""
+        return SnapshotMeta(index, self._snapshot_term(index), self.configs.at(index))
 
     def on_snapshot_stored(self, meta: SnapshotMeta, keep_entries: int) -> None:
         """A snapshot of this member's machine is durable; the log keeps `keep_entries` behind it for members that lag."""
         if self.snapshot is None or meta.index > self.snapshot.index:
             self.snapshot = meta
-            base = max(self.log.base_index, meta.index - keep_entries)
-            self.log.compact(base)
-            self.configs.compact(base)
+            self._compact(meta.index - keep_entries)
+
+    def on_kept(self, index: int, keep_entries: int, now: float) -> bool:
+        """The machine's own table is durable through `index`: the log is needed for other members only. True: the snapshot is of no use any more."""
+        self._now = now
+        self._compact(min(index - keep_entries, max(self._needed_behind(), index - self.settings.lag_entries_max)))
+        if self.snapshot is None or self.snapshot.index >= self.log.base_index:
+            return False
+        self.snapshot = None
+        return True
+
+    def _needed_behind(self) -> int:
+        """The entries behind this index are needed by members that answer."""
+        needed = self.log.last_index
+        for progress in self.progress.values():
+            if progress.heard >= self._now - self.settings.election_timeout_s:
+                sending = progress.snapshot if progress.mode is Mode.SNAPSHOT else None
+                needed = min(needed, progress.match if sending is None else sending.index)
+        return needed
+
+    def _compact(self, index: int) -> None:
+        base = max(self.log.base_index, index)
+        self.log.compact(base)
+        self.configs.compact(base)
 
     # -- what lies on the disk ----------------------------------------------------------------------------------------
 
@@ -146,9 +188,9 @@ class CoreState:
     def _snapshot_term(self, index: int) -> int:
         return self.log.term(index)
 
-    def _install(self, meta: SnapshotMeta, blob: bytes) -> None:
+    def _install(self, meta: SnapshotMeta) -> None:
         self.log.reset(meta.index, meta.term)
         self.snapshot, self.commit, self._applying = meta, meta.index, meta.index
         self.durable, self._unsaved = meta.index, meta.index + 1
         self.configs.reset(meta.index, meta.config)
-        self._out.snapshot = (meta, blob)
+        self._out.snapshot = meta

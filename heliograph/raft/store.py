@@ -83,6 +83,10 @@ class MetadataStore(Protocol):
         """(key, value, version) of the keys in [start, end), in order, at most `limit`. Above 4 MiB it is read in pages, each linearizable."""
         ...
 
+    async def count(self, prefix: str) -> int:
+        """How many keys begin with `prefix`, which is three parts: `/ml/public/default/`. It costs no more than one key."""
+        ...
+
     async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
         """The first of `count` fresh consecutive ids, none of them below `at_least`. Counters are no keys: ranges and watches don't see them."""
         ...

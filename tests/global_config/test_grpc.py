@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,28 @@ def test_messages_arrive_under_their_senders_name(certificates: Path) -> None:
             await us.forward("eu", b"wrong", timeout_s=1.0)
         with pytest.raises(MetadataUnavailable, match="not known"):
             await us.forward("mars", b"", timeout_s=1.0)
+
+    pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
+
+
+def test_another_ca_is_taken_without_a_restart(certificates: Path, tmp_path: Path) -> None:
+    """Both trust both, then both show certificates of the new one, then the old one is trusted no more; calls go on all the time."""
+    ensure_certificates(tmp_path, list(REGIONS))
+
+    def material(region: str, shown: Path, *trusted: Path) -> ConfigTls:
+        return replace(tls_of(shown, "config", region), ca=b"".join((folder / "ca.pem").read_bytes() for folder in trusted))
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        assert await forwarded(us) == b"request!"
+        old = material("us", certificates, certificates)
+        for shown, trusted in ((certificates, (certificates, tmp_path)), (tmp_path, (certificates, tmp_path)), (tmp_path, (tmp_path,))):
+            us.renew(material("us", shown, *trusted))
+            eu.renew(material("eu", shown, *trusted))
+            assert await forwarded(us) == b"request!"
+        us.renew(old)
+        with pytest.raises(HeliographError):
+            await forwarded(us, 8)
 
     pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
 

@@ -10,8 +10,9 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.raft import image as image_module
 from heliograph.raft.commands import Kind, command, open_answer, txn_fields
-from heliograph.raft.image import Head, Row, rows_part
+from heliograph.raft.image import Head, rows_part
 from heliograph.raft.machine import KvMachine
+from heliograph.raft.rows import Row
 from heliograph.raft.store import Delete, Op, Put
 
 
@@ -98,14 +99,18 @@ def test_a_snapshot_of_the_first_version_is_read() -> None:
 
 
 def test_parts_of_another_shape_are_refused() -> None:
+    def restored(*rest: bytes) -> KvMachine:
+        machine = KvMachine()
+        machine.restore(bytes([image_module.VERSION]) + image_module.part([3, [], [], []]) + b"".join(rest))
+        return machine
+
     good = rows_part([("/a", (b"", 1, 0))])
     shapes = (image_module.part([1, 2, 3]), image_module.part([[1], [2], [3]]), image_module.part([[1], [2, 3], [3], [4]]))
     for wrong in (*shapes, b"\x00\x00\x00\x01\xc1", b"\x00\x00"):
-        blob = bytes([image_module.VERSION]) + image_module.part([3, [], [], []]) + good + wrong + image_module.part([2])
         with pytest.raises(CorruptData):
-            image_module.read(blob)
-    head, table = image_module.read(bytes([image_module.VERSION]) + image_module.part([3, [], [], []]) + good + image_module.part([1]))
-    assert head == Head(3) and table == {"/a": (b"", 1, 0)}
+            restored(good, wrong, image_module.part([2]))
+    machine = restored(good, image_module.part([1]))
+    assert machine.head() == Head(3) and machine.under("/") == [("/a", b"", 1)]
 
 
 def test_an_image_of_a_prefix_holds_the_key_that_is_the_prefix_itself() -> None:

@@ -126,6 +126,19 @@ def test_watches(over_store: Callable[[Test], None]) -> None:
     over_store(test)
 
 
+def test_keys_are_counted_by_their_first_three_parts(over_store: Callable[[Test], None]) -> None:
+    async def test(store: MetadataStore) -> None:
+        for number in range(5):
+            await store.put(f"/ml/public/default/{number}", b"")
+        await store.txn([Put("/ml/public/defaults/0/more", b""), Delete("/ml/public/default/3"), Put("/ml/public/default/4", b"again")])
+        assert await store.count("/ml/public/default/") == 4 and await store.count("/ml/public/defaults/") == 1
+        assert await store.count("/ml/public/absent/") == 0
+        with pytest.raises(NotAllowed, match="first 3 parts"):
+            await store.count("/ml/public/")
+
+    over_store(test)
+
+
 def test_a_closed_store_says_so(over_store: Callable[[Test], None]) -> None:
     async def test(store: MetadataStore) -> None:
         await store.put("/a", b"")

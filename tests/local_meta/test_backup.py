@@ -11,7 +11,7 @@ from global_config import backup as config_rules
 from global_config import keys as config_keys
 from heliograph.model.errors import ConfigError, CorruptData
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState, local_gone
-from heliograph.raft.image import Row
+from heliograph.raft.rows import Row
 from local_meta import keys
 from local_meta.backup import LEDGER_IDS_MARGIN, Restored, addresses, ledger_ids_from, new_instance, restored_counters, restored_rows, survey
 

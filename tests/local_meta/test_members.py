@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from geo_tests.sim.table import SimTable
 from heliograph.model.errors import MetadataError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
@@ -31,8 +32,9 @@ SETTINGS = LocalMetaSettings(
 class Region:
     """One founder, m0, and nodes that wait to be added; writers that go on all the time."""
 
-    def __init__(self, sim: Simulation) -> None:
-        self.sim = sim
+    def __init__(self, sim: Simulation, keeps: bool = False) -> None:
+        """keeps: the nodes keep their tables themselves, and make snapshots only for each other."""
+        self.sim, self.keeps = sim, keeps
         self.nodes: dict[str, LocalMetaNode] = {}
         self.start("m0")
         machine = sim.machine("c")
@@ -58,6 +60,7 @@ class Region:
             port=PORT,
             peers={"m0": f"m0:{PORT}"},
             joining=joining,
+            table=SimTable(machine.disk("table")) if self.keeps else None,
             settings=SETTINGS,
         )
         self.nodes[machine.host] = node
@@ -89,17 +92,18 @@ async def _idle(_: Machine) -> None:
     pass
 
 
-def simulate(main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def simulate(main: Callable[[Simulation, Region], Coroutine[Any, Any, None]], seed: int = 1, keeps: bool = False) -> None:
     with Simulation(seed) as sim:
 
         async def run() -> None:
-            await main(sim, Region(sim))
+            await main(sim, Region(sim, keeps))
 
         sim.run(run(), limit_s=300)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_from_one_to_three_and_away_from_the_founder_while_writes_go_on(seed: int) -> None:
+def test_from_one_to_three_and_away_from_the_founder_while_writes_go_on(seed: int, keeps: bool) -> None:
     async def main(sim: Simulation, region: Region) -> None:
         writer = asyncio.ensure_future(region.write())
         await region.grow("m1")
@@ -121,7 +125,7 @@ def test_from_one_to_three_and_away_from_the_founder_while_writes_go_on(seed: in
             machine = region.nodes[name].machine
             assert all(machine.get(f"/k/{number}") for number in range(region.written - 5)), name
 
-    simulate(main, seed)
+    simulate(main, seed, keeps)
 
 
 def test_a_group_that_grew_comes_back_after_a_power_cut_without_its_settings_knowing() -> None:
@@ -143,8 +147,9 @@ def test_a_group_that_grew_comes_back_after_a_power_cut_without_its_settings_kno
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed: int) -> None:
+def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed: int, keeps: bool) -> None:
     """Four nodes lose power at random, lose what was not synced, and come back, while an operator adds, promotes, removes, and hands over."""
 
     async def main(sim: Simulation, region: Region) -> None:
@@ -189,7 +194,7 @@ def test_what_was_acknowledged_survives_power_cuts_in_the_middle_of_changes(seed
         tables = [region.nodes[row["member"]].machine for row in report["members"]]
         assert all(table.get(key) for table in tables for key in acknowledged), "and on every member"
 
-    simulate(main, seed)
+    simulate(main, seed, keeps)
 
 
 def test_a_removal_that_loses_the_quorum_is_refused_with_a_sentence() -> None:

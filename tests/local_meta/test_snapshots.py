@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,8 @@ from itertools import pairwise
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
-from heliograph.model.errors import MetadataUnavailable
+from geo_tests.sim.table import SimTable
+from heliograph.model.errors import MetadataError, MetadataUnavailable
 from heliograph.raft import image as image_module
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.node import RaftSettings
@@ -22,8 +24,9 @@ OFTEN = replace(DEFAULT, raft=replace(DEFAULT.raft, snapshot_entries=25, segment
 
 
 class Voter:
-    def __init__(self, sim: Simulation, settings: LocalMetaSettings = OFTEN) -> None:
-        self.sim, self.settings = sim, settings
+    def __init__(self, sim: Simulation, settings: LocalMetaSettings = OFTEN, keeps: bool = False) -> None:
+        """keeps: the table lies in a store of its own."""
+        self.sim, self.settings, self.keeps = sim, settings, keeps
         self.node: LocalMetaNode
         self.start()
 
@@ -32,7 +35,14 @@ class Voter:
 
     async def _serve(self, machine: Machine) -> None:
         self.node = LocalMetaNode(
-            node_id="m0", disk=machine.disk("meta"), clock=machine.clock, rng=machine.rng, host="m0", port=PORT, settings=self.settings
+            node_id="m0",
+            disk=machine.disk("meta"),
+            clock=machine.clock,
+            rng=machine.rng,
+            host="m0",
+            port=PORT,
+            table=SimTable(machine.disk("table")) if self.keeps else None,
+            settings=self.settings,
         )
         await self.node.start()
 
@@ -71,7 +81,7 @@ def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int, monkeypat
                 sim.machine("m0").power_cut()
                 voter.start()
                 await asyncio.sleep(0.1)
-                assert "image.tmp" not in voter.files() or voter.node.raft._making is not None
+                assert "image.tmp" not in voter.files() or voter.node.raft._keeper._making is not None
         found = await client.range("/", "/~")
         assert {key: (value, version) for key, value, version in found} == kept
         assert any(name.startswith("snapshot-") for name in voter.files())
@@ -79,6 +89,98 @@ def test_power_cuts_in_the_middle_of_snapshots_lose_nothing(seed: int, monkeypat
     with Simulation(seed) as sim:
         sim.run(main(sim), limit_s=600)
     assert unfinished or seed != 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_power_cuts_anywhere_lose_nothing_of_a_table_that_is_kept(seed: int) -> None:
+    """A cut in any operation of either disk, with few entries between two saves."""
+    saves = 0
+
+    async def main(sim: Simulation) -> None:
+        nonlocal saves
+        voter, rng, kept = Voter(sim, keeps=True), random.Random(seed), dict[str, tuple[bytes, int]]()
+        client, machine = voter.client(), sim.machine("m0")
+        for step in range(300):
+            key = f"/a/b/{step % 3}/{rng.randrange(60):02d}"
+            if rng.random() < 0.2:
+                await client.delete(key)
+                kept.pop(key, None)
+            else:
+                kept[key] = (b"%d" % step, await client.put(key, b"%d" % step))
+            if rng.random() < 0.06:
+                table: SimTable = voter.node.machine._store  # type: ignore[attr-defined]
+                saves += table.commits
+                if rng.random() < 0.5:
+                    machine.power_cut()
+                else:
+                    machine.platter(rng.choice(("meta", "table"))).cut_after(rng.randrange(1, 8))
+                    for number in range(30):
+                        if not machine.running:
+                            break
+                        with contextlib.suppress(MetadataError, TimeoutError):
+                            await asyncio.wait_for(client.put(f"/noise/{number % 3}", b""), 0.5)
+                    if machine.running:
+                        machine.power_cut()
+                voter.start()
+                await asyncio.sleep(0.1)
+                assert not [name for name in voter.files() if name.startswith("snapshot-")]
+        found = await client.range("/a", "/b")
+        assert {key: (value, version) for key, value, version in found} == kept
+        assert sum(voter.node.machine.count(f"/a/b/{part}/") for part in range(3)) == len(kept)
+
+    with Simulation(seed) as sim:
+        sim.run(main(sim), limit_s=900)
+    assert saves > 3
+
+
+def test_a_table_in_memory_becomes_one_that_is_kept() -> None:
+    """A node that comes back with a store finds its snapshot and log, and needs no snapshot from then on."""
+
+    async def main(sim: Simulation) -> None:
+        voter = Voter(sim)
+        client, kept = voter.client(), dict[str, bytes]()
+        for life in range(3):
+            for number in range(70):
+                key = f"/{number:02d}"
+                kept[key] = b"%d %d" % (life, number)
+                await client.put(key, kept[key])
+            assert any(name.startswith("snapshot-") for name in voter.files()) == (life == 0)
+            sim.machine("m0").power_cut()
+            voter.keeps = True
+            voter.start()
+            await asyncio.sleep(0.2)
+            assert {key: value for key, value, _ in await client.range("/", "/~")} == kept
+
+    with Simulation(10) as sim:
+        sim.run(main(sim), limit_s=600)
+
+
+def test_a_table_that_meets_a_full_disk_refuses_writes_reads_on_and_recovers() -> None:
+    async def main(sim: Simulation) -> None:
+        raft = replace(OFTEN.raft, unsaved_bytes_max=100_000, segment_bytes=4 << 20)
+        voter = Voter(sim, replace(DEFAULT, raft=raft), keeps=True)
+        client, platter = voter.client(), sim.machine("m0").platter("table")
+        await client.put("/first", b"1")
+        platter.capacity_bytes = platter.used_bytes() + 500
+        refused = ""
+        for number in range(400):
+            try:
+                await client.put(f"/{number:03d}", bytes(2000))
+            except MetadataUnavailable as error:
+                refused = str(error)
+                break
+        assert "disk of the metadata's table is full: free some space" in refused
+        assert await client.get("/first") is not None and voter.node.raft.failed is None
+        platter.capacity_bytes = 1 << 40
+        await asyncio.sleep(3)
+        await client.put("/after", b"2")
+        sim.machine("m0").power_cut()
+        voter.start()
+        await asyncio.sleep(0.2)
+        assert await client.get("/after") is not None and len(await client.range("/0", "/9")) == number
+
+    with Simulation(9) as sim:
+        sim.run(main(sim), limit_s=600)
 
 
 def test_a_snapshot_that_meets_a_full_disk_is_given_up_and_made_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from geo_tests.sim.raft_transport import RaftNetwork
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftNode, RaftSettings
+from heliograph.raft.ports import Done
 
 SMALL = RaftSettings(core=CoreSettings(chunk_bytes=300), segment_bytes=64 << 10, snapshot_entries=1_000_000, keep_entries=5)
 
@@ -31,12 +32,35 @@ class Journal:
         blob = self.snapshot()
         return iter([blob[at : at + 100] for at in range(0, len(blob), 100)])
 
+    @property
+    def kept(self) -> None:
+        return None
+
+    def begin_restore(self, done: Done) -> JournalRestore:
+        done(None)
+        return JournalRestore(self)
+
     def restore(self, blob: bytes) -> None:
         pairs = [line.split(b" ") for line in blob.split(b"\n") if line]
         self.lines = [(int(index), bytes.fromhex(command.decode())) for index, command in pairs]
 
     def commands(self) -> list[bytes]:
         return [command for _, command in self.lines]
+
+
+class JournalRestore:
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._blob = journal, b""
+
+    def add(self, data: bytes, done: Done) -> None:
+        self._blob += data
+        done(None)
+
+    def finish(self, description: bytes, done: Done) -> None:
+        self._journal.restore(self._blob)
+        done(None)
+
+    def abandon(self) -> None: ...
 
 
 class Group:

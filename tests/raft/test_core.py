@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+import crc32c
 import pytest
 
 from geo_tests.sim.raft_mutants import CommitsOlderTerms, ForgetsItsVote, HeartbeatCommits, ReplacesOldTerm, VoteBeforeSync
@@ -302,25 +304,60 @@ def test_a_snapshot_travels_in_chunks_and_replaces_the_log() -> None:
     elect(leader)
     leader.receive("b", AppendReply(2, 21, True), 2.1)
     leader.take_actions()
-    meta = leader.describe_snapshot(15, blob)
+    meta = replace(leader.describe_snapshot(15), size_bytes=len(blob), crc=crc32c.crc32c(blob))
     assert (meta.index, meta.term, meta.config) == (15, 1, THREE)
     leader.on_snapshot_stored(meta, keep_entries=2)
     assert leader.log.base_index == 13
     follower = make(name="c", entries=[(1, COMMAND, b"other")], term=1)
     leader.receive("c", AppendReply(2, 20, False, 1, 1), 2.1)
-    offset, chunks = 0, 0
+    offset, chunks, received = 0, 0, b""
     while actions := leader.take_actions():
         for to, which, offset in actions.chunks:
             assert (to, which) == ("c", meta)
             chunks += 1
             follower.receive("a", SnapshotChunk(2, meta, offset, blob[offset : offset + 30]), 2.2)
             answers = follower.take_actions()
+            for number, of, at, data in answers.pieces:
+                assert of == meta and at == len(received) and not sent(answers, "a")  # it is answered once it is stored
+                received += data
+                follower.on_piece_stored(number)
+                answers = follower.take_actions()
             if answers.snapshot is not None:
-                assert answers.snapshot == (meta, blob)
+                assert answers.snapshot == meta and received == blob
             for reply in sent(answers, "a"):
                 leader.receive("c", reply, 2.2)
     assert chunks == 4 and follower.commit == follower.log.base_index == 15 and follower.log.term(15) == 1
     assert leader.progress["c"].match == 15
+
+
+def test_a_table_of_its_own_lets_the_log_go_as_far_as_no_member_that_answers_needs_it() -> None:
+    leader = make(entries=[(1, COMMAND, b"%d" % i) for i in range(20)], term=1)
+    elect(leader)
+    leader.receive("b", AppendReply(2, 21, True), 2.1)
+    leader.receive("c", AppendReply(2, 20, False, 6, 1), 2.1)
+    leader.receive("c", AppendReply(2, 6, True), 2.1)
+    assert leader.progress["c"].match == 6
+    assert not leader.on_kept(20, 2, 2.2) and leader.log.base_index == 6
+    leader.receive("b", AppendReply(2, 21, True), 50.0)
+    assert not leader.on_kept(20, 2, 50.0) and leader.log.base_index == 18, "c is silent: it is not waited for"
+
+
+def test_a_snapshot_that_the_log_does_not_follow_is_not_sent_and_another_is_asked_for() -> None:
+    blob = bytes(10)
+    stale = SnapshotMeta(5, 1, THREE, len(blob), crc32c.crc32c(blob))
+    leader = RaftCore(
+        "a", config=THREE, term=1, vote="", log=Log(10, 1, [(1, COMMAND, b"x")] * 5), snapshot=stale, settings=SETTINGS, rng=random.Random(1), now=0.0
+    )
+    elect(leader)
+    leader.take_actions()
+    leader.receive("c", AppendReply(2, 15, False, 3, 1), 2.1)
+    actions = leader.take_actions()
+    assert actions.wants_snapshot and not actions.chunks
+    fresh = replace(leader.describe_snapshot(15), size_bytes=len(blob), crc=crc32c.crc32c(blob))
+    leader.on_snapshot_stored(fresh, keep_entries=0)
+    leader.receive("c", HeartbeatReply(2, 0), 2.2)
+    actions = leader.take_actions()
+    assert not actions.wants_snapshot and actions.chunks == [("c", fresh, 0)]
 
 
 def test_a_damaged_or_mixed_snapshot_is_not_installed() -> None:
@@ -328,6 +365,8 @@ def test_a_damaged_or_mixed_snapshot_is_not_installed() -> None:
     meta = SnapshotMeta(9, 1, THREE, 50, 12345)
     core = make(name="b", term=1)
     core.receive("a", SnapshotChunk(1, meta, 0, blob), 5.0)
+    ((number, _, _, _),) = core.take_actions().pieces
+    core.on_piece_stored(number)
     assert core.log.base_index == 0 and core.take_actions().snapshot is None
     other = SnapshotMeta(10, 1, THREE, 50, 999)
     core.receive("a", SnapshotChunk(1, meta, 0, blob[:20]), 5.0)
@@ -357,7 +396,7 @@ def test_a_configuration_holds_from_the_log_on_and_goes_with_its_entry() -> None
     core.receive("a", Append(2, 0, 0, 0, [(2, COMMAND, b"x")]), 5.0)
     assert core.config == THREE
     core.receive("a", Append(2, 1, 2, 2, [(2, CONFIG, encode_config(FIVE))]), 5.0)
-    assert core.config == FIVE and core.describe_snapshot(1, b"").config == THREE and core.describe_snapshot(2, b"").config == FIVE
+    assert core.config == FIVE and core.describe_snapshot(1).config == THREE and core.describe_snapshot(2).config == FIVE
 
 
 def test_settings_are_checked() -> None:

@@ -22,7 +22,7 @@ def test_the_group_changes_and_nothing_is_lost(first: int) -> None:
 
 
 def test_the_runs_are_worth_something() -> None:
-    worlds = [MembershipWorld(seed) for seed in range(20)]
+    worlds = [MembershipWorld(seed) for seed in range(30)]
     changes: Counter[str] = Counter()
     for world in worlds:
         world.run()

@@ -36,6 +36,8 @@ def test_the_runs_are_worth_something() -> None:
     assert sum(world.answered for world in worlds) > 40 * 30
     assert sum(len(world.leaders) for world in worlds) > 40 * 2
     assert sum(world.notes for world in worlds) > 40 and sum(world.resumed for world in worlds) > 40
+    assert sum(world.made_for_others for world in worlds) > 0
+    assert any(member.durable.table for world in worlds for member in world.members.values())
     assert any(member.durable.snapshot for world in worlds for member in world.members.values())
 
 

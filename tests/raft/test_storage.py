@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from geo_tests.sim.disk import Platter
 from geo_tests.sim.loop import ProcessDied, SimLoop
 from heliograph.model.errors import CorruptData
 from heliograph.raft.messages import COMMAND, Config, Entry, SnapshotMeta
-from heliograph.raft.snapshot_file import snapshot_name
+from heliograph.raft.snapshot_file import load_snapshot, snapshot_name
 from heliograph.raft.storage import Done, LogStorage, Recovered, segment_name
 
 SEGMENT = 4096 + (16 << 10)
@@ -46,6 +46,26 @@ def write(
     done: list[object] = []
     storage.write(hard_state, None, first, [(term, COMMAND, each) for each in data], commit, done.append)
     return done
+
+
+def save_snapshot(storage: LogStorage, meta: SnapshotMeta, blob: bytes, done: Callable[[BaseException | None], None]) -> None:
+    """One of the own machine, in two pieces."""
+    writer, half = storage.begin_snapshot(), len(blob) // 2
+    writer.add(meta, blob[:half], lambda error: None)
+    writer.add(meta, blob[half:], lambda error: None)
+    writer.finish(meta, done)
+
+
+def receive(storage: LogStorage, meta: SnapshotMeta, blob: bytes) -> list[BaseException | None]:
+    """One from the leader; returns what became of its pieces."""
+    half, done = len(blob) // 2, list[BaseException | None]()
+    storage.receive(meta, 0, blob[:half], done.append)
+    storage.receive(meta, half, blob[half:], done.append)
+    return done
+
+
+def blob_of(disk: Platter, meta: SnapshotMeta) -> bytes:
+    return load_snapshot(disk.disk(), snapshot_name(meta.index))[1]
 
 
 def entries(*data: bytes, term: int = 1) -> list[Entry]:
@@ -91,12 +111,12 @@ def test_the_log_goes_on_in_new_segments_and_snapshots_drop_old_ones() -> None:
     assert storage.segment_count > 4
     meta = SnapshotMeta(90, 1, Config(("a",)), 4, crc32c.crc32c(b"blob"))
     done: list[object] = []
-    storage.save_snapshot(meta, b"blob", done.append)
+    save_snapshot(storage, meta, b"blob", done.append)
     run(disk)
     assert done == [None] and storage.segment_count < 4
     disk.power_cut()
     _, state = opened(disk)
-    assert (state.snapshot, state.blob, len(state.entries), state.term) == (meta, b"blob", 10, 100)
+    assert (state.snapshot, state.base, blob_of(disk, meta), len(state.entries), state.term) == (meta, meta, b"blob", 10, 100)
 
 
 def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
@@ -105,13 +125,14 @@ def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
     write(storage, 1, b"a", b"b")
     meta = SnapshotMeta(50, 7, Config(("a", "b")), 4, crc32c.crc32c(b"blob"))
     done: list[object] = []
-    storage.write((7, ""), (meta, b"blob"), 51, entries(b"next", term=7), 50, done.append)
+    receive(storage, meta, b"blob")
+    storage.write((7, ""), meta, 51, entries(b"next", term=7), 50, done.append)
     more = write(storage, 52, b"more", term=7)
     run(disk)
     assert done == [None] and more == [None]
     disk.power_cut()
     storage, state = opened(disk)
-    assert (state.snapshot, state.blob, state.entries, state.term) == (meta, b"blob", entries(b"next", b"more", term=7), 7)
+    assert (state.snapshot, blob_of(disk, meta), state.entries, state.term) == (meta, b"blob", entries(b"next", b"more", term=7), 7)
     write(storage, 53, b"third", term=7)
     run(disk)
     disk.power_cut()
@@ -119,27 +140,61 @@ def test_a_snapshot_from_the_leader_empties_the_log_behind_it() -> None:
     assert len(state.entries) == 3 and state.commit == 50
 
 
-def test_a_snapshot_that_finds_the_disk_full_waits_and_promises_nothing() -> None:
-    for space_comes_back in (False, True):
-        disk = platter()
-        storage, _ = opened(disk)
-        write(storage, 1, b"a", b"b")
+def test_pieces_that_find_the_disk_full_are_refused_and_leave_the_log_as_it_is() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", b"b")
+    run(disk)
+    meta = SnapshotMeta(50, 7, Config(("a",)), 5000, crc32c.crc32c(bytes(5000)))
+    disk.capacity_bytes = disk.used_bytes() + 3000
+    ends = receive(storage, meta, bytes(5000))
+    run(disk)
+    assert ends[0] is None and isinstance(ends[1], OSError) and storage.failed is None and "snapshot.tmp" not in disk.names()
+    disk.capacity_bytes *= 10
+    ends, done = receive(storage, meta, bytes(5000)), list[object]()
+    storage.write((7, ""), meta, 51, entries(b"next", term=7), 51, done.append)
+    run(disk)
+    assert ends == [None, None] and done == [None]
+    disk.power_cut()
+    _, state = opened(disk)
+    assert (state.entries, state.term, state.commit, blob_of(disk, meta)) == (entries(b"next", term=7), 7, 51, bytes(5000))
+
+
+def test_a_table_of_its_own_stands_for_the_log_before_it() -> None:
+    disk, config = platter(), Config(("a",))
+    storage, _ = opened(disk)
+    for index in range(1, 101):
+        write(storage, index, bytes(4000), commit=index)
         run(disk)
-        meta = SnapshotMeta(50, 7, Config(("a",)), 5000, crc32c.crc32c(bytes(5000)))
-        disk.capacity_bytes = disk.used_bytes() + 1000
-        done: list[object] = []
-        storage.write((7, ""), (meta, bytes(5000)), 51, entries(b"next", term=7), 51, done.append)
-        run(disk)
-        assert done == [] and storage.full and storage.failed is None
-        if space_comes_back:
-            disk.capacity_bytes *= 10
-            storage.retry()
-            run(disk)
-            assert done == [None] and not storage.full
-        disk.power_cut()
-        _, state = opened(disk)
-        assert state.entries == (entries(b"next", term=7) if space_comes_back else entries(b"a", b"b")) and state.term == 7
-        assert state.commit == (51 if space_comes_back else 0)
+    assert storage.segment_count > 4
+    storage.covered(90)
+    run(disk)
+    assert storage.segment_count < 4
+    disk.power_cut()
+    with pytest.raises(CorruptData, match="neither a snapshot nor a table"):
+        opened(disk)
+    for kept, left in ((SnapshotMeta(90, 1, config), 10), (SnapshotMeta(100, 1, config), 0)):
+        state = LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(kept)
+        assert (state.base, state.snapshot, len(state.entries), state.commit) == (kept, None, left, 100)
+    with pytest.raises(CorruptData, match="table ends at 3"):
+        LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(SnapshotMeta(3, 1, config))
+
+
+def test_the_newer_one_of_table_and_snapshot_counts() -> None:
+    disk, config = platter(), Config(("a",))
+    storage, _ = opened(disk)
+    write(storage, 1, *[b"%d" % index for index in range(1, 11)], commit=10)
+    meta = SnapshotMeta(5, 1, config, 4, crc32c.crc32c(b"blob"))
+    save_snapshot(storage, meta, b"blob", lambda error: None)
+    run(disk)
+    older, newer = SnapshotMeta(3, 1, config), SnapshotMeta(8, 1, config)
+    for kept, base, left in ((None, meta, 5), (older, meta, 5), (newer, newer, 2)):
+        state = LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(kept)
+        assert (state.base, state.snapshot, len(state.entries)) == (base, meta, left)
+    storage, _ = opened(disk)
+    storage.drop_snapshots(5)
+    run(disk)
+    assert snapshot_name(5) not in disk.names()
 
 
 @pytest.mark.parametrize("at", range(0, 4000, 37))
@@ -172,7 +227,8 @@ def test_a_damaged_snapshot_and_a_newer_version_are_refused() -> None:
     disk = platter()
     storage, _ = opened(disk)
     write(storage, 1, b"a")
-    storage.save_snapshot(SnapshotMeta(1, 1, Config(("a",)), 4, crc32c.crc32c(b"blob")), b"blob", lambda error: None)
+    meta = SnapshotMeta(1, 1, Config(("a",)), 4, crc32c.crc32c(b"blob"))
+    save_snapshot(storage, meta, b"blob", lambda error: None)
     run(disk)
     disk.flip_bit(segment_name(1), 4, bit=1)
     with pytest.raises(CorruptData, match="version 3"):
@@ -186,6 +242,7 @@ def test_a_damaged_snapshot_and_a_newer_version_are_refused() -> None:
         disk.flip_bit(snapshot_name(1), at)
         with pytest.raises(CorruptData):
             opened(disk)
+            blob_of(disk, meta)
         disk.flip_bit(snapshot_name(1), at)
 
 
@@ -226,7 +283,7 @@ def test_a_snapshot_says_at_least_that_it_is_committed() -> None:
     disk = platter()
     storage, _ = opened(disk)
     write(storage, 1, b"a", b"b", b"c", commit=1)
-    storage.save_snapshot(SnapshotMeta(2, 1, Config(("a",)), 4, crc32c.crc32c(b"blob")), b"blob", lambda error: None)
+    save_snapshot(storage, SnapshotMeta(2, 1, Config(("a",)), 4, crc32c.crc32c(b"blob")), b"blob", lambda error: None)
     run(disk)
     disk.power_cut()
     _, state = opened(disk)
@@ -338,7 +395,8 @@ def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
                     hard = (hard[0] + 1, rng.choice(("", "n1")))
                 if kind == 1 and rng.random() < 0.5:
                     base, log = base + len(log) + 10, []
-                    snapshot = (SnapshotMeta(base, 9, Config(("a",)), 100, crc32c.crc32c(bytes(100))), bytes(100))
+                    snapshot = SnapshotMeta(base, 9, Config(("a",)), 100, crc32c.crc32c(bytes(100)))
+                    receive(storage, snapshot, bytes(100))
                     floor = base
                 first = base + 1 + len(log)
                 if kind == 2 and first > max(floor, base):
@@ -358,7 +416,7 @@ def live_through_power_cuts(seed: int, storage_class: type[LogStorage]) -> None:
                 if kind == 3 and disk._disks and len(log) > 4 and reported[-1] == reached:
                     floor = max(floor, base + 2)
                     meta = SnapshotMeta(base + 2, log[1][0], Config(("a",)), 3, crc32c.crc32c(b"own"))
-                    storage.save_snapshot(meta, b"own", lambda error: None)
+                    save_snapshot(storage, meta, b"own", lambda error: None)
             run(disk)
         except ProcessDied:
             pass

@@ -1,0 +1,285 @@
+"""LmdbStore: a table in an LMDB environment, a folder of its own.
+
+Is: rows, counts, and the mark of the last batch, in a B-tree that is written by copying pages, so that a crash leaves the state of the last commit. Isn't: the
+log (which holds what was not committed yet), or layers in memory.
+Invariants: a batch is one transaction, synced on the thread of the given disk, never on the event loop; the loop reads from one read transaction, which
+is renewed when a batch is done; a map that is full is made twice as large, and the batch begun again; every row carries a checksum, for LMDB has none.
+
+Databases: `about` (one row), and two of `rows-{0|1}` and `counts-{0|1}`, of which `about` says which is read; the other one takes a table from elsewhere
+until it is whole. Big endian:
+
+    about   "about"         u8 version (1), u8 which, u16 reserved (0), u32 crc32c of what follows and the first two bytes, the mark
+    rows    the key         u32 crc32c of key and what follows, u64 version, u64 lease, the value
+            its first 500 bytes and 0xff, where it is longer: msgpack [[the rest of the key, a row as above], ...], in order: LMDB's keys end at 511 bytes
+    counts  the prefix      u64 count
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import crc32c
+import lmdb
+import msgpack
+
+from heliograph.model.errors import CorruptData
+from heliograph.raft.rows import Row
+from heliograph.raft.table_store import Batch, Done, Kept
+from heliograph.runtime.disk import Disk
+
+VERSION = 1
+MAP_BYTES = 256 << 20
+"""At the start; doubled where it is full. Address space, not disk."""
+_KEY_BYTES_MAX = 500
+_LONG = b"\xff"  # no byte of UTF-8
+_ABOUT = struct.Struct(">BBHI")
+_ROW = struct.Struct(">IQQ")
+_COUNT = struct.Struct(">Q")
+_ROOM_BYTES = 1 << 20
+_ROWS_AT_ONCE = 1000
+"""So many are encoded between two calls that let other threads run."""
+
+
+class LmdbStore:
+    """Implements heliograph.raft.table_store.TableStore."""
+
+    def __init__(self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES) -> None:
+        """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made where it is not there."""
+        self._disk, self._folder, self._map_bytes = disk, folder, map_bytes
+        self._env: Any = None
+        self._reader: Any = None
+        self._rows: list[Any] = []
+        self._counts: list[Any] = []
+        self._about: Any = None
+        self._current = 0  # which of the two is read
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def open_soon(self, done: Callable[[Kept | None, BaseException | None], None]) -> None:
+        def opened(kept: Kept | None, error: BaseException | None) -> None:
+            if error is None:
+                self._reader = self._env.begin()
+            done(kept, error)
+
+        self._disk.submit(self._guarded(self._open), opened)
+
+    def _open(self) -> Kept:
+        env = self._env = lmdb.open(self._folder, map_size=self._map_bytes, max_dbs=8, readahead=False)
+        env.reader_check()  # those of processes that were killed
+        env.set_mapsize(max(env.info()["map_size"], self._map_bytes))
+        self._about = env.open_db(b"about")
+        self._rows = [env.open_db(b"rows-%d" % number) for number in range(2)]
+        self._counts = [env.open_db(b"counts-%d" % number) for number in range(2)]
+        with env.begin() as reading:
+            found = reading.get(b"about", db=self._about)
+            if found is None:
+                return Kept()
+            self._current, mark = _opened(found)
+            counts = {prefix.decode(): _COUNT.unpack(count)[0] for prefix, count in reading.cursor(self._counts[self._current])}
+        return Kept(mark, counts)
+
+    def close(self) -> None:
+        self._disk.close()
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Row | None:
+        raw = key.encode()
+        try:
+            found = self._reader.get(raw if len(raw) <= _KEY_BYTES_MAX else raw[:_KEY_BYTES_MAX] + _LONG, db=self._rows[self._current])
+        except lmdb.Error as error:
+            raise _damaged(error) from error
+        if found is None:
+            return None
+        if len(raw) <= _KEY_BYTES_MAX:
+            return _row(raw, found)
+        return dict(_long_rows(raw[:_KEY_BYTES_MAX], found)).get(raw)
+
+    def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
+        first, behind = start.encode(), end.encode()
+        try:
+            cursor = self._reader.cursor(self._rows[self._current])
+            if not cursor.set_range(first if len(first) <= _KEY_BYTES_MAX else first[:_KEY_BYTES_MAX] + _LONG):
+                return
+            for raw, found in cursor:
+                if raw[-1:] == _LONG:
+                    for long_key, row in _long_rows(raw[:-1], found):
+                        if first <= long_key < behind:
+                            yield long_key.decode(), row
+                elif raw >= behind:
+                    return
+                else:
+                    yield raw.decode(), _row(raw, found)
+                if raw >= behind:
+                    return
+        except lmdb.Error as error:
+            raise _damaged(error) from error
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch, done: Done) -> None:
+        def committed() -> None:
+            if batch.replaces:
+                self._current = 1 - self._current
+
+        self._write(partial(self._put_batch, batch), committed, done)
+
+    def _put_batch(self, batch: Batch, txn: Any) -> None:
+        which = 1 - self._current if batch.replaces else self._current
+        _put_rows(txn, self._rows[which], batch.rows)
+        for prefix, count in batch.counts.items():
+            if count:
+                txn.put(prefix.encode(), _COUNT.pack(count), db=self._counts[which])
+            else:
+                txn.delete(prefix.encode(), db=self._counts[which])
+        txn.put(b"about", _about(which, batch.mark), db=self._about)
+        if batch.replaces:
+            for database in (self._rows[1 - which], self._counts[1 - which]):
+                txn.drop(database, delete=False)
+
+    def clear(self, done: Done) -> None:
+        def clear(txn: Any) -> None:
+            for databases in (self._rows, self._counts):
+                txn.drop(databases[1 - self._current], delete=False)
+
+        self._write(clear, lambda: None, done)
+
+    def add(self, rows: Sequence[tuple[str, Row]], done: Done) -> None:
+        self._write(lambda txn: _put_rows(txn, self._rows[1 - self._current], dict(rows)), lambda: None, done)
+
+    def _write(self, work: Callable[[Any], None], committed: Callable[[], None], done: Done) -> None:
+        """One transaction on the disk's thread; where the map is full, again with a larger one."""
+
+        def job() -> bool:
+            """Returns whether the map was large enough."""
+            try:
+                with self._env.begin(write=True) as txn:
+                    work(txn)
+            except lmdb.MapFullError:
+                return False
+            return True
+
+        def ran(fits: bool | None, error: BaseException | None) -> None:
+            if error is None and not fits:
+                try:
+                    self._grow()
+                except (lmdb.Error, MemoryError) as refused:
+                    done(OSError(errno.ENOSPC, f"the table's map cannot grow beyond {self._map_bytes} bytes: {refused}"))
+                    return
+                self._write(work, committed, done)
+                return
+            if error is None:
+                self._reader.abort()
+                self._reader = self._env.begin()
+                committed()
+            done(error)
+
+        self._disk.submit(self._guarded(job), ran)
+
+    def _grow(self) -> None:
+        """Nobody writes just now, and who reads begins anew."""
+        self._reader.abort()
+        try:
+            self._env.set_mapsize(2 * self._env.info()["map_size"])
+        finally:
+            self._reader = self._env.begin()
+            self._map_bytes = self._env.info()["map_size"]
+
+    def _guarded(self, job: Callable[[], Any]) -> Callable[[], Any]:
+        """LMDB's errors as those of the port."""
+
+        def guarded() -> Any:
+            try:
+                return job()
+            except (lmdb.DiskError, lmdb.MemoryError) as error:
+                raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: {error}") from error
+            except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.VersionMismatchError) as error:
+                raise _damaged(error) from error
+            except lmdb.Error as error:
+                if self._disk.free_bytes() < _ROOM_BYTES:  # a write that a full disk cuts short is an I/O error to LMDB
+                    raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: the disk is full ({error})") from error
+                raise OSError(errno.EIO, f"the table in {self._folder}: {error}") from error
+
+        return guarded
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _damaged(error: object) -> CorruptData:
+    return CorruptData(f"the table of the metadata is damaged ({error}): remove this member's folder and add it again, or restore a backup")
+
+
+def _about(which: int, mark: bytes) -> bytes:
+    return _ABOUT.pack(VERSION, which, 0, crc32c.crc32c(mark, crc32c.crc32c(bytes([VERSION, which])))) + mark
+
+
+def _opened(about: bytes) -> tuple[int, bytes]:
+    if not about or about[0] != VERSION:
+        raise CorruptData(f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version {VERSION}")
+    mark = about[_ABOUT.size :]
+    if len(about) < _ABOUT.size or _about(about[1], mark) != about:
+        raise _damaged("its description")
+    return about[1], mark
+
+
+def _packed(key: bytes, row: Row) -> bytes:
+    value, version, lease = row
+    numbers = _ROW.pack(0, version, lease)[4:]
+    return crc32c.crc32c(value, crc32c.crc32c(numbers, crc32c.crc32c(key))).to_bytes(4, "big") + numbers + value
+
+
+def _row(key: bytes, found: bytes) -> Row:
+    if len(found) < _ROW.size or crc32c.crc32c(found[4:], crc32c.crc32c(key)) != int.from_bytes(found[:4], "big"):
+        raise _damaged(f"the row of {key[:200]!r}")
+    _, version, lease = _ROW.unpack_from(found)
+    return found[_ROW.size :], version, lease
+
+
+def _long_rows(beginning: bytes, found: bytes) -> list[tuple[bytes, Row]]:
+    try:
+        return [(beginning + rest, _row(beginning + rest, packed)) for rest, packed in msgpack.unpackb(found)]
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _damaged(error) from error
+
+
+def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None]) -> None:
+    """In order: neighbours share pages."""
+    puts: list[tuple[bytes, bytes]] = []
+    long: dict[bytes, dict[bytes, Row | None]] = {}
+    with txn.cursor(database) as cursor:
+        for key in sorted(rows):
+            row, raw = rows[key], key.encode()
+            if len(raw) > _KEY_BYTES_MAX:
+                long.setdefault(raw[:_KEY_BYTES_MAX], {})[raw[_KEY_BYTES_MAX:]] = row
+            elif row is None:
+                txn.delete(raw, db=database)
+            else:
+                puts.append((raw, _packed(raw, row)))
+                if len(puts) >= _ROWS_AT_ONCE:
+                    cursor.putmulti(puts)
+                    puts = []
+        cursor.putmulti(puts)
+    for beginning, changes in long.items():
+        _put_long(txn, database, beginning, changes)
+
+
+def _put_long(txn: Any, database: Any, beginning: bytes, changes: Mapping[bytes, Row | None]) -> None:
+    found = txn.get(beginning + _LONG, db=database)
+    held: dict[bytes, Row | None] = {} if found is None else {key[_KEY_BYTES_MAX:]: row for key, row in _long_rows(beginning, found)}
+    held.update(changes)
+    left = [(rest, _packed(beginning + rest, row)) for rest, row in sorted(held.items()) if row is not None]
+    if left:
+        txn.put(beginning + _LONG, msgpack.packb(left), db=database)
+    else:
+        txn.delete(beginning + _LONG, db=database)
