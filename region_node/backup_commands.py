@@ -23,9 +23,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from heliograph import __version__
 from heliograph.model.errors import ConfigError, CorruptData, HeliographError
+from region_node.command_tls import CaOption, CertOption, KeyOption, given, of_instance
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, load_plan
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from heliograph.raft.backup import BackupReader, Store
 
 DataOption = Annotated[Path | None, typer.Option("--data", help="The data folder of an instance on this machine.")]
@@ -51,6 +54,9 @@ def backup(
     data: DataOption = None,
     config: Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's local metadata.")] = False,
     address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata (or configuration) node, without a data folder.")] = "",
+    ca: CaOption = "",
+    cert: CertOption = "",
+    key: KeyOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Back up a running region's local metadata, or the global configuration: consistent at one moment, while everything goes on.
@@ -60,25 +66,29 @@ def backup(
     from heliograph.raft.backup import Store
 
     store = Store.GLOBAL if config else Store.LOCAL
+    tls = given(ca, cert, key)
     if address:
         name = region
     else:
         where = region_of(data, region)
         name, address = where.name, f"{HOST}:{where.metadata.ports['config' if config else 'meta']}"
+        tls = tls or of_data_folder(data, name)
     if out.exists():
         raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
     console = Console(stderr=True, quiet=json_output)
     columns = (TextColumn("backing up"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("backing up", total=None)
-        found = asyncio.run(_back_up(store, name, address, out, lambda size: bar.update(task, completed=size)))
+        found = asyncio.run(_back_up(store, name, address, out, tls, lambda size: bar.update(task, completed=size)))
     if json_output:
         typer.echo(json.dumps(found))
     else:
         typer.echo(f"{out}: {found['keys']} keys, {found['bytes']} bytes, as of index {found['index']}")
 
 
-async def _back_up(store: Store, region: str, address: str, out: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+async def _back_up(
+    store: Store, region: str, address: str, out: Path, tls: SSLContext | None, progress: Callable[[int], None]
+) -> dict[str, Any]:
     from heliograph.raft.backup import BackupReader, BackupWriter, Info
     from heliograph.raft.backup_client import fetch
     from heliograph.raft.client import MetaClient
@@ -90,7 +100,7 @@ async def _back_up(store: Store, region: str, address: str, out: Path, progress:
     scratch = f"{out.name}.new"
     file = folder.open(scratch, create=True)
     clock = SystemClock()
-    client = MetaClient([address], clock=clock, rng=system_rng())
+    client = MetaClient([address], clock=clock, rng=system_rng(), ssl=tls)
     try:
         file.truncate(0)
         writer = BackupWriter(file)
@@ -101,7 +111,7 @@ async def _back_up(store: Store, region: str, address: str, out: Path, progress:
             writer.add(piece)
             progress(writer.size_bytes)
 
-        await fetch(client, address, on_piece)
+        await fetch(client, address, on_piece, ssl=tls)
         file.datasync()
         reader = BackupReader(file)
         keys = sum(1 for _ in reader.rows())
@@ -127,6 +137,9 @@ def restore(
     voter: Annotated[list[str] | None, typer.Option("--voter", help="With --to: the node id of each voter; the same for all of them.")] = None,
     bookie: Annotated[list[str] | None, typer.Option("--bookie", help="ID=HOST:PORT of a bookie that moved since the backup.")] = None,
     without_bookie: Annotated[list[str] | None, typer.Option("--without-bookie", help="ID of a bookie that is gone for good.")] = None,
+    ca: CaOption = "",
+    cert: CertOption = "",
+    key: KeyOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Make the local metadata, or the global configuration, anew from a backup. Its processes and the region's brokers must be stopped.
@@ -143,12 +156,13 @@ def restore(
     try:
         reader = BackupReader(opened)
         targets, voters = _targets(reader, region, data, to, voter or [])
+        tls = given(ca, cert, key) or (of_data_folder(data, region or reader.info.region) if to is None else None)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
         with _locked(targets), Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
             if reader.info.store is Store.GLOBAL:
                 found = _restore_global(reader, targets, voters, bar)
             else:
-                found = _restore_local(reader, targets, voters, bar, _given(bookie or []), without_bookie or [])
+                found = _restore_local(reader, targets, voters, bar, _given(bookie or []), without_bookie or [], tls)
     except CorruptData as error:
         raise ConfigError(f"{file} cannot be restored: {error}; use another backup") from error
     finally:
@@ -165,14 +179,20 @@ def restore(
 
 
 def _restore_local(
-    reader: BackupReader, targets: list[Path], voters: list[str], bar: Progress, given: Mapping[str, tuple[str, int]], without: Iterable[str]
+    reader: BackupReader,
+    targets: list[Path],
+    voters: list[str],
+    bar: Progress,
+    bookies: Mapping[str, tuple[str, int]],
+    without: Iterable[str],
+    tls: SSLContext | None,
 ) -> dict[str, Any]:
     from heliograph.raft.backup import restored_index, restored_pieces
     from heliograph.runtime.clock import SystemClock, system_rng
     from local_meta import backup as rules
 
     known = rules.survey(_watched(reader, bar, "verifying"))
-    held = asyncio.run(_ask_bookies(rules.addresses(known, given, without)))
+    held = asyncio.run(_ask_bookies(rules.addresses(known, bookies, without), tls))
     counters = dict(reader.head.counters)
     first_ledger, instance = rules.ledger_ids_from(counters, known, held), rules.new_instance(system_rng())
     index = restored_index(reader.info.index, SystemClock().wall_ms() / 1000)
@@ -222,14 +242,14 @@ def _watched(reader: BackupReader, bar: Progress, what: str) -> Iterator[Any]:
     yield from reader.rows(lambda done, total: bar.update(task, completed=done, total=total))
 
 
-async def _ask_bookies(wanted: Mapping[str, tuple[str, int]]) -> dict[str, list[int]]:
+async def _ask_bookies(wanted: Mapping[str, tuple[str, int]], tls: SSLContext | None) -> dict[str, list[int]]:
     """Bookie -> the ledgers it holds."""
     from heliograph.runtime.clock import system_rng
     from storage.ledger.bookie_client import BookieClient
 
     held: dict[str, list[int]] = {}
     for name, (host, port) in wanted.items():
-        client = BookieClient(name, host, port, rng=system_rng())
+        client = BookieClient(name, host, port, rng=system_rng(), ssl=tls)
         try:
             held[name] = await client.ledgers()
         except HeliographError as error:
@@ -305,17 +325,23 @@ def confirm_restore(
     data: DataOption = None,
     http: Annotated[list[str] | None, typer.Option("--http", help="HOST:PORT of a bookie's HTTP, without a data folder.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    ca: CaOption = "",
+    cert: CertOption = "",
+    key: KeyOption = "",
+    token: Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the bookies want one.")] = "",
 ) -> None:
     """Let the bookies collect garbage by a restored metadata: what it does not know goes. Look before at what was published after the backup."""
+    tls = given(ca, cert, key)
     if http:
         places = {address: address for address in http}
     else:
         where = region_of(data, region)
+        tls = tls or of_data_folder(data, where.name)
         places = {node.name: f"{HOST}:{node.ports['http']}" for node in where.bookies if node.ports.get("http")}
     if not places:
         raise ConfigError("these bookies have no HTTP port: set bookie.http_port, start them again, and give it with --http HOST:PORT")
     for _ in range(2):  # that it is another metadata, and then that it does not know so many ledgers
-        refusals = {name: str(_ask(address, "POST", "/gc")["garbageCollection"]["refusal"]) for name, address in places.items()}
+        refusals = {name: str(_ask(address, "POST", "/gc", tls, token)["garbageCollection"]["refusal"]) for name, address in places.items()}
         for name, refusal in refusals.items():
             typer.echo(f"{name}: {refusal or 'collects garbage; there is nothing to confirm'}")
         waiting = [name for name, refusal in refusals.items() if refusal]
@@ -324,14 +350,15 @@ def confirm_restore(
         if not yes and not typer.confirm("What the metadata does not know will be deleted there. Go on?"):
             raise typer.Exit(1)
         for name in waiting:
-            _ask(places[name], "POST", "/gc/confirm")
+            _ask(places[name], "POST", "/gc/confirm", tls, token)
             typer.echo(f"{name}: confirmed")
 
 
-def _ask(address: str, method: str, path: str) -> dict[str, Any]:
-    request = urllib.request.Request(f"http://{address}{path}", method=method)
+def _ask(address: str, method: str, path: str, tls: SSLContext | None, token: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"http{'s' if tls else ''}://{address}{path}", method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=30, context=tls) as response:
             answer: dict[str, Any] = json.load(response)
             return answer
     except urllib.error.HTTPError as error:
@@ -356,6 +383,11 @@ def region_of(data: Path | None, name: str) -> RegionPlan:
     if not name and len(plan.regions) > 1:
         raise ConfigError(f"which region? give --region, one of {', '.join(r.name for r in plan.regions)}")
     return plan.region(name) if name else plan.regions[0]
+
+
+def of_data_folder(data: Path | None, region: str) -> SSLContext | None:
+    """TLS of an instance on this machine; None: it speaks plainly inside."""
+    return of_instance(_plan_of(data), _folder(data), region)
 
 
 def _plan_of(data: Path | None) -> InstancePlan:

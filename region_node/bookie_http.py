@@ -2,7 +2,7 @@
 
 Is: a few small pages over plain asyncio, so that a bookie carries no HTTP server. Isn't: a decision about a ledger; it listens where the bookie does.
 Invariants: one request a connection, at most 8 KiB, at most 30 s; a bad request ends its connection and nothing else; a request that a web page of
-another site sent (it has an Origin) changes nothing.
+another site sent (it has an Origin) changes nothing; who may ask for what, `bookie_access` says.
 
     GET  /health    200 while the process stores or could store again; 503 once nothing can be stored or it is in limbo, and why; a directory that
                     was dropped is named in `dropped`
@@ -24,6 +24,7 @@ from heliograph.model.errors import DiskFailed
 from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render
 
 if TYPE_CHECKING:
+    from region_node.bookie_access import BookieAccess
     from storage.bookie.bookie import Bookie
     from storage.bookie.collector import Collector
     from storage.bookie.ledger_dir import LedgerDir
@@ -32,7 +33,16 @@ if TYPE_CHECKING:
 _REQUEST_BYTES_MAX = 8192
 _IDLE_S = 30.0
 _BAD_SHOWN = 100
-_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 503: "Service Unavailable"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    503: "Service Unavailable",
+}
 
 Answer = tuple[int, str, bytes]
 """(status, content type, body)."""
@@ -199,8 +209,9 @@ def _json(status: int, value: Any) -> Answer:
 class HttpConnection(asyncio.Protocol):
     """One request, one answer, then it closes."""
 
-    def __init__(self, answer: Callable[[str, str], Awaitable[Answer]]) -> None:
-        self._answer, self._received = answer, b""
+    def __init__(self, answer: Callable[[str, str], Awaitable[Answer]], access: BookieAccess | None = None) -> None:
+        """access: None: everybody may do everything."""
+        self._answer, self._access, self._received = answer, access, b""
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -226,12 +237,21 @@ class HttpConnection(asyncio.Protocol):
             answer = _json(400, {"reason": "this is no HTTP/1.1 request"})
         elif foreign and request[0] != "GET":
             answer = _json(403, {"reason": "requests from web pages change nothing here"})
+        elif (refused := await self._refusal(request[0], request[1], lines[1:])) is not None:
+            answer = _json(refused[0], {"reason": refused[1]})
         else:
             answer = await self._answer(request[0], request[1])
         status, kind, body = answer
         lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close", "", ""]
         self._transport.writelines(["\r\n".join(lines).encode(), body])
         self._transport.close()
+
+    async def _refusal(self, method: str, target: str, headers: list[str]) -> tuple[int, str] | None:
+        if self._access is None:
+            return None
+        given = [value.strip() for name, _, value in (line.partition(":") for line in headers) if name.lower() == "authorization"]
+        path = target.partition("?")[0].rstrip("/")
+        return await self._access.refusal(method, path, given[0] if given else "", self._transport.get_extra_info("peercert"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.model.errors import ConfigError, HeliographError
-from region_node.backup_commands import DataOption, JsonOption, RegionOption, region_of
+from region_node.backup_commands import DataOption, JsonOption, RegionOption, of_data_folder, region_of
+from region_node.command_tls import CaOption, CertOption, KeyOption, given
 from region_node.instance.layout import HOST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from ssl import SSLContext
 
     from heliograph.raft.store import MetadataStore
     from heliograph.wire.run import Run
@@ -41,6 +43,9 @@ def unknown_ledgers(
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
     publish_to: Annotated[str, typer.Option("--publish-to", help="Publish the messages of --ledger to this topic, as they once were.")] = "",
     service: Annotated[str, typer.Option("--service", help="pulsar://HOST:PORT of a broker; of an instance on this machine it is known.")] = "",
+    ca: CaOption = "",
+    cert: CertOption = "",
+    key: KeyOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """List what lies on bookies and is in no topic since a restore; publish one such ledger again.
@@ -49,12 +54,14 @@ def unknown_ledgers(
     """
     if publish_to and ledger is None:
         raise ConfigError("--publish-to wants one --ledger: list them first, without it")
+    tls = given(ca, cert, key)
     if not address:
         where = region_of(data, region)
+        tls = tls or of_data_folder(data, where.name)
         address, service = f"{HOST}:{where.metadata.ports['meta']}", service or f"pulsar://{HOST}:{where.service_port}"
     if publish_to and not service:
         raise ConfigError("--publish-to wants the address of a broker, with --service pulsar://HOST:PORT")
-    found = asyncio.run(_run(address, ledger, publish_to, service))
+    found = asyncio.run(_run(address, tls, ledger, publish_to, service))
     if json_output:
         typer.echo(json.dumps([{**asdict(one), "producers": sorted(one.producers)} for one in found]))
     else:
@@ -64,11 +71,11 @@ def unknown_ledgers(
         typer.echo(f"published to {publish_to}: {one.entries - one.replicated_entries} entries of ledger {one.ledger}", err=json_output)
 
 
-async def _run(address: str, wanted: int | None, topic: str, service: str) -> list[Unknown]:
+async def _run(address: str, tls: SSLContext | None, wanted: int | None, topic: str, service: str) -> list[Unknown]:
     from storage.ledger.unknown import Unknown, read_unknown
     from storage.ledger.unknown import unknown_ledgers as find
 
-    async with _bookies(address) as (meta, bookies):
+    async with _bookies(address, tls) as (meta, bookies):
         held = await find(meta, bookies)
         if wanted is not None and wanted not in held:
             raise ConfigError(f"ledger {wanted} is on no bookie, or the metadata knows it: `heliograph unknown-ledgers` lists those that it does not know")
@@ -88,6 +95,7 @@ async def _run(address: str, wanted: int | None, topic: str, service: str) -> li
 
 async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str, service: str) -> None:
     """What was first published in another region comes from there, and what no consumer ever saw is left out."""
+    from heliograph.wire.run import FLAG_KAFKA
     from region_node.republish import open_producer
 
     producer = await open_producer(service, topic, f"restored-ledger-{ledger}")
@@ -98,7 +106,7 @@ async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str
             for index in range(run.count) if run.flags is not None else (-1,):
                 if index < 0:
                     await producer.publish(first, run)
-                elif run.flags is not None and not run.flags[index]:
+                elif run.flags is not None and not run.flags[index] & ~FLAG_KAFKA:
                     await producer.publish(first + index, run.cut(index, index + 1))
         await producer.finish()
     finally:
@@ -106,7 +114,7 @@ async def _publish(runs: AsyncIterator[tuple[int, Run]], ledger: int, topic: str
 
 
 @asynccontextmanager
-async def _bookies(address: str) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
+async def _bookies(address: str, tls: SSLContext | None) -> AsyncIterator[tuple[MetadataStore, dict[str, BookieClient]]]:
     """A client of the metadata, and one of each bookie that is registered there."""
     from heliograph.raft.client import MetaClient
     from heliograph.raft.store import prefix_end
@@ -115,11 +123,11 @@ async def _bookies(address: str) -> AsyncIterator[tuple[MetadataStore, dict[str,
     from storage.ledger.bookie_client import BookieClient
 
     rng = system_rng()
-    meta, clients = MetaClient([address], clock=SystemClock(), rng=rng), dict[str, BookieClient]()
+    meta, clients = MetaClient([address], clock=SystemClock(), rng=rng, ssl=tls), dict[str, BookieClient]()
     try:
         for key, value, _ in await meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES)):
             fields = msgpack.unpackb(value)
-            clients[keys.id_of(key)] = BookieClient(keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng)
+            clients[keys.id_of(key)] = BookieClient(keys.id_of(key), str(fields["host"]), int(fields["port"]), rng=rng, ssl=tls)
         if not clients:
             raise ConfigError(f"no bookie is registered in the metadata at {address}: start them first")
         yield meta, clients

@@ -18,7 +18,7 @@ A frame, big endian:
     4 READ           -       first   last     u32 bytes                   ANSWER, body: blocks
     5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
     6 WRITE_LAC      -       -       LAC      -                           none
-    7 READ_LAC       -       -       -        -                           ANSWER, value: LAC known
+    7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once it is above `entry`, or then
     8 DELETE         -       -       -        -                           ANSWER
     9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry` (-1: all), value: 1 where there are more
     64 ACKS          -       -       -        (u64 ledger, i64 through)*  every ADD of this connection to `ledger` up to `through` is durable

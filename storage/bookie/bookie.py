@@ -24,6 +24,7 @@ from storage.bookie.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_d
 from storage.bookie.dead import DeadLedgers
 from storage.bookie.journal import is_full
 from storage.bookie.journal_dir import JournalDir
+from storage.bookie.lac_waits import LacWaits
 from storage.bookie.ledger_dir import LedgerDir
 from storage.bookie.opening import Opening
 from storage.bookie.peer import Peer
@@ -64,6 +65,7 @@ class Bookie:
         self.bad_reads = 0
         """Reads from disk that met a bad block or a failing disk."""
         self._dead = DeadLedgers()
+        self._lac_waits = LacWaits()
         self._said: tuple[str, ...] = ()
         self._dropped: dict[Where, str] = {}
         self._blocked: list[Peer] = []
@@ -206,6 +208,7 @@ class Bookie:
 
     def tick(self, elapsed_s: float = 1.0) -> None:
         """About once a second: looks at the free space, tries again what a full disk stopped, and goes on with work in the background."""
+        self._lac_waits.tick(elapsed_s)
         if self.limbo:
             return
         self._look_at_space()
@@ -294,7 +297,7 @@ class Bookie:
                 if kind == Kind.ADD or kind == Kind.ADD_RECOVERY:
                     stored = self._on_add(home, kind == Kind.ADD_RECOVERY, number, ledger, entry, value, request, body, peer)
                 else:
-                    stored = self._on_control(home, kind, ledger, entry, value, request, body, peer)
+                    stored = self._on_control(home, kind, number, ledger, entry, value, request, body, peer)
                 if not stored:
                     into.keep(view[kept:start])
                     kept = end
@@ -331,13 +334,15 @@ class Bookie:
                 peer.lost(ledger, *refusal)
             return False
         home.store(ledger, first, count, lac, block)
+        if ledger in self._lac_waits:
+            self._lac_waits.moved(ledger, lac)
         if recovery:
             home.journal.expect_answer(partial(_answer_stored, home.journal, peer, request, 0, 0))
         else:
             home.journal.expect_ack(peer, ledger, first + count - 1)
         return True
 
-    def _on_control(self, home: LedgerDir, kind: int, ledger: int, entry: int, value: int, request: int, body: memoryview, peer: Peer) -> bool:
+    def _on_control(self, home: LedgerDir, kind: int, number: int, ledger: int, entry: int, value: int, request: int, body: memoryview, peer: Peer) -> bool:
         """Everything but adds. True where the frame is to be journalled."""
         if kind == Kind.READ:
             if len(body) != 4 or entry < 0:
@@ -347,11 +352,13 @@ class Bookie:
             peer.refused.discard(ledger)
         elif kind == Kind.WRITE_LAC:
             home.know_lac(ledger, value)
+            if ledger in self._lac_waits:
+                self._lac_waits.moved(ledger, value)
         elif kind == Kind.READ_LAC:
-            if ledger in home.table.last:
-                peer.answer(request, Code.OK, 0, home.table.lac.get(ledger, -1), ())
+            if number and home.table.lac.get(ledger, -1) <= entry and ledger not in home.table.fenced and ledger not in self._dead:
+                self._lac_waits.wait(ledger, entry, number / 1000, partial(self._tell_lac, home, ledger, request, peer))
             else:
-                peer.answer(request, *self._absent(home, ledger))
+                self._tell_lac(home, ledger, request, peer)
         elif kind == Kind.LEDGERS:
             found = sorted(known for one in self.dirs for known in one.table.last if known > entry)
             page = [known.to_bytes(8, "big") for known in found[:_LEDGERS_A_PAGE]]
@@ -360,11 +367,18 @@ class Bookie:
             refusal = self._refusal(home)
             if refusal is None:
                 home.journal.expect_answer(partial(_answer_stored, home.journal, peer, request, *home.change(kind, ledger)))
+                self._lac_waits.ended(ledger)
                 return True
             peer.answer(request, refusal[0], 0, 0, [refusal[1].encode()])
         else:
             raise PeerError(f"a frame of kind {kind} is no request to a bookie")
         return False
+
+    def _tell_lac(self, home: LedgerDir, ledger: int, request: int, peer: Peer) -> None:
+        if ledger in home.table.last:
+            peer.answer(request, Code.OK, 0, home.table.lac.get(ledger, -1), ())
+        else:
+            peer.answer(request, *self._absent(home, ledger))
 
     def _absent(self, home: LedgerDir, ledger: int, entry: int | None = None) -> tuple[Code, int, int, list[Buffer]]:
         """The answer about what is not here: explicit only from a directory that lost nothing."""

@@ -14,48 +14,8 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
 from heliograph.wire.bookie import Code, Kind, encode
 from storage.bookie.bookie import Bookie, BookieSettings, Place
-from tests.bookie.history import SMALL, NotingPeer, add, block, content, entries_of, make_bookie, read, send
-
-
-class Box:
-    """One bookie on simulated disks, and one connection to it."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self.journal, self.ledgers = Platter(sim.loop, sim.rng("journal")), Platter(sim.loop, sim.rng("ledgers"))
-        self.rng = sim.rng("bookie")
-        self.requests = 0
-        self.start()
-
-    def start(self, settings: BookieSettings = SMALL) -> None:
-        self.bookie = make_bookie(self.journal.disk(), self.ledgers.disk(), self.rng, settings)
-        self.peer = NotingPeer()
-
-    def restart(self) -> None:
-        self.journal.power_cut()
-        self.ledgers.power_cut()
-        self.start()
-
-    async def ask(self, kind: Kind, ledger: int, **fields: int) -> tuple[Code, int, int, bytes]:
-        self.requests += 1
-        if kind == Kind.READ:
-            send(self.bookie, self.peer, read(ledger, fields["first"], fields["last"], self.requests, fields.get("max_bytes", 1 << 20)))
-        else:
-            send(self.bookie, self.peer, encode(kind, ledger=ledger, request=self.requests, **fields))
-        for _ in range(100):
-            if self.requests in self.peer.answers:
-                break
-            await asyncio.sleep(0.001)
-        return self.peer.answers[self.requests]
-
-    async def entries(self, ledger: int, first: int, last: int) -> dict[int, bytes]:
-        code, _, _, body = await self.ask(Kind.READ, ledger, first=first, last=last)
-        assert code == Code.OK
-        return entries_of(body, ledger)
-
-    async def flushed(self) -> None:
-        self.bookie.flush()
-        while self.bookie.flushing:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+from tests.bookie.boxes import Box
+from tests.bookie.history import SMALL, NotingPeer, add, block, content, make_bookie, send
 
 
 def scenario(body: Callable[[Box], Awaitable[None]]) -> None:

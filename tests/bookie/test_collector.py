@@ -14,8 +14,8 @@ from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie import Code
 from local_meta import keys
 from storage.bookie.collector import Collector, CollectorSettings, GarbageRules
+from tests.bookie.boxes import Box
 from tests.bookie.history import NotingPeer, add, make_bookie, send
-from tests.bookie.test_bookie import Box
 
 QUICK = CollectorSettings(interval_s=1.0, apart_s=0.0, page_ledgers=7)
 

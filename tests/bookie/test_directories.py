@@ -18,42 +18,14 @@ from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Code, Kind, encode
 from storage.bookie.bookie import Bookie, Place
 from storage.bookie.cookie import home_of
-from tests.bookie.history import SMALL, NotingPeer, add, content, entries_of, make_wide, read, send
+from tests.bookie.boxes import Wide
+from tests.bookie.history import SMALL, add, content, entries_of, send
 
 LEDGERS = range(1, 41)
 
 
-class Rack:
-    """One bookie on several simulated disks, and one connection to it."""
-
-    def __init__(self, sim: Simulation, journals: int, ledgers: int) -> None:
-        self.journals = [Platter(sim.loop, sim.rng(f"journal {at}")) for at in range(journals)]
-        self.ledgers = [Platter(sim.loop, sim.rng(f"ledgers {at}")) for at in range(ledgers)]
-        self.rng = sim.rng("bookie")
-        self.requests = 1000
-        self.settings = SMALL
-        self.start()
-
-    def start(self) -> None:
-        self.bookie = make_wide([p.disk() for p in self.journals], [p.disk() for p in self.ledgers], self.rng, self.settings)
-        self.peer = NotingPeer()
-
-    def restart(self) -> None:
-        for platter in (*self.journals, *self.ledgers):
-            platter.power_cut()
-        self.start()
-
-    async def ask(self, kind: Kind, ledger: int, **fields: int) -> tuple[Code, int, int, bytes]:
-        self.requests += 1
-        if kind == Kind.READ:
-            send(self.bookie, self.peer, read(ledger, fields["first"], fields["last"], self.requests))
-        else:
-            send(self.bookie, self.peer, encode(kind, ledger=ledger, request=self.requests, **fields))
-        for _ in range(300):
-            if self.requests in self.peer.answers:
-                break
-            await asyncio.sleep(0.001)
-        return self.peer.answers[self.requests]
+class Rack(Wide):
+    """One bookie with the same ledgers in each test."""
 
     async def holds(self, ledger: int, last: int) -> bool:
         code, _, _, body = await self.ask(Kind.READ, ledger, first=0, last=last)
@@ -63,11 +35,6 @@ class Rack:
         """The same entries for each ledger, in one read of the socket."""
         send(self.bookie, self.peer, *[add(ledger, first, count) for ledger in LEDGERS])
         await asyncio.sleep(0.2)
-
-    async def flushed(self) -> None:
-        self.bookie.flush()
-        while self.bookie.flushing:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
     def homes(self, directory: int) -> list[int]:
         return [ledger for ledger in LEDGERS if home_of(ledger, len(self.ledgers)) == directory]
@@ -379,6 +346,50 @@ def test_damage_in_one_directory_is_limbo_of_the_bookie(at: int) -> None:
         for ledger in rack.homes(1 - at):
             assert await rack.holds(ledger, 2), "what is there is read"
         assert (await rack.ask(Kind.READ, rack.homes(1 - at)[0], first=9, last=9))[0] == Code.UNKNOWN
+
+    scenario(body, 1, 2)
+
+
+TURNS = 12
+
+
+async def only_in_logs(rack: Rack) -> None:
+    """So many entries, flushed in so many logs, that the journal's segments of the first ones hold others by now."""
+    for turn in range(TURNS):
+        await rack.fill(turn * 3)
+        await rack.flushed()
+    assert all(len(one.table.logs) >= TURNS for one in rack.bookie.dirs)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_in_limbo_the_other_directories_are_loaded_from_their_logs(at: int) -> None:
+    """Also one behind the damaged one: what only its logs hold is read."""
+
+    async def body(rack: Rack) -> None:
+        await only_in_logs(rack)
+        disk = rack.ledgers[at].disk()
+        disk.remove("checkpoint")
+        disk.sync_directory()
+        rack.restart()
+        assert rack.bookie.limbo
+        for ledger in rack.homes(1 - at):
+            assert await rack.holds(ledger, TURNS * 3 - 1)
+
+    scenario(body, 1, 2)
+
+
+def test_in_limbo_the_logs_behind_a_lost_one_are_loaded() -> None:
+    async def body(rack: Rack) -> None:
+        await only_in_logs(rack)
+        disk = rack.ledgers[0].disk()
+        disk.remove(min(name for name in disk.names() if name.startswith("log-")))
+        disk.sync_directory()
+        rack.restart()
+        assert rack.bookie.limbo
+        for ledger in rack.homes(0):
+            assert (await rack.ask(Kind.READ, ledger, first=0, last=0))[0] == Code.UNKNOWN
+            code, _, _, body = await rack.ask(Kind.READ, ledger, first=6, last=8)
+            assert code == Code.OK and entries_of(body, ledger) == {entry: content(ledger, entry) for entry in (6, 7, 8)}
 
     scenario(body, 1, 2)
 

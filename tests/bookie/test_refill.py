@@ -16,8 +16,8 @@ from local_meta import keys
 from storage.bookie.refill import Refill
 from storage.ledger.context import LedgerContext
 from storage.ledger.pool import BookiePool
+from tests.bookie.boxes import Box
 from tests.bookie.history import add, block, content, entries_of, read, send
-from tests.bookie.test_bookie import Box
 from tests.bookie.test_scrub import QUICK, fill, rounds, ticks
 from tests.ledger.fakes import FakeBookie, FakeClient
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from heliograph.wire.bookie import Kind
+from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, block, send
-from tests.bookie.test_bookie import Box, scenario
+from tests.bookie.test_bookie import scenario
 
 QUICK = replace(SMALL, scrub_interval_s=5.0, scrub_bytes_per_s=4 << 10)
 

@@ -12,8 +12,8 @@ from heliograph.raft.machine import KvMachine
 from heliograph.wire.bookie import Code, Kind
 from local_meta import keys
 from storage.bookie.collector import Collector, Suspects
+from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, send
-from tests.bookie.test_bookie import Box
 from tests.bookie.test_collector import QUICK, Lying
 
 COMPACTING = replace(SMALL, minor_interval_s=2.0, minor_live_max=1.0, major_live_max=1.0, compaction_bytes_per_s=1 << 20)

@@ -1,0 +1,40 @@
+"""TLS of the commands that speak to metadata nodes and bookies themselves: `backup`, `restore`, `confirm-restore`, `unknown-ledgers`.
+
+Is: the options with which a command is given certificates, and those that an instance on this machine has anyway. Isn't: a listener's side (`region_node.tls`).
+Invariants: a command that is given nothing speaks plainly; where an instance's processes speak TLS inside, it presents the broker's certificate of the
+region, which may ask metadata nodes, bookies, and configuration nodes.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.layout import InstancePlan
+
+CaOption = Annotated[str, typer.Option("--tls-ca", envvar="HELIOGRAPH_TLS_CA", help="The instance's CA, where its processes speak TLS inside.")]
+CertOption = Annotated[str, typer.Option("--tls-cert", envvar="HELIOGRAPH_TLS_CERT", help="A certificate of that CA, of role broker in the region.")]
+KeyOption = Annotated[str, typer.Option("--tls-key", envvar="HELIOGRAPH_TLS_KEY", help="Its key.")]
+
+
+def given(ca: str, cert: str, key: str) -> ssl.SSLContext | None:
+    """Of the options. None: none was given. Raises ConfigError."""
+    from region_node.tls import client_context
+
+    if not (ca or cert or key):
+        return None
+    if not (ca and cert and key):
+        raise ConfigError("--tls-ca, --tls-cert, and --tls-key belong together: give all of them")
+    return client_context(ca, cert, key)
+
+
+def of_instance(plan: InstancePlan, data: Path, region: str) -> ssl.SSLContext | None:
+    """Of an instance on this machine. None: it speaks plainly inside."""
+    from region_node.tls import client_context
+
+    folder = data / "tls"
+    return client_context(str(folder / "ca.pem"), str(folder / f"broker.{region}.pem"), str(folder / f"broker.{region}.key")) if plan.tls else None
