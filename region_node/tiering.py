@@ -9,13 +9,15 @@ Source: docs/protocols/tiered.md.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.errors import AlreadyExists, NotFound, StoreRefused
+from heliograph.model.errors import AlreadyExists, CorruptData, NotFound, StoreRefused
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.names import TopicName
+from heliograph.model.names import TopicName, bundle_of
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock, Rng
@@ -36,12 +38,15 @@ from storage.tiered.tiering import Described, Tiering
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
     from global_config.view import ConfigView
+    from region_node.ownership.service import Ownership
     from region_node.topics.service import TopicService
     from storage.managed_ledger.factory import ManagedLedgerFactory
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
 _LINK_CURSORS = "pulsar.repl."
-_TENANT, _NAMESPACE, _TOPIC, _TOPIC_EVERYWHERE = "tenant", "namespace", "topic", "topic-everywhere"
+_TENANT, _NAMESPACE, _TOPIC, _TOPIC_EVERYWHERE, _SCHEMAS = "tenant", "namespace", "topic", "topic-everywhere", "schemas"
+_SCHEMA_BYTES_MAX = 8 << 20
+"""Of one topic, in each of its manifests; of more, the newest."""
 _FIELDS = {
     "managedLedgerOffloadThresholdInBytes": "threshold_bytes",
     "managedLedgerOffloadThresholdInSeconds": "threshold_s",
@@ -114,8 +119,11 @@ class BrokerTier:
         clock: Clock,
         rng: Rng,
         settings: TieredSettings,
+        ownership: Callable[[], Ownership] | None = None,
     ) -> None:
-        """collects: whether this broker is the one that looks for objects that nobody names."""
+        """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no broker owns."""
+        self._ownership, self._collects = ownership, collects
+        self._schema_changes: dict[str, int] = {}  # topic, without its partition -> versions that came by way of this broker
         self._region, self._view, self._config, self._topics, self._rng = region, view, config, topics, rng
         self._meta = factory.context.meta
         self._opened: Callable[[], list[ManagedLedger]] = lambda: factory.opened
@@ -132,7 +140,37 @@ class BrokerTier:
             collects=collects,
             clock=clock,
             settings=settings,
+            lender=None if ownership is None else self,
+            schemas=self.schemas,
         )
+
+    # -- topics that nobody has loaded (a Lender) -----------------------------------------------------------------------
+
+    def lends(self, topic: str) -> bool:
+        assert self._ownership is not None
+        ownership, name = self._ownership(), TopicName.parse(topic)
+        policies = self._view.namespace(name.namespace)
+        if policies is None or topic in self._topics().loaded:
+            return False
+        if ownership.owns(topic):
+            return True
+        return self._collects() and ownership.present_owner(name.namespace, bundle_of(topic, policies.bundles)) is None
+
+    async def load(self, topic: str) -> bool:
+        """Where no broker owns its bundle, one is found first, as for a client; that one loads it then."""
+        assert self._ownership is not None
+        ownership = self._ownership()
+        if not ownership.owns(topic):
+            await ownership.owner(topic)
+        if not ownership.owns(topic):
+            return False
+        await self._topics().get(topic, create=False)
+        return True
+
+    async def give_back(self, topic: str) -> None:
+        found = self._topics().loaded.get(topic)
+        if found is not None and not found.producers.producers and not any(one.consumers for one in found.subscriptions.values()):
+            await self._topics().unload(topic)
 
     # -- a topic's policies -------------------------------------------------------------------------------------------
 
@@ -150,7 +188,21 @@ class BrokerTier:
             _TOPIC_EVERYWHERE: self._view.topic_policies(base),
         }
         policies = {what: value.encode().decode() for what, value in found.items() if value is not None and value != TopicPolicies()}
-        return Described(policies, self._view.partitions(base) if name.partition >= 0 else 0)
+        changed = self._schema_changes.get(base, 0)
+        return Described(policies, self._view.partitions(base) if name.partition >= 0 else 0, changed)
+
+    async def schemas(self, topic: str) -> dict[str, str]:
+        """[[number, base64 of the stored value], ...]: messages name the numbers."""
+        self._follow_schemas()
+        rows = await self._topics().schemas.dump(TopicName.parse(topic), _SCHEMA_BYTES_MAX)
+        return {_SCHEMAS: json.dumps([[number, b64encode(value).decode()] for number, value in rows])} if rows else {}
+
+    def _follow_schemas(self) -> None:
+        self._topics().schemas.on_new = self._on_schema
+
+    def _on_schema(self, topic: TopicName) -> None:
+        base = str(topic.partitioned)
+        self._schema_changes[base] = self._schema_changes.get(base, 0) + 1
 
     # -- restore ------------------------------------------------------------------------------------------------------
 
@@ -210,6 +262,12 @@ class BrokerTier:
             if level in one.policies and book.topic(base) == TopicPolicies():
                 found = TopicPolicies.decode(one.policies[level].encode())
                 await book.change_topic(base, lambda old, found=found: TopicPolicies(policies={**old.policies, **found.policies}, properties=found.properties))  # type: ignore[misc]
+        if _SCHEMAS in one.policies:
+            try:
+                rows = [(int(number), b64decode(value)) for number, value in json.loads(one.policies[_SCHEMAS])]
+                await self._topics().schemas.restore(name, rows)
+            except (ValueError, TypeError, CorruptData) as error:
+                notes.append(f"the schemas in the manifest cannot be read ({error}): producers must bring them again")
         if one.partitions and name.partition >= 0 and not self._view.partitions(base):
             await self._tolerant(self._config.create_partitioned(base, one.partitions))
         return notes

@@ -65,6 +65,14 @@ class LedgerAppend:
         self._recorded = change
         return self._advance()
 
+    def waits_only_for(self, bookie: str) -> bool:
+        """Whether LAC would move if this one had acknowledged what is next, and nobody else is missing."""
+        entry = self.lac + 1
+        places = self.striping.places(entry)
+        having = sum(self._durable[self.ensemble[place]] >= entry for place in places)
+        mine = any(self.ensemble[place] == bookie for place in places) and self._durable[bookie] < entry
+        return mine and having == self._ack_quorum - 1 and self.settled
+
     def durable(self, bookie: str) -> int:
         return self._durable[bookie]
 

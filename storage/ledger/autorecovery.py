@@ -208,6 +208,7 @@ class AutoRecovery:
                 "draining": pool.draining(b),
                 "rack": pool.rack(b),
                 "group": pool.group(b) or "",
+                "free_bytes": pool.free_bytes(b),
             }
             for b in sorted({*pool.all_registered(), *pool.all_draining()})
         ]

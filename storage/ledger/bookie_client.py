@@ -152,6 +152,11 @@ class BookieClient:
     async def read_lac(self, ledger: int) -> int:
         return (await self._ask(Kind.READ_LAC, ledger=ledger)).value
 
+    async def wait_lac(self, ledger: int, known: int, wait_s: float) -> int:
+        """The LAC as this bookie knows it, once it is above `known`, or after about so long; at most half of what an answer may take."""
+        wait_ms = int(1000 * min(wait_s, self._settings.answer_timeout_s / 2, 60.0))
+        return (await self._ask(Kind.READ_LAC, number=max(wait_ms, 1), ledger=ledger, entry=known)).value
+
     async def delete(self, ledger: int) -> None:
         """Returns once it is durable; deleting what is not there is fine."""
         await self._ask(Kind.DELETE, ledger=ledger)

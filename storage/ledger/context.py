@@ -11,16 +11,22 @@ from heliograph.model.errors import ConfigError
 from heliograph.model.striping import STRIDE
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
-from storage.ledger.latency import ReadLatency
+from storage.ledger.latency import Latency, ReadLatency
 from storage.ledger.pool import BookiePool
 from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
+
+_ACKS_PERCENTILE = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSettings:
     add_timeout_s: float = 5.0
     """A bookie that owes an ack for longer is replaced, as if its connection had broken."""
+    stall_s: float = 1.0
+    """A bookie whose ack is the only one that a ledger waits for is replaced after so long, or after `stall_factor` times what acks take here,
+    whichever is longer, but no later than after `add_timeout_s`. Where others have it already, a disk that is merely busy is soon no longer alone."""
+    stall_factor: float = 10.0
     slow_after_s: float = 1.0
     """A bookie that owes an ack for longer, while an ack quorum had it, is kept, but new ledgers and reads go elsewhere for a while."""
     lost_after_s: float = 10.0
@@ -47,7 +53,9 @@ class LedgerSettings:
             raise ConfigError("ledgers: want 0 < second_read_percentile < 1 and 0 < second_read_min_s <= second_read_max_s")
         if self.stride < 1:
             raise ConfigError(f"ledgers: stride must be at least 1, not {self.stride}")
-        if min(self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
+        if self.stall_factor < 1:
+            raise ConfigError(f"ledgers: stall_factor must be at least 1, not {self.stall_factor}")
+        if min(self.stall_s, self.add_timeout_s, self.slow_after_s, self.lost_after_s, self.recovery_timeout_s) <= 0:
             raise ConfigError("ledgers: time-outs must be above 0")
 
 
@@ -60,11 +68,19 @@ class LedgerContext:
     ticker: Ticker = field(default_factory=Ticker)
     settings: LedgerSettings = field(default_factory=LedgerSettings)
     latency: ReadLatency = field(default_factory=ReadLatency)
+    acks: Latency = field(default_factory=Latency)
+    """How long bookies take from one ack to the next while they owe one; those that never came are not in it."""
 
     def second_read_s(self) -> float:
         """How long one bookie is waited for before another one is asked too."""
         usual = self.latency.percentile(self.settings.second_read_percentile)
         return min(max(usual, self.settings.second_read_min_s), self.settings.second_read_max_s)
+
+    def stalled_s(self, suspected: bool) -> float:
+        """How long an ack is waited for that alone holds a ledger up. suspected: the bookie has just failed another ledger."""
+        settings = self.settings
+        least = settings.stall_s / 4 if suspected else settings.stall_s
+        return min(max(least, settings.stall_factor * self.acks.percentile(_ACKS_PERCENTILE)), settings.add_timeout_s)
 
     def pause_s(self, attempt: int) -> float:
         """How long to wait before attempt number `attempt` (1 is the first that is repeated): doubling, and spread by chance."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata, LedgerState
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.wire.run import Buffer, Run, encode_block
 from local_meta import keys
 from storage.ledger.append import LedgerAppend
@@ -25,28 +25,6 @@ from storage.ledger.port import BookiePort
 
 _Pending = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
-
-
-async def create_ledger(
-    context: LedgerContext,
-    ensemble: int,
-    write_quorum: int,
-    ack_quorum: int,
-    *,
-    topic: str = "",
-    owner: int = 0,
-    affinity: Affinity = ANYWHERE,
-) -> tuple[LedgerMetadata, int]:
-    """A new, empty, open ledger on bookies chosen by chance: (metadata, version). Raises NotEnoughBookies and what the metadata raises.
-
-    ensemble: wider than the write quorum, entries are striped over it; with fewer writable bookies it is as wide as they are, because the
-    write quorum is a promise and the width is not. topic, owner: by which it is known later that nobody will ever name it.
-    """
-    bookies = context.pool.pick(ensemble, write_quorum, affinity)
-    ledger = await context.meta.next_ids(keys.LEDGER_IDS)
-    stride = context.settings.stride if len(bookies) > write_quorum else 0
-    metadata = LedgerMetadata(ledger, write_quorum, ack_quorum, ((0, bookies),), topic=topic, owner=owner, stride=stride, affinity=affinity)
-    return metadata, await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=-1)
 
 
 class _Slot:
@@ -100,6 +78,7 @@ class LedgerHandle:
         self._lac_sent = -1
         self._lac_moved_at = self._loop.time()
         self._attempts: dict[str, int] = {}
+        self._forgave_at = -float("inf")
         self._retry: asyncio.TimerHandle | None = None
         self._stop_watching: Callable[[], None] | None = None
         self._slots = [self._open_slot(bookie, place, 0) for place, bookie in enumerate(self._core.ensemble)]
@@ -211,6 +190,7 @@ class LedgerHandle:
     def tick(self, now: float) -> bool:
         """Notices what is overdue, and tells the bookies the LAC once appends have paused."""
         settings = self._context.settings
+        stands_s = now - self._lac_moved_at if self._pending else 0.0
         for slot in self._slots:
             if not slot.writing:
                 continue
@@ -219,6 +199,8 @@ class LedgerHandle:
                 slot.moved_at = now
             elif now - slot.moved_at > settings.add_timeout_s:
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} has not acknowledged for {settings.add_timeout_s:.0f} s"))
+            elif stands_s > settings.stall_s / 4 and self._holds_up(slot, now, stands_s):
+                self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} alone has held up ledger {self.ledger} for {stands_s:.1f} s"))
             elif self._core.durable(slot.bookie) < self._core.lac and slot.client.backlog_bytes > settings.backlog_bytes_max:
                 self._on_lost(slot, BookieUnavailable(f"bookie {slot.bookie} is too far behind"))
             elif self._core.durable(slot.bookie) < self._core.lac and now - slot.moved_at > settings.slow_after_s:
@@ -238,6 +220,17 @@ class LedgerHandle:
                     slot.client.write_lac(self.ledger, lac)
         self._ticking = any(slot.writing and self._core.durable(slot.bookie) < slot.sent for slot in self._slots)
         return self._ticking
+
+    def _holds_up(self, slot: _Slot, now: float, stands_s: float) -> bool:
+        limit_s = self._context.stalled_s(self._context.pool.suspected(slot.bookie))
+        if min(stands_s, now - slot.moved_at) <= limit_s or not self._core.waits_only_for(slot.bookie):
+            return False
+        at = self._slots.index(slot)
+        return self._spare(at) is not None or self._can_go_on(slot.bookie) or self._spare(at, forgiven=True) is not None
+
+    def _can_go_on(self, without: str) -> bool:
+        """Whether the next ledger could do without it."""
+        return self._context.pool.can_go_on(self.metadata.write_quorum, self.metadata.affinity, but=without)
 
     # -- bookies that come and go -------------------------------------------------------------------------------------
 
@@ -265,7 +258,9 @@ class LedgerHandle:
     def _on_ack(self, slot: _Slot, through: int) -> None:
         if not slot.writing:  # an earlier writer's ack, or one that came after the end
             return
-        slot.moved_at = self._loop.time()
+        now = self._loop.time()
+        self._context.acks.add(now - slot.moved_at)
+        slot.moved_at = now
         self._attempts.pop(slot.bookie, None)
         if self._core.on_ack(slot.bookie, through):
             self._lac_moved()
@@ -287,6 +282,9 @@ class LedgerHandle:
             self._context.pool.suspect(slot.bookie)
         at = self._slots.index(slot)
         spare = self._spare(at)
+        if spare is None and error is not None and self._stuck() and not self._can_go_on(slot.bookie):
+            spare = self._spare(at, forgiven=True)
+            self._forgave_at = self._loop.time()
         if spare is not None:
             first = self._core.on_bookie_replaced(slot.bookie, spare)
             self._slots[at] = self._open_slot(spare, at, first)
@@ -294,7 +292,7 @@ class LedgerHandle:
                 self._recording = self._context.tasks.spawn(self._record())
         elif error is None:
             self._slots[at] = self._open_slot(slot.bookie, at, self._core.on_bookie_back(slot.bookie))
-        elif self._stuck() and self._context.pool.can_go_on(self.metadata.write_quorum, self.metadata.affinity):
+        elif self._stuck() and self._can_go_on(slot.bookie):
             self._fail(NotEnoughBookies(f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"))
         else:
             self._attempts[slot.bookie] = attempt = self._attempts.get(slot.bookie, 0) + 1
@@ -306,10 +304,13 @@ class LedgerHandle:
         """Whether some write set has too few bookies left that are written to."""
         return any(sum(self._slots[place].writing for place in places) < self.metadata.ack_quorum for places in self._striping.sets)
 
-    def _spare(self, at: int) -> str | None:
+    def _spare(self, at: int, *, forgiven: bool = False) -> str | None:
+        """forgiven: also one that failed a while ago; but not one behind the other, where all of them are away."""
+        if forgiven and self._loop.time() - self._forgave_at < self._context.settings.stall_s:
+            return None
         ensemble = self._core.ensemble
         beside = [[ensemble[place] for place in others] for others in self._striping.others(at)]
-        return self._context.pool.spare(ensemble, beside, self.metadata.affinity)
+        return self._context.pool.spare(ensemble, beside, self.metadata.affinity, self._context.settings.stall_s if forgiven else None)
 
     def _retry_lost(self) -> None:
         if self._retry is not None:

@@ -1,17 +1,21 @@
 """In-place repair: a closed ledger whose copies are lost or damaged gets its entries back under the same ids, from wherever they still are.
 
-Is: for each fragment, spares for the bookies that are gone, entries from the copies that can be read, and all others from a `Source`: another region
-of a replicated topic, or an object store. Isn't: the source, or the choice of ledgers; where the copies suffice, auto-recovery does the same alone.
+Is: for each fragment, spares for the bookies that are gone or refuse the ledger, entries from the copies that can be read, and all others from a
+`Source`: another region of a replicated topic, or an object store; and which entries no copy can be read of. Isn't: the source, or the choice of
+ledgers (`storage.managed_ledger.mending`); where the copies suffice, auto-recovery does the same alone.
 Invariants: a spare is recorded, by compare-and-set, only once everything that its place holds of the fragment is durable on it. What the source
 gives goes to the whole write set: adds are idempotent by entry, so a copy that was only out of reach loses nothing by it. Nothing beyond the
-ledger's last entry, and nothing of a ledger that is not closed, is ever written: so nothing is confirmed here that was not.
+ledger's last entry, and nothing of a ledger that is not closed, is ever written: so nothing is confirmed here that was not. What a source gives is
+written only where it fits between its neighbours here: the message index goes on without a gap. A crash leaves entries on bookies and the metadata
+as it was, or all of it done: the next attempt goes on from there.
 Source: docs/protocols/storage.md, "In-place repair".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -32,9 +36,35 @@ class Source(Protocol):
     async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
         """(first entry, run) from entry `first` on, without a hole, at most to `last`; [] where it has not got `first`.
 
-        An entry's bytes, and what its run says of it (times, index, coordinate), are those that were stored here.
+        An entry's bytes, and what its run says of it (times, coordinate, producers), are those that were stored here. A `first_index` below 0 is
+        counted from the entry before; a `time_ms` of 0 becomes that of the origin.
         """
         ...
+
+
+class Runs:
+    """A Source of runs that were fetched already. runs: (first entry, run), of one ledger, in order; holes are allowed."""
+
+    def __init__(self, runs: Iterable[tuple[int, Run]]) -> None:
+        self._runs = list(runs)
+
+    async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+        found: list[tuple[int, Run]] = []
+        at = first
+        for start, run in self._runs:
+            if start + run.count <= at:
+                continue
+            if start > at or at > last:
+                break
+            piece = run.cut(at - start, min(run.count, last - start + 1))
+            if run.first_index < 0:
+                piece.first_index = -1
+            found.append((at, piece))
+            max_bytes -= found[-1][1].size_bytes
+            at += found[-1][1].count
+            if max_bytes <= 0:
+                break
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +76,31 @@ class Refilled:
     missing: tuple[tuple[int, int], ...] = ()
 
 
-async def refill(context: LedgerContext, ledger: int, source: Source, throttle: Throttle) -> Refilled:
+async def unreadable(context: LedgerContext, metadata: LedgerMetadata, throttle: Throttle, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
+    """[first, last] of the entries in that range of a closed ledger of which no copy can be read. Reads all of it; BookieUnavailable counts as well."""
+    at, end, found = first, metadata.last_entry if last is None else min(last, metadata.last_entry), list[tuple[int, int]]()
+    while at <= end:
+        try:
+            runs = await read_entries(context, metadata, at, end, READ_BYTES)
+        except NoSuchLedger:  # nobody has any of it: at least up to where others are asked
+            after = min([start for start, _ in metadata.fragments if start > at] + [end + 1, metadata.striping.last(at) + 1])
+            _note(found, at, after - 1)
+            at = after
+        except HeliographError:
+            _note(found, at, at)
+            at += 1
+        else:
+            await throttle.take(sum(run.size_bytes for _, run in runs))
+            at = runs[-1][0] + runs[-1][1].count
+    return found
+
+
+async def refill(
+    context: LedgerContext, ledger: int, source: Source, throttle: Throttle, *, first: int = 0, last: int | None = None, first_index: int = -1
+) -> Refilled:
     """Idempotent; two may try at once.
+
+    first, last: which entries are looked at; where a bookie is gone, its whole fragment. first_index: of the ledger's first message; -1: not known.
 
     Raises NoSuchLedger; NotAllowed where it is not closed (recover it first); NotEnoughBookies without a spare; what bookies, the source, and
     the metadata raise: then it is tried again later, and goes on where it stopped, because what was written is there.
@@ -59,7 +112,8 @@ async def refill(context: LedgerContext, ledger: int, source: Source, throttle: 
         metadata, version = LedgerMetadata.decode(found[0]), found[1]
         if metadata.state != LedgerState.CLOSED:
             raise NotAllowed(f"ledger {ledger} is still open: load its topic, so that it is recovered first")
-        wanted, result = await _Filling(context, metadata, source, throttle).run()
+        end = metadata.last_entry if last is None else min(last, metadata.last_entry)
+        wanted, result = await _Filling(context, metadata, source, throttle, first, end, first_index).run()
         if wanted == metadata:
             return result
         try:
@@ -73,8 +127,15 @@ async def refill(context: LedgerContext, ledger: int, source: Source, throttle: 
 class _Filling:
     """One attempt."""
 
-    def __init__(self, context: LedgerContext, metadata: LedgerMetadata, source: Source, throttle: Throttle) -> None:
+    def __init__(
+        self, context: LedgerContext, metadata: LedgerMetadata, source: Source, throttle: Throttle, first: int, last: int, first_index: int
+    ) -> None:
         self._context, self._metadata, self._source, self._throttle = context, metadata, source, throttle
+        self._first, self._last = first, last
+        self._index_at = 0, first_index
+        """(entry, index of its first message): behind what was read or written last. New places are in no metadata yet, so they can't be read from."""
+        self._refusing: dict[str, None] = {}
+        """Bookies that take nothing of this ledger any more: it was deleted there."""
         self._striping = metadata.striping
         self._copied = self._fetched = 0
         self._missing: list[tuple[int, int]] = []
@@ -84,18 +145,28 @@ class _Filling:
         for index, (first, ensemble) in enumerate(fragments):
             after = fragments[index + 1][0] if index + 1 < len(fragments) else self._metadata.last_entry + 1
             last = min(after - 1, self._metadata.last_entry)
-            if first <= last:
+            while first <= last:
                 places = self._with_spares(ensemble)
-                if await self._fill(first, last, ensemble, places):
-                    fragments[index] = first, tuple(places)
+                if places == list(ensemble):
+                    low, high = max(first, self._first), min(last, self._last)
+                else:
+                    low, high = first, last
+                before = self._copied, self._fetched, list(self._missing)
+                try:
+                    if await self._fill(low, high, ensemble, places):
+                        fragments[index] = first, tuple(places)
+                    break
+                except _Refused as refused:
+                    self._refusing[refused.bookie] = None
+                    self._copied, self._fetched, self._missing = before
         return replace(self._metadata, fragments=tuple(fragments)), Refilled(self._copied, self._fetched, tuple(self._missing))
 
     def _with_spares(self, ensemble: Sequence[str]) -> list[str]:
         pool, places = self._context.pool, list(ensemble)
         for place, bookie in enumerate(ensemble):
-            if not pool.registered(bookie):
+            if not pool.registered(bookie) or bookie in self._refusing or pool.lacks(bookie, self._metadata.ledger):
                 beside = [[places[other] for other in others] for others in self._striping.others(place)]
-                spare = pool.spare([*ensemble, *places], beside, self._metadata.affinity)
+                spare = pool.spare([*ensemble, *places, *self._refusing], beside, self._metadata.affinity)
                 if spare is None:
                     raise NotEnoughBookies(f"ledger {self._metadata.ledger}: no bookie is left in the place of {bookie}")
                 places[place] = spare
@@ -117,12 +188,13 @@ class _Filling:
                 self._copied += sum(run.count for _, run in runs) if fresh else 0
             if not runs:
                 whole = False
-                self._note_missing(at)
+                _note(self._missing, at, at)
                 at += 1
                 continue
             for start, run in runs:
                 await self._write(fresh, start, run)
                 at = start + run.count
+                self._index_at = at, run.first_index + run.messages
         return whole
 
     async def _fetched_runs(self, first: int, last: int) -> list[tuple[int, Run]]:
@@ -133,7 +205,47 @@ class _Filling:
                 raise CorruptData(f"ledger {metadata.ledger}: asked for entries {at} to {last}, the source answered {start} to {start + run.count - 1}")
             runs.append((start, run))
             at += run.count
+        return await self._fitting(first, runs) if runs else []
+
+    async def _fitting(self, first: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
+        """With the message index that belongs to them. Raises CorruptData where they do not fit between what is here."""
+        index = await self._index_before(first)
+        if index < 0:
+            index = runs[0][1].first_index
+        if index < 0:
+            return []  # neither here nor there is it known how many messages came before
+        for at, (start, run) in enumerate(runs):
+            if run.first_index < 0 or not run.time_ms:
+                run = copy(run)
+                run.first_index = index if run.first_index < 0 else run.first_index
+                run.time_ms = run.time_ms or run.origin_time_ms
+                runs[at] = start, run
+            if run.first_index != index:
+                raise CorruptData(
+                    f"ledger {self._metadata.ledger}: the source's entry {start} begins at message {run.first_index}, and here it is {index}: it is another's"
+                )
+            index += run.messages
+        after = start + run.count
+        following = await self._entry(after) if after <= self._metadata.last_entry else None
+        if following is not None and following.first_index != index:
+            raise CorruptData(
+                f"ledger {self._metadata.ledger}: with the source's entries {first} to {after - 1} entry {after} would begin at message {index}, and it "
+                f"begins at {following.first_index}: they are others"
+            )
         return runs
+
+    async def _index_before(self, entry: int) -> int:
+        """Of the first message of `entry`; -1 where it can't be told from what is here."""
+        if self._index_at[0] == entry:
+            return self._index_at[1]
+        before = await self._entry(entry - 1) if entry else None
+        return -1 if before is None else before.first_index + before.messages
+
+    async def _entry(self, entry: int) -> Run | None:
+        try:
+            return (await read_entries(self._context, self._metadata, entry, entry, 1))[0][1]
+        except HeliographError:
+            return None
 
     async def _write(self, bookies: Sequence[str], first: int, run: Run) -> None:
         if not bookies:
@@ -142,10 +254,20 @@ class _Filling:
         block = encode_block(run, ledger, first)
         await self._throttle.take(run.size_bytes * len(bookies))
         for bookie in bookies:
-            await self._context.pool.client(bookie).add_recovery(ledger, first, run.count, block, self._metadata.last_entry)
+            try:
+                await self._context.pool.client(bookie).add_recovery(ledger, first, run.count, block, self._metadata.last_entry)
+            except NoSuchLedger as error:
+                raise _Refused(bookie) from error
 
-    def _note_missing(self, entry: int) -> None:
-        if self._missing and self._missing[-1][1] == entry - 1:
-            self._missing[-1] = self._missing[-1][0], entry
-        else:
-            self._missing.append((entry, entry))
+
+class _Refused(Exception):
+    def __init__(self, bookie: str) -> None:
+        super().__init__(bookie)
+        self.bookie = bookie
+
+
+def _note(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    if ranges and ranges[-1][1] == first - 1:
+        ranges[-1] = ranges[-1][0], last
+    else:
+        ranges.append((first, last))

@@ -1,4 +1,4 @@
-"""ReadLatency: how long reads from bookies take, lately.
+"""Latency: how long something that bookies do takes, lately: a read, an ack.
 
 Is: a window of the last samples, and a percentile of it. Isn't: a clock, or a decision.
 Invariants: a percentile is computed once in `_WINDOW` / 8 samples, not with each.
@@ -11,14 +11,12 @@ from array import array
 _WINDOW = 256
 
 
-class ReadLatency:
+class Latency:
     def __init__(self) -> None:
         self._samples: array[float] = array("d")
         self._at = 0
         self._sorted: list[float] = []
         self._new = 0
-        self.second_reads = 0
-        """How often a second copy was read because the first was late."""
 
     def add(self, seconds: float) -> None:
         if len(self._samples) < _WINDOW:
@@ -33,3 +31,10 @@ class ReadLatency:
         if self._new >= _WINDOW // 8:
             self._sorted, self._new = sorted(self._samples), 0
         return self._sorted[int(fraction * len(self._sorted))] if self._sorted else 0.0
+
+
+class ReadLatency(Latency):
+    def __init__(self) -> None:
+        super().__init__()
+        self.second_reads = 0
+        """How often a second copy was read because the first was late."""

@@ -115,22 +115,26 @@ class BookiePool:
                 )
         return tuple(chosen)
 
-    def spare(self, exclude: Collection[str], beside: Sequence[Sequence[str]] = (), affinity: Affinity = ANYWHERE) -> str | None:
+    def spare(
+        self, exclude: Collection[str], beside: Sequence[Sequence[str]] = (), affinity: Affinity = ANYWHERE, forgiven_s: float | None = None
+    ) -> str | None:
         """A writable bookie outside `exclude` that has not just failed; None where there is none.
 
+        forgiven_s: rather one that failed so long ago, and may be well again, than none.
         beside: who has the other copies, write set by write set; each keeps to `racks_min` with it.
         """
         found = [
             self._candidate(b, affinity)
             for b in self._allowed(exclude, affinity)
-            if not self._suspicious(b) and all(racks((*others, b), self.rack) >= min(self.racks_min, len(others) + 1) for others in beside)
+            if (not self._suspicious(b) or (forgiven_s is not None and self._quarantine.held_s(b, self._loop.time()) >= forgiven_s))
+            and all(racks((*others, b), self.rack) >= min(self.racks_min, len(others) + 1) for others in beside)
         ]
         chosen = choose(found, 1, [self.rack(b) for b in dict.fromkeys(b for others in beside for b in others)], self._rng)
         return chosen[0] if chosen else None
 
-    def can_go_on(self, write_quorum: int, affinity: Affinity) -> bool:
-        """Whether a ledger could be made of bookies that have not just failed."""
-        well = [b for b in self._allowed((), affinity) if not self._suspicious(b)]
+    def can_go_on(self, write_quorum: int, affinity: Affinity, but: str = "") -> bool:
+        """Whether a ledger could be made of bookies that have not just failed, without `but`."""
+        well = [b for b in self._allowed((but,), affinity) if not self._suspicious(b)]
         return len(well) >= write_quorum and racks(well, self.rack) >= min(self.racks_min, write_quorum)
 
     def _allowed(self, exclude: Collection[str], affinity: Affinity) -> list[str]:
@@ -143,6 +147,10 @@ class BookiePool:
     def suspect(self, bookie: str) -> None:
         """It has just failed, or is slow: nothing new is put on it for a while, where there are others."""
         self._quarantine.on_failed(bookie, self._loop.time())
+
+    def suspected(self, bookie: str) -> bool:
+        """Whether it has just failed, or was slow."""
+        return self._suspicious(bookie)
 
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back whenever a registration comes, goes, or changes. Returns "stop". For those who wait for a bookie."""
@@ -163,6 +171,10 @@ class BookiePool:
 
     def _suspicious(self, bookie: str) -> bool:
         return self._quarantine.holds(bookie, self._loop.time())
+
+    def free_bytes(self, bookie: str) -> int:
+        """What it said last; 0: nothing."""
+        return self._free_bytes.get(bookie, 0)
 
     def _on_registration(self, key: str, value: bytes | None, _version: int) -> None:
         bookie = keys.id_of(key)

@@ -31,6 +31,11 @@ class Quarantine:
             until, length = self._of[bookie]
             self._of[bookie] = min(until, now), length
 
+    def held_s(self, bookie: str, now: float) -> float:
+        """For how long it has been in quarantine."""
+        until, length = self._of.get(bookie, (now, 0.0))
+        return now - (until - length)
+
     def holds(self, bookie: str, now: float) -> bool:
         found = self._of.get(bookie)
         return found is not None and now < found[0]

@@ -29,12 +29,9 @@ class Catalog:
 
     def __init__(self, infos: Iterable[LedgerInfo] = (), through: Position = (-1, -1)) -> None:
         """through: the last confirmed position that was ever known; its ledger may be trimmed."""
-        self.ids: list[int] = []
-        self._infos: list[LedgerInfo] = []
-        self._entries: list[int] = []
-        self._bytes: list[int] = []
-        self._before: list[int] = []
-        self._bytes_before: list[int] = []
+        self.ids: list[int] = _NONE
+        self._infos: list[LedgerInfo] = _NO_INFOS
+        self._entries = self._bytes = self._before = self._bytes_before = _NONE
         self._through = through
         for info in infos:
             self.append(info)
@@ -44,6 +41,8 @@ class Catalog:
     def append(self, info: LedgerInfo) -> None:
         """A ledger behind the others."""
         assert not self.ids or info.ledger > self.ids[-1]
+        if self.ids is _NONE:
+            self.ids, self._infos, self._entries, self._bytes, self._before, self._bytes_before = [], [], [], [], [], []
         self._before.append(self._before[-1] + self._entries[-1] if self.ids else 0)
         self._bytes_before.append(self._bytes_before[-1] + self._bytes[-1] if self.ids else 0)
         self.ids.append(info.ledger)
@@ -119,6 +118,11 @@ class Catalog:
         """What was last said of its copy in an object store."""
         at = bisect_left(self.ids, ledger)
         return self._infos[at].offload if at < len(self.ids) and self.ids[at] == ledger else None
+
+    def closed(self, ledger: int) -> bool:
+        """Whether it is there, and takes nothing more."""
+        at = bisect_left(self.ids, ledger)
+        return at < len(self.ids) and self.ids[at] == ledger and self._infos[at].closed_ms != 0
 
     def local_gone(self, ledger: int) -> bool:
         """Whether only the object store has it."""
@@ -204,3 +208,8 @@ class Catalog:
         if at < 0 or not 0 < rank - self._before[at] <= self._entries[at]:
             return None
         return self.ids[at], rank - self._before[at] - 1
+
+
+_NONE: list[int] = []
+_NO_INFOS: list[LedgerInfo] = []
+"""Of every topic that has no ledger; never appended to."""

@@ -32,6 +32,9 @@ PARTLY_BYTES_MAX = 64 << 10
 class Cursor:
     """Acknowledgements change it at once; they are durable when `flushed()` returns."""
 
+    fits = True
+    """Whether all of it was stored by the last write; False: beyond the bounds, so that some would be delivered again after a failure."""
+
     def __init__(
         self,
         name: str,
@@ -226,6 +229,7 @@ class Cursor:
                 break
             if len(flat) > 1:
                 ranges.append(flat)
+        self.fits = left >= 0
         partly: list[tuple[int, int, bytes]] = []
         room = PARTLY_BYTES_MAX
         self.partly_acked = self._still_partly()
@@ -233,6 +237,7 @@ class Cursor:
             not_acked = left_bits.to_bytes((left_bits.bit_length() + 7) // 8, "little")
             room -= len(not_acked) + 16
             if room < 0:
+                self.fits = False
                 break
             partly.append((ledger, entry, not_acked))
         more = [partly, chunks] if chunks else [partly] if partly else []

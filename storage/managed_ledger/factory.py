@@ -9,7 +9,7 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotFound, OutcomeUnknown, VersionConflict
@@ -18,13 +18,17 @@ from heliograph.raft.store import Delete, MetadataStore, Op, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
+from storage.ledger.in_place import Refilled, Source
 from storage.ledger.pool import BookiePool
 from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entries
 from storage.ledger.recovery import recover_ledger
+from storage.ledger.repair import Throttle
+from storage.managed_ledger import mending
 from storage.managed_ledger.cache import SWEEP_S, EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.flusher import MetadataFlusher
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -32,6 +36,9 @@ from storage.managed_ledger.settings import ManagedLedgerSettings
 _REPLAY_BYTES = 1 << 20
 _CLAIMS_MAX = 10
 _DELETES_A_WRITE = 500
+_SWEPT_A_SLICE = 200
+_SLICE_S = 0.05
+_PAGE = 1000
 
 
 @dataclass
@@ -64,13 +71,31 @@ class ManagedLedgerFactory:
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting
         self._evicting: asyncio.TimerHandle | None = None
-        self.cold: ColdReads | None = None
-        """Reads ledgers that only an object store has; set before the first topic is opened."""
         self._meta, self._clock, self._rng = meta, clock, rng
         self._flusher = MetadataFlusher(self.context)
+        self._parts = Parts(
+            context=self.context,
+            flusher=self._flusher,
+            cache=cache,
+            ahead=self.ahead,
+            settings=self.settings,
+            clock=clock,
+            on_closed=self._closed,
+            mending=Throttle(self.settings.mend_bytes_per_s),
+        )
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._sweeping: list[ManagedLedger] = []
         self._stop_watching = pool.on_change(self._on_bookies)
+
+    @property
+    def cold(self) -> ColdReads | None:
+        """Reads ledgers that only an object store has; set before the first topic is opened."""
+        return self._parts.cold
+
+    @cold.setter
+    def cold(self, cold: ColdReads | None) -> None:
+        self._parts.cold = cold
 
     @property
     def opened(self) -> list[ManagedLedger]:
@@ -92,23 +117,7 @@ class ManagedLedgerFactory:
         if not loading.created:
             state.restore(stored.state_blob)
         next_index = await self._replay(state, catalog, stored)
-        ledger = ManagedLedger(
-            topic,
-            state,
-            persistence,
-            catalog,
-            stored,
-            loading.version,
-            next_index,
-            context=self.context,
-            flusher=self._flusher,
-            cache=self.cache,
-            ahead=self.ahead,
-            settings=self.settings,
-            clock=self._clock,
-            on_closed=self._closed,
-            cold=self.cold,
-        )
+        ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
         prefix = keys.cursors(topic)
         for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
@@ -125,12 +134,20 @@ class ManagedLedgerFactory:
     async def names(self, namespace: str) -> list[str]:
         """Full names of the topics of `tenant/namespace`, sorted."""
         prefix = keys.managed_ledgers(namespace)
-        names: list[str] = []
-        start = prefix
-        while page := await self._meta.range(start, prefix_end(prefix)):
-            names += [keys.topic_of(key) for key, _, _ in page]
+        return sorted([name async for page in self._pages(prefix, prefix_end(prefix)) for name in page])
+
+    def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]:
+        """Those of one of `bundles` equal hash ranges, a page at a time, by hash."""
+        return self._pages(*keys.managed_ledgers_of_bundle(namespace, bundle, bundles))
+
+    async def _pages(self, start: str, end: str) -> AsyncIterator[list[str]]:
+        while page := await self._meta.range(start, end, limit=_PAGE):
+            yield [keys.topic_of(key) for key, _, _ in page]
             start = page[-1][0] + "\0"
-        return sorted(names)
+
+    async def count(self, namespace: str) -> int:
+        """How many topics `tenant/namespace` has, partitions one by one; it costs one question, however many they are."""
+        return await self._meta.count(keys.managed_ledgers(namespace))
 
     async def delete(self, topic: str) -> None:
         """Deletes the topic, its cursors, and its ledgers. Raises NotFound; LedgerFenced where another broker takes it at the same time."""
@@ -152,6 +169,23 @@ class ManagedLedgerFactory:
         for start in range(_DELETES_A_WRITE, len(rest), _DELETES_A_WRITE):
             await self._meta.txn(rest[start : start + _DELETES_A_WRITE])
         self.context.tasks.spawn(self._delete_ledgers(ledgers))
+
+    async def damaged(self, topic: str, ledger: int, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
+        """As `ManagedLedger.damaged`, also of a topic that is not open here. Raises NotFound, NoSuchLedger."""
+        opened = self._open.get(topic)
+        if opened is not None:
+            return await opened.damaged(ledger, first, last)
+        return await mending.damaged(self.context, await mending.stored_info(self.context, topic, ledger), self._parts.mending, first, last)
+
+    async def refill(
+        self, topic: str, ledger: int, source: Source, persistence: tuple[int, int, int], first: int = 0, last: int | None = None
+    ) -> Refilled:
+        """As `ManagedLedger.refill`, also of a topic that is not open here; nobody's ownership is touched. Raises NotFound too."""
+        opened = self._open.get(topic)
+        if opened is not None:
+            return await opened.refill(ledger, source, first, last)
+        info = await mending.stored_info(self.context, topic, ledger)
+        return await mending.mend(self.context, topic, info, persistence, source, self._parts.mending, first, last)
 
     async def close(self) -> None:
         """Closes every topic that is still open, and ends the background work."""
@@ -233,11 +267,18 @@ class ManagedLedgerFactory:
                 ledger.leave_draining()
 
     def _swept(self) -> None:
+        """In slices: to look at very many topics takes a while, and to close their ledgers writes metadata."""
         self._sweep = None
-        for ledger in self.opened:
-            ledger.trim_soon()
+        if not self._sweeping:
+            self._sweeping = self.opened
+        for ledger in self._sweeping[-_SWEPT_A_SLICE:]:
+            ledger.rest()
+        del self._sweeping[-_SWEPT_A_SLICE:]
         if self._open:
-            self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
+            pause_s = _SLICE_S if self._sweeping else self.settings.sweep_s
+            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._swept)
+        else:
+            self._sweeping.clear()
 
     def _start_evicting(self) -> None:
         loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ class KeepingHost(Protocol):
 
     topic: str
     cursors: dict[str, Cursor]
+    retention: Retention | None
 
     @property
     def last_confirmed(self) -> Position: ...
@@ -53,16 +54,17 @@ class Keeping:
         "_clock",
         "_context",
         "_host",
+        "_last_kept_ms",
         "_trim",
         "_under_way",
-        "retention",
         "truncating",
     )
 
-    def __init__(self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock) -> None:
-        self.retention: Retention | None = None
+    def __init__(self, host: KeepingHost, catalog: Catalog, context: LedgerContext, clock: Clock, last_kept_ms: int) -> None:
+        """last_kept_ms: see `trim_count`."""
         self.truncating: Position = (-1, -1)
         self._host, self._catalog, self._context, self._clock = host, catalog, context, clock
+        self._last_kept_ms = last_kept_ms
         self._trim: list[LedgerMetadata] = []
         self._under_way = False
 
@@ -71,6 +73,11 @@ class Keeping:
         if not self._under_way and not self._host.ended and self._trimmable():
             self._under_way = True
             self._context.tasks.spawn(self._prepare())
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may be forgotten."""
+        return not self._under_way and self.truncating == (-1, -1)
 
     def take(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
         """(whether a trim was prepared, what goes with the write that is being made)."""
@@ -87,14 +94,14 @@ class Keeping:
             self._context.tasks.spawn(self._delete(ledgers))
 
     def _trimmable(self) -> int:
-        retention = self.retention
+        retention = self._host.retention
         if retention is None and self.truncating >= (0, 0):
             retention = Retention(-1, -1)
-        if len(self._catalog.ids) < 2 or retention is None:
+        if not self._catalog.ids or retention is None:
             return 0
         through = self._host.last_confirmed
         slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=through)
-        count = trim_count(self._catalog.infos(), slowest, through, retention, self._clock.wall_ms(), self.truncating)
+        count = trim_count(self._catalog.infos(), slowest, through, retention, self._clock.wall_ms(), self.truncating, self._last_kept_ms)
         return min(count, _LEDGERS_A_TRIM)
 
     async def _prepare(self) -> None:

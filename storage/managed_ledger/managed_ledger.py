@@ -2,7 +2,8 @@
 
 Is: what is appended, read, acknowledged, and kept of one topic, by its one owner; the parts that do so, connected. Isn't: dispatch, deduplication, or
 ownership; how it is stored (TopicRecord), how it is appended (Tail), what is freed (Keeping), or what expires (expiry).
-Invariants: no task, timer, or open ledger while nothing happens. What has failed once stays failed: the topic must be opened again.
+Invariants: no task, timer, or open ledger while nothing happens, and no part that only a busy topic needs: those are made when they are first used,
+and given up by `rest`. What has failed once stays failed: the topic must be opened again.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -13,30 +14,29 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from heliograph.model.errors import (
-    AlreadyExists,
     HeliographError,
     NoSuchLedger,
     NotAllowed,
-    NotFound,
     TopicClosed,
 )
-from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
+from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
-from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
-from storage.managed_ledger import expiry
-from storage.managed_ledger.cache import EntryCache
+from storage.ledger.in_place import Refilled, Source
+from storage.managed_ledger import expiry, mending
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.cursors import LogCursors
 from storage.managed_ledger.keeping import Keeping
-from storage.managed_ledger.read_ahead import ReadAhead
-from storage.managed_ledger.reading import ColdReads, LogReader
+from storage.managed_ledger.parts import Parts
+from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.record import Stored, TopicRecord
-from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.tail import Done, Failed, Tail
+from storage.managed_ledger.topic_cache import TopicCache
 from storage.managed_ledger.trim import Retention
+
+_LEDGERS_LATER = 8
+"""With so many ledgers a topic may be idle twice as long before its open one is closed, and so on."""
 
 
 class LogState(Protocol):
@@ -55,31 +55,39 @@ class LogState(Protocol):
         ...
 
 
-class ManagedLedger:
+class _Waker:
+    """Calls back when something was appended; calling it ends that."""
+
+    __slots__ = ("_ledger", "callback")
+
+    def __init__(self, ledger: ManagedLedger, callback: Callable[[], None]) -> None:
+        self._ledger, self.callback = ledger, callback
+
+    def __call__(self) -> None:
+        self._ledger.drop_waker(self)
+
+
+class ManagedLedger(LogCursors):
     """Made by ManagedLedgerFactory.open."""
 
     __slots__ = (
         "_cache",
-        "_catalog",
-        "_closed",
         "_closing",
-        "_context",
-        "_keeping",
-        "_loop",
-        "_on_closed",
+        "_index",
+        "_keeper",
+        "_parts",
         "_reader",
-        "_record",
-        "_settings",
+        "_refusal",
         "_state",
         "_tail",
         "_wakers",
         "_woken",
-        "cursors",
-        "failed",
+        "affinity",
         "on_failed",
         "properties",
+        "quorums",
+        "retention",
         "terminated_at",
-        "topic",
     )
 
     def __init__(
@@ -91,94 +99,88 @@ class ManagedLedger:
         stored: ManagedLedgerMetadata,
         version: int,
         next_index: int,
-        *,
-        context: LedgerContext,
-        flusher: MetadataFlusher,
-        cache: EntryCache,
-        ahead: ReadAhead,
-        settings: ManagedLedgerSettings,
-        clock: Clock,
-        on_closed: Callable[[ManagedLedger], None],
-        cold: ColdReads | None = None,
+        parts: Parts,
     ) -> None:
-        self.topic = topic
+        """quorums: ensemble, write, and ack quorum of new ledgers."""
+        self.topic, self.quorums, self.affinity = topic, parts.same(quorums), ANYWHERE
         self.cursors: dict[str, Cursor] = {}
         self.failed: HeliographError | None = None
         self.on_failed: Callable[[HeliographError], None] | None = None
         """Called once, after all that waited has failed: the topic must be unloaded."""
         self.terminated_at: Position | None = stored.terminated_at
-        self.properties = dict(stored.properties)
-        self._state, self._catalog, self._cache = state, catalog, cache.topic()
-        self._cache.cursors = self.cursors
-        self._context, self._settings, self._on_closed = context, settings, on_closed
-        self._loop = asyncio.get_running_loop()
-        self._wakers: dict[object, Callable[[], None]] = {}
-        self._woken = False
-        self._closed = False
+        self.properties = stored.properties
+        self.retention: Retention | None = None
+        self._state, self._catalog, self._parts = state, catalog, parts
+        self._index = next_index  # of the next message, while there is no tail
+        self._wakers: tuple[_Waker, ...] = ()
+        self._woken = self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._record = TopicRecord(topic, stored, version, self, context, flusher, settings)
-        self._keeping = Keeping(self, catalog, context, clock)
-        self._tail = Tail(topic, context, settings, clock, quorums, catalog, self, next_index, stored.owner)
-        self._reader = LogReader(context, catalog, self._cache, cache, ahead, settings.read_ahead_bytes, self._known_metadata, topic, cold)
-        if self.terminated_at is not None:
-            self._tail.refuse(NotAllowed(f"{topic} is terminated"))
+        self._refusal: HeliographError | None = None if self.terminated_at is None else NotAllowed(f"{topic} is terminated")
+        self._record = TopicRecord(stored, version, self, parts)
+        self._tail: Tail | None = None
+        self._keeper: Keeping | None = None
+        self._reader: LogReader | None = None
+        self._cache: TopicCache | None = None
+
+    # -- parts that are there while they are needed ---------------------------------------------------------------------
+
+    def _end(self) -> Tail:
+        if self._tail is None:
+            parts = self._parts
+            self._tail = Tail(self.topic, parts.context, parts.settings, parts.clock, self._catalog, self, self._index, self._record.owner)
+            if self._refusal is not None:
+                self._tail.refuse(self._refusal)
+        return self._tail
+
+    def _cached(self) -> TopicCache:
+        if self._cache is None:
+            self._cache = self._parts.cache.topic()
+            self._cache.cursors = self.cursors
+        return self._cache
+
+    def _reads(self) -> LogReader:
+        if self._reader is None:
+            self._reader = LogReader(self._parts, self._catalog, self._cached(), self._known_metadata, self.topic)
+        return self._reader
+
+    def _keeping(self) -> Keeping:
+        if self._keeper is None:
+            settings = self._parts.settings
+            self._keeper = Keeping(self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000))
+        return self._keeper
+
+    def rest(self) -> None:
+        """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an idle topic does not need."""
+        if self.ended or self._closing is not None:
+            return
+        settings = self._parts.settings
+        idle_s = min(settings.ledger_idle_s * (1 + len(self._catalog.ids) / _LEDGERS_LATER), settings.ledger_age_max_s)
+        if self._tail is not None and self._tail.rest(idle_s):
+            self._index, self._tail = self._tail.next_index, None
+        if self._tail is None:
+            self._reader = None
+            if self._cache is not None and not self._cache.runs:
+                self._cache = None
+        self.trim_soon()
+        if self._keeper is not None and self._keeper.idle:
+            self._keeper = None
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
     @property
-    def last_confirmed(self) -> Position:
-        return self._catalog.last
-
-    @property
-    def ended(self) -> bool:
-        """It was closed, or has failed."""
-        return self._closed or self.failed is not None
-
-    @property
     def next_index(self) -> int:
         """Index of the next message that is appended."""
-        return self._tail.next_index
+        return self._index if self._tail is None else self._tail.next_index
 
     @property
     def confirmed_index(self) -> int:
         """Index of the message behind the last confirmed one."""
-        return self._tail.confirmed_index
-
-    @property
-    def size_bytes(self) -> int:
-        return self._catalog.size_bytes
-
-    @property
-    def entries(self) -> int:
-        return self._catalog.entries
+        return self._index if self._tail is None else self._tail.confirmed_index
 
     @property
     def pending_bytes(self) -> int:
         """Bytes appended and not yet confirmed."""
-        return self._tail.pending_bytes
-
-    def ledgers(self) -> list[LedgerInfo]:
-        """Every ledger, the open one with live numbers."""
-        return self._catalog.infos()
-
-    def first_position(self) -> Position:
-        return self._catalog.first()
-
-    def next_position(self, position: Position) -> Position:
-        """The first position that exists strictly after it; where there is none, one that the next entry will be at or after."""
-        return self._catalog.next(position)
-
-    def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries lie in (after, upto]."""
-        return self._catalog.entries_between(after, upto)
-
-    def bytes_between(self, after: Position, upto: Position) -> int:
-        """An estimate."""
-        return self._catalog.bytes_between(after, upto)
-
-    def position_after(self, position: Position, count: int) -> Position:
-        """The position `count` entries behind `position`, or the last one."""
-        return self._catalog.position_at(self._catalog.rank(position) + count) or self._catalog.last
+        return 0 if self._tail is None else self._tail.pending_bytes
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -188,30 +190,31 @@ class ManagedLedger:
         done(ledger, first entry, run): in order, once the whole run is at or below LAC. failed(error): it is not, and never will be, in the
         topic, and everything appended behind it fails too; but where `self.failed` is set, the next owner may find it there.
         """
-        self._tail.append_run(run, done, failed)
+        (self._tail or self._end()).append_run(run, done, failed)
 
     def leave_draining(self) -> None:
         """The open ledger goes on elsewhere than on bookies that are being emptied."""
-        self._tail.leave_draining()
+        if self._tail is not None:
+            self._tail.leave_draining()
 
     def wake_on_append(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls back, at most once a loop turn, when `last_confirmed` has moved. Returns "stop"."""
-        token = object()
-        self._wakers[token] = callback
+        waker = _Waker(self, callback)
+        self._wakers = (*self._wakers, waker)
+        return waker
 
-        def stop() -> None:
-            self._wakers.pop(token, None)
-
-        return stop
+    def drop_waker(self, waker: _Waker) -> None:
+        """It is not called any more."""
+        self._wakers = tuple(other for other in self._wakers if other is not waker)
 
     def on_confirmed(self, ledger: int, first: int, run: Run) -> None:
-        self._cache.append(ledger, first, run)
+        (self._cache or self._cached()).append(ledger, first, run)
         self._record.on_appended(run)
 
     def on_drained(self) -> None:
         if not self._woken and self._wakers:
             self._woken = True
-            self._loop.call_soon(self._wake)
+            self._parts.loop.call_soon(self._wake)
         self._record.checkpoint_if_due()
 
     def on_ledgers_changed(self, dropped: LedgerMetadata | None) -> None:
@@ -225,106 +228,59 @@ class ManagedLedger:
 
     def _wake(self) -> None:
         self._woken = False
-        for callback in list(self._wakers.values()):
-            callback()
+        for waker in self._wakers:
+            waker.callback()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """(ledger, first entry, run) at or after `position`, straight from the cache, at least one entry; [] where it is not there."""
-        return self._reader.cached(position, max_entries, max_bytes)
+        return [] if self._cache is None else self._reads().cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """The same, from the cache or the bookies; [] where nothing is confirmed there yet. Raises CorruptData, BookieUnavailable."""
-        return await self._reader.read(position, max_entries, max_bytes)
+        return await self._reads().read(position, max_entries, max_bytes)
 
     def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
         """Of an open ledger fragments before the last may have moved: the reader finds that out."""
+        if self._tail is None:
+            return None
         open_ledger = self._tail.open_ledger
         if open_ledger is not None and open_ledger.ledger == ledger:
             return open_ledger.metadata
         return self._tail.metadata.get(ledger)
 
-    # -- cursors ------------------------------------------------------------------------------------------------------
-
-    async def open_cursor(
-        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
-    ) -> Cursor:
-        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable."""
-        self._check_open()
-        cursor = self.cursors.get(name)
-        if cursor is not None:
-            if cursor.durable != durable:
-                raise AlreadyExists(f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}")
-            return cursor
-        cursor = self.add_cursor(name, min(initial, self.last_confirmed), durable, properties or {})
-        if durable:
-            self._record.change_cursor(cursor)
-            await self._record.written()
-        return cursor
-
-    def add_cursor(self, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> Cursor:
-        """Without storing it."""
-        self.cursors[name] = cursor = Cursor(
-            name,
-            self._catalog,
-            mark_delete,
-            durable=durable,
-            properties=properties,
-            request_flush=self._record.change_cursor,
-            wait_flushed=self._cursor_flushed,
-        )
-        self._record.cursor_there(name)
-        return cursor
-
-    async def delete_cursor(self, name: str) -> None:
-        """Raises NotFound."""
-        cursor = self.cursors.pop(name, None)
-        if cursor is None:
-            raise NotFound(f"{self.topic}: there is no cursor {name}")
-        self._record.delete_cursor(cursor)
-        if cursor.durable:
-            await self._record.written()
-        self.trim_soon()
-
-    async def _cursor_flushed(self, cursor: Cursor) -> None:
-        if self._record.waits(cursor):
-            await self._record.written()
-        if self.failed is not None:
-            raise self.failed
+    # -- what holds from now on -----------------------------------------------------------------------------------------
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
         """Of the ledgers that are made from now on; the open one stays as it is. Raises NotAllowed unless ensemble >= write >= ack quorum >= 1."""
         if not 1 <= ack_quorum <= write_quorum <= ensemble:
             raise NotAllowed(f"{self.topic}: want ensemble {ensemble} >= write quorum {write_quorum} >= ack quorum {ack_quorum} >= 1")
-        self._tail.quorums = (ensemble, write_quorum, ack_quorum)
+        self.quorums = self._parts.same((ensemble, write_quorum, ack_quorum))
+
+    def set_mark_delete_rate(self, per_s: float) -> None:
+        """How often a second changes of its cursors are written at most, where nobody waits for it. 0: as soon as there are some."""
+        self._record.set_pace(1 / per_s if per_s > 0 else 0.0)
+
+    def checkpoint(self) -> None:
+        """Writes the state's snapshot soon, where anything was appended since the last one: so loading the topic replays less."""
+        self._record.checkpoint()
 
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
         """Groups of bookies for the ledgers that are made from now on; without a primary one, all bookies."""
-        self._tail.affinity = Affinity(tuple(primary), tuple(secondary)) if primary else ANYWHERE
+        self.affinity = Affinity(tuple(primary), tuple(secondary)) if primary else ANYWHERE
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def set_retention(self, minutes: int, mb: int) -> None:
         """What is kept of what every cursor has passed: 0 none, -1 without limit. Until it is called, nothing is trimmed."""
-        self._keeping.retention = Retention(minutes, mb)
+        self.retention = self._parts.same(Retention(minutes, mb))
         self.trim_soon()
 
     def trim_soon(self) -> None:
         """Frees, in the background, the ledgers that nobody needs."""
-        self._keeping.trim_soon()
-
-    async def oldest_unacked_ms(self, name: str) -> int:
-        """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what `read` raises."""
-        return await expiry.oldest_unacked_ms(self, name)
-
-    async def expire_before(self, time_ms: int, names: Collection[str]) -> dict[str, int]:
-        """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave up, unacknowledged."""
-        return await expiry.expire_before(self, time_ms, names)
-
-    async def drop_to(self, size_bytes: int, names: Collection[str]) -> dict[str, int]:
-        """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them gave up, unacknowledged."""
-        return await expiry.drop_to(self, size_bytes, names)
+        if self._catalog.ids:
+            self._keeping().trim_soon()
 
     async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
         """Moves these cursors (None: every one) over all that is confirmed; what no other cursor needs is freed soon, whatever retention says.
@@ -334,9 +290,10 @@ class ManagedLedger:
         self._check_open()
         upto = self.last_confirmed
         given_up = await expiry.move(self, upto, self.cursors if names is None else names)
-        self._keeping.truncating = max(self._keeping.truncating, upto)
-        if upto[0] >= 0 and self._catalog.ids and self._catalog.ids[-1] == upto[0]:
-            await self._tail.roll()
+        keeping = self._keeping()
+        keeping.truncating = max(keeping.truncating, upto)
+        if upto[0] >= 0 and self._catalog.ids and self._catalog.ids[-1] == upto[0] and not self._catalog.closed(upto[0]):
+            await self._end().roll()
         self.trim_soon()
         return given_up
 
@@ -345,16 +302,16 @@ class ManagedLedger:
         self._check_open()
         infos = self._catalog.infos()
         if infos and infos[-1].entries and not infos[-1].closed_ms:
-            await self._tail.roll()
+            await self._end().roll()
 
     def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
-        return self._keeping.take(whole)
+        return (False, []) if self._keeper is None else self._keeper.take(whole)
 
     def on_trim_ready(self) -> None:
         self._record.change()
 
     def on_trim_put_off(self) -> None:
-        self._keeping.finished()
+        self._keeping().finished()
         self.trim_soon()
 
     def on_ledgers_gone(self, error: HeliographError) -> None:
@@ -373,6 +330,28 @@ class ManagedLedger:
         self._record.change(0.0)
         await self._record.written()
 
+    # -- mending ------------------------------------------------------------------------------------------------------
+
+    async def damaged(self, ledger: int, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
+        """[first, last] of the entries in that range of a closed ledger that no bookie has; reads all of it. Raises NoSuchLedger."""
+        self._check_open()
+        return await mending.damaged(self._parts.context, self._info(ledger), self._parts.mending, first, last)
+
+    async def refill(self, ledger: int, source: Source, first: int = 0, last: int | None = None) -> Refilled:
+        """Brings back, under the same ids, what no bookie has of these entries of a closed ledger; the open one is closed first. Idempotent.
+
+        Raises NoSuchLedger, NotAllowed (left to an object store), NotEnoughBookies, CorruptData (the source gives something else), and what closed
+        the topic, the metadata, or the source raise: then it is tried again, and goes on where it stopped.
+        """
+        self._check_open()
+        if not self._info(ledger).closed_ms:
+            await self.roll_over()
+        parts = self._parts
+        done = await mending.mend(parts.context, self.topic, self._info(ledger), self.quorums, source, parts.mending, first, last)
+        if self._reader is not None:
+            self._reader.on_trimmed(ledger)  # its places may be others
+        return done
+
     def stored_form(self) -> tuple[ManagedLedgerMetadata, int]:
         """What would be stored of it now, and the version of what is stored."""
         return self.form(0), self._record.version
@@ -382,7 +361,7 @@ class ManagedLedger:
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
         infos = tuple(self._catalog.infos()[trimmed:])
-        index, owner = self._tail.confirmed_index, self._record.owner
+        index, owner = self.confirmed_index, self._record.owner
         return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, self.properties, index, owner)
 
     def on_stored(self, stored: Stored) -> None:
@@ -391,12 +370,16 @@ class ManagedLedger:
             for cursor in self.cursors.values():
                 cursor.on_trimmed()
             for metadata in stored.trimmed:
-                self._reader.on_trimmed(metadata.ledger)
-                self._tail.metadata.pop(metadata.ledger, None)
+                if self._reader is not None:
+                    self._reader.on_trimmed(metadata.ledger)
+                if self._tail is not None:
+                    self._tail.metadata.pop(metadata.ledger, None)
         if stored.trimming:
-            self._keeping.finished()
-        self._keeping.delete([*stored.trimmed, *stored.garbage])
-        self._tail.on_recorded(stored.ledger)
+            self._keeping().finished()
+        if stored.trimmed or stored.garbage:
+            self._keeping().delete([*stored.trimmed, *stored.garbage])
+        if self._tail is not None:
+            self._tail.on_recorded(stored.ledger)
 
     def on_record_lost(self, error: HeliographError) -> None:
         self._fail(error)
@@ -408,8 +391,7 @@ class ManagedLedger:
         self._check_open()
         if self.terminated_at is None:
             refusal = NotAllowed(f"{self.topic} is terminated")
-            self._tail.refuse(refusal)
-            await self._tail.emptied(self._settings.close_timeout_s)
+            await self._refuse(refusal)
             await self._end_tail(refusal)
             self._check_open()
             self.terminated_at = self.last_confirmed
@@ -420,48 +402,51 @@ class ManagedLedger:
     async def close(self) -> None:
         """Waits for appends that are on their way, closes the open ledger, and stores cursors and state. Idempotent; never raises."""
         if self._closing is None:
-            self._closing = self._context.tasks.spawn(self._close())
+            self._closing = self._parts.context.tasks.spawn(self._close())
         await asyncio.wait([self._closing])
 
     async def _close(self) -> None:
         closed = TopicClosed(f"{self.topic} is being closed")
         if self.failed is None:
-            self._tail.refuse(closed)
-            await self._tail.emptied(self._settings.close_timeout_s)
-            ending = self._context.tasks.spawn(self._end_tail(closed))
-            await asyncio.wait([ending], timeout=self._settings.close_timeout_s)  # without metadata it ends when the tail is failed below
+            await self._refuse(closed)
+            ending = self._parts.context.tasks.spawn(self._end_tail(closed))
+            await asyncio.wait([ending], timeout=self._parts.settings.close_timeout_s)  # without metadata it ends when the tail is failed below
         if self.failed is None:
-            await self._record.flush(self.last_confirmed, self._settings.close_timeout_s)
-        self._end(closed)
+            await self._record.flush(self.last_confirmed, self._parts.settings.close_timeout_s)
+        self._finish(closed)
 
     def abandon(self, error: HeliographError) -> None:
         """Ends it at once, as a crash would: what waits fails, nothing is written, on_failed is not called."""
         self.on_failed = None
         self._fail(error)
 
+    async def _refuse(self, error: HeliographError) -> None:
+        """Takes no more runs; those that were taken are waited for, not for ever."""
+        self._refusal = error
+        if self._tail is not None:
+            self._tail.refuse(error)
+            await self._tail.emptied(self._parts.settings.close_timeout_s)
+
     async def _end_tail(self, error: HeliographError) -> None:
         try:
-            await self._tail.close(error)
+            if self._tail is not None:
+                await self._tail.close(error)
         except HeliographError as cause:
             self._fail(cause)
 
     def _fail(self, error: HeliographError) -> None:
         if self.failed is None and not self._closed:
-            self._end(error)
+            self._finish(error)
             if self.on_failed is not None:
                 self.on_failed(error)
 
-    def _end(self, error: HeliographError) -> None:
+    def _finish(self, error: HeliographError) -> None:
         self.failed = self.failed or error
-        self._closed = True
-        self._tail.fail(error)
-        self._cache.close()
-        self._wakers.clear()
+        self._refusal, self._closed = error, True
+        if self._tail is not None:
+            self._tail.fail(error)
+        if self._cache is not None:
+            self._cache.close()
+        self._wakers = ()
         self._record.end()
-        self._on_closed(self)
-
-    def _check_open(self) -> None:
-        if self.failed is not None:
-            raise self.failed
-        if self._closed:
-            raise TopicClosed(f"{self.topic} is closed")
+        self._parts.on_closed(self)

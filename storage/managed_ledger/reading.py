@@ -15,11 +15,9 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry,
 from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata, read_entries
-from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.catalog import Catalog
-from storage.managed_ledger.read_ahead import ReadAhead
+from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.topic_cache import TopicCache, cut_point
 
 _ENDS_KEPT = 16
@@ -36,7 +34,7 @@ class ColdReads(Protocol):
 
 
 class LogReader:
-    """cold: for ledgers of which only the object is left; it fetches ahead by itself.
+    """parts.cold: for ledgers of which only the object is left; it fetches ahead by itself.
 
     known: the metadata of a ledger that this owner writes, or has just written; None of any other.
     """
@@ -56,20 +54,11 @@ class LogReader:
     )
 
     def __init__(
-        self,
-        context: LedgerContext,
-        catalog: Catalog,
-        cache: TopicCache,
-        memory: EntryCache,
-        ahead: ReadAhead,
-        ahead_bytes: int,
-        known: Callable[[int], LedgerMetadata | None],
-        topic: str = "",
-        cold: ColdReads | None = None,
+        self, parts: Parts, catalog: Catalog, cache: TopicCache, known: Callable[[int], LedgerMetadata | None], topic: str = ""
     ) -> None:
-        self._topic, self._cold = topic, cold
-        self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = context, catalog, cache, memory, ahead, known
-        self._ahead_bytes = ahead_bytes
+        self._topic, self._cold = topic, parts.cold
+        self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = parts.context, catalog, cache, parts.cache, parts.ahead, known
+        self._ahead_bytes = parts.settings.read_ahead_bytes
         self._metadata: dict[int, LedgerMetadata] = {}
         self._ends: deque[Position] | None = None  # where the last reads from bookies ended; none, for topics that nobody reads behind the tail
 

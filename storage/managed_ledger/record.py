@@ -19,16 +19,19 @@ from heliograph.model.positions import Position
 from heliograph.raft.store import Check, Delete, Op, Put
 from heliograph.wire.run import Run
 from local_meta import keys
-from storage.ledger.context import LedgerContext
 from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.flusher import FLUSH_S, MetadataFlusher
-from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.flusher import FLUSH_S
+from storage.managed_ledger.parts import Parts
 
 _CURSORS_A_WRITE = 400
 _BYTES_A_WRITE = 1 << 20
 _BYTES_PER_S = 1 << 20
 """A cursor with very many holes is large: it is written less often, so that it takes no more of the metadata than this."""
 _DELAY_MAX_S = 1.0
+_NO_CURSORS: dict[str, Cursor] = {}
+_NO_NAMES: dict[str, None] = {}
+_NOBODY: list[asyncio.Future[None]] = []
+"""Of every topic that has nothing to write; never changed."""
 
 
 class Stored:
@@ -51,6 +54,7 @@ class Stored:
 class RecordHost(Protocol):
     """The managed ledger, as its record sees it."""
 
+    topic: str
     failed: HeliographError | None
     cursors: dict[str, Cursor]
 
@@ -81,18 +85,15 @@ class TopicRecord:
     __slots__ = (
         "_bytes",
         "_checkpoint_at",
-        "_context",
         "_cursors",
         "_deleted",
         "_dirty",
         "_entries",
-        "_flusher",
         "_garbage",
         "_host",
-        "_loop",
         "_made_key",
-        "_settings",
-        "_topic",
+        "_pace",
+        "_parts",
         "_waiters",
         "_write",
         "owner",
@@ -100,33 +101,24 @@ class TopicRecord:
         "version",
     )
 
-    def __init__(
-        self,
-        topic: str,
-        stored: ManagedLedgerMetadata,
-        version: int,
-        host: RecordHost,
-        context: LedgerContext,
-        flusher: MetadataFlusher,
-        settings: ManagedLedgerSettings,
-    ) -> None:
+    def __init__(self, stored: ManagedLedgerMetadata, version: int, host: RecordHost, parts: Parts) -> None:
         self.version, self.owner, self.through = version, stored.owner, stored.state_through
-        self._topic, self._made_key, self._host = topic, "", host
-        self._context, self._flusher, self._settings = context, flusher, settings
-        self._loop = asyncio.get_running_loop()
+        self._host, self._parts = host, parts
         self._dirty = False
-        self._cursors: dict[str, Cursor] = {}
-        self._deleted: dict[str, None] = {}
-        self._garbage: list[LedgerMetadata] = []
+        self._cursors, self._deleted = _NO_CURSORS, _NO_NAMES
+        self._garbage: tuple[LedgerMetadata, ...] = ()
         self._write: Stored | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = _NOBODY
         self._entries = self._bytes = 0  # since the last checkpoint
         self._checkpoint_at = 0.0
+        self._made_key = ""
+        self._pace: tuple[float, float] | None = None
+        """(seconds between two writes of cursors, when the last one was begun); None: as often as there is something to write."""
 
     @property
     def _key(self) -> str:
         """Made when it is first needed: most topics that are loaded write nothing."""
-        self._made_key = self._made_key or keys.managed_ledger(self._topic)
+        self._made_key = self._made_key or keys.managed_ledger(self._host.topic)
         return self._made_key
 
     # -- what is to be stored -----------------------------------------------------------------------------------------
@@ -134,26 +126,47 @@ class TopicRecord:
     def change(self, delay_s: float = FLUSH_S) -> None:
         """The metadata has changed."""
         self._dirty = True
-        self._flusher.request(self, delay_s)
+        self._parts.flusher.request(self, delay_s)
 
     def discard(self, ledger: LedgerMetadata) -> None:
         """It goes with the next change: it is no part of the topic, or only the object store keeps it."""
-        self._garbage.append(ledger)
+        self._garbage = (*self._garbage, ledger)
 
     def on_appended(self, run: Run) -> None:
         self._entries += run.count
         self._bytes += run.size_bytes
 
     def checkpoint_if_due(self) -> None:
-        settings = self._settings
+        settings = self._parts.settings
         if self._entries >= settings.checkpoint_entries or self._bytes >= settings.checkpoint_bytes:
-            wait = self._checkpoint_at + settings.checkpoint_interval_s - self._loop.time()
+            wait = self._checkpoint_at + settings.checkpoint_interval_s - self._parts.loop.time()
             self.change(max(wait, FLUSH_S))
 
     def change_cursor(self, cursor: Cursor) -> None:
         if self._host.failed is None and self._host.cursors.get(cursor.name) is cursor:
-            self._cursors[cursor.name] = cursor
-            self._flusher.request(self, max(FLUSH_S, min(cursor.stored_bytes / _BYTES_PER_S, _DELAY_MAX_S)))
+            self._note(cursor)
+            delay_s = max(FLUSH_S, min(cursor.stored_bytes / _BYTES_PER_S, _DELAY_MAX_S))
+            if self._pace is not None:
+                delay_s = max(delay_s, sum(self._pace) - self._parts.loop.time())
+            self._parts.flusher.request(self, delay_s)
+
+    def set_pace(self, seconds: float) -> None:
+        """So much lies between two writes of changed cursors at least, unless somebody waits for one. 0: nothing."""
+        if seconds <= 0:
+            self._pace = None
+        elif self._pace is None or self._pace[0] != seconds:
+            self._pace = seconds, self._pace[1] if self._pace is not None else -seconds
+        if self._cursors:  # what waits by the former pace
+            self._parts.flusher.request(self)
+    def checkpoint(self) -> None:
+        """What was appended since the last snapshot goes into one soon."""
+        if self._entries:
+            self.change()
+
+    def _note(self, cursor: Cursor) -> None:
+        if self._cursors is _NO_CURSORS:
+            self._cursors = {}
+        self._cursors[cursor.name] = cursor
 
     def cursor_there(self, name: str) -> None:
         """Made again, before its deletion was written."""
@@ -162,8 +175,13 @@ class TopicRecord:
     def delete_cursor(self, cursor: Cursor) -> None:
         self._cursors.pop(cursor.name, None)
         if cursor.durable:
-            self._deleted[cursor.name] = None
-            self._flusher.request(self, 0.0)
+            self._delete_later(cursor.name)
+            self._parts.flusher.request(self, 0.0)
+
+    def _delete_later(self, name: str) -> None:
+        if self._deleted is _NO_NAMES:
+            self._deleted = {}
+        self._deleted[name] = None
 
     def waits(self, cursor: Cursor) -> bool:
         """Whether a change of it is not stored yet."""
@@ -172,26 +190,31 @@ class TopicRecord:
     async def written(self) -> None:
         """Returns once all that was asked for before is written. Raises what closed the topic."""
         if self._host.failed is None:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append(waiter)
-            if not self._cursors:
-                self._flusher.request(self)
+            waiter = self._waiter()
+            if not self._cursors or self._pace is not None:
+                self._parts.flusher.request(self)
             await waiter
         if self._host.failed is not None:
             raise self._host.failed
+
+    def _waiter(self) -> asyncio.Future[None]:
+        if self._waiters is _NOBODY:
+            self._waiters = []
+        waiter: asyncio.Future[None] = self._parts.loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     async def flush(self, last: Position, timeout_s: float) -> None:
         """The last write of an owner that goes, if anything is left to say; never raises."""
         self._dirty = self._dirty or last != self.through
         if self._dirty or self._cursors or self._deleted or self._write is not None:
-            self._flusher.request(self, 0.0)
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append(waiter)
+            self._parts.flusher.request(self, 0.0)
+            waiter = self._waiter()
             await asyncio.wait([waiter], timeout=timeout_s)
 
     def end(self) -> None:
         """Nothing is written any more."""
-        self._flusher.drop(self)
+        self._parts.flusher.drop(self)
         self._resolve(self._waiters)
         if self._write is not None:
             self._resolve(self._write.waiters)
@@ -215,11 +238,11 @@ class TopicRecord:
         for name in list(self._deleted)[:_CURSORS_A_WRITE]:
             del self._deleted[name]
             write.deleted.append(name)
-            ops.append(Delete(keys.cursor(self._topic, name)))
+            ops.append(Delete(keys.cursor(self._host.topic, name)))
         if self._cursors or self._deleted:
-            self._flusher.request(self)
+            self._parts.flusher.request(self)
         else:
-            write.waiters, self._waiters = self._waiters, []
+            write.waiters, self._waiters = self._waiters, _NOBODY
         self._write = write
         return ops
 
@@ -227,12 +250,14 @@ class TopicRecord:
         """Changed cursors, as many as one write takes; at least one, where there are any."""
         puts: list[Op] = []
         size = 0
+        if self._cursors and self._pace is not None:
+            self._pace = self._pace[0], self._parts.loop.time()
         for name in list(self._cursors)[:_CURSORS_A_WRITE]:
             if size > _BYTES_A_WRITE:
                 break
             cursor = self._cursors.pop(name)
             write.cursors.append((cursor, cursor.changes))
-            cursor.key = cursor.key or keys.cursor(self._topic, name)
+            cursor.key = cursor.key or keys.cursor(self._host.topic, name)
             blob = cursor.encode()
             size += len(blob)
             puts.append(Put(cursor.key, blob))
@@ -241,13 +266,13 @@ class TopicRecord:
     def _changed(self, write: Stored) -> list[Op]:
         self._dirty = False
         write.trimming, write.trimmed = self._host.take_trim(not self._cursors)
-        write.garbage, self._garbage = self._garbage, []
+        write.garbage, self._garbage = list(self._garbage), ()
         form = self._host.form(len(write.trimmed))
         write.through = form.state_through
         write.ledger = form.ledgers[-1].ledger if form.ledgers else -1
         write.metadata = form.encode()
         self._entries = self._bytes = 0
-        self._checkpoint_at = self._loop.time()
+        self._checkpoint_at = self._parts.loop.time()
         gone = [Delete(keys.ledger(m.ledger)) for m in (*write.trimmed, *write.garbage) if m.fragments]
         return [Put(self._key, write.metadata, self.version), *gone]
 
@@ -258,6 +283,10 @@ class TopicRecord:
             self.version, self.through = version, write.through
             self._host.on_stored(write)
         self._resolve(write.waiters)
+        if not self._cursors:
+            self._cursors = _NO_CURSORS
+        if not self._deleted:
+            self._deleted = _NO_NAMES
         self._host.trim_soon()
 
     def on_not_written(self) -> None:
@@ -265,13 +294,13 @@ class TopicRecord:
         if write is None:
             return
         self._dirty = self._dirty or write.metadata is not None
-        self._garbage = write.garbage + self._garbage
+        self._garbage = (*write.garbage, *self._garbage)
         for cursor, _ in write.cursors:
             if self._host.cursors.get(cursor.name) is cursor:
-                self._cursors[cursor.name] = cursor
+                self._note(cursor)
         for name in write.deleted:
             if name not in self._host.cursors:
-                self._deleted[name] = None
+                self._delete_later(name)
         self._waiters = write.waiters + self._waiters
         if write.trimming:
             self._host.on_trim_put_off()
@@ -288,14 +317,14 @@ class TopicRecord:
         attempt = 0
         while self._host.failed is None:
             try:
-                found = await self._context.meta.get(self._key)
+                found = await self._parts.context.meta.get(self._key)
             except HeliographError:
                 attempt += 1
-                await asyncio.sleep(self._context.pause_s(attempt))
+                await asyncio.sleep(self._parts.context.pause_s(attempt))
                 continue
             stored = ManagedLedgerMetadata.decode(found[0]) if found is not None else None
             if found is None or stored is None or stored.owner != self.owner:
-                self._host.on_record_lost(LedgerFenced(f"{self._topic} was taken over by another owner" if found else f"{self._topic} was deleted"))
+                self._host.on_record_lost(LedgerFenced(f"{self._host.topic} was taken over by another owner" if found else f"{self._host.topic} was deleted"))
                 break
             moved = found[1] != self.version
             self.version = found[1]

@@ -12,7 +12,10 @@ class ManagedLedgerSettings:
     ledger_entries_max: int = 50_000
     ledger_bytes_max: int = 256 << 20
     ledger_age_max_s: float = 4 * 3600.0
-    """A ledger above one of these is rolled over by the next append."""
+    """A ledger above one of these is rolled over by the next append; of an idle topic it is closed."""
+    ledger_idle_s: float = 300.0
+    """The open ledger of a topic to which nothing was appended for so long is closed. A topic with very many ledgers is left open for longer, in
+    proportion, but no longer than `ledger_age_max_s`: so one that gets a message now and then does not get a ledger for each."""
     checkpoint_entries: int = 1024
     checkpoint_bytes: int = 4 << 20
     checkpoint_interval_s: float = 1.0
@@ -27,13 +30,16 @@ class ManagedLedgerSettings:
     """What is fetched from bookies at a time for a reader that lags and reads on; 0: only what it asks for."""
     read_ahead_cache_bytes: int = 16 << 20
     """What of it a broker keeps."""
+    mend_bytes_per_s: int = 32 << 20
+    """What the repair of damaged ledgers in place reads and writes, in a broker."""
     sweep_s: float = 30.0
-    """How often retention by time is looked at."""
+    """How often retention by time is looked at, and what is idle is put to rest."""
 
     def __post_init__(self) -> None:
-        if min(self.ledger_entries_max, self.ledger_bytes_max, self.checkpoint_entries, self.checkpoint_bytes, self.pending_bytes_max) < 1:
+        sizes = self.ledger_entries_max, self.ledger_bytes_max, self.checkpoint_entries, self.checkpoint_bytes, self.pending_bytes_max
+        if min(*sizes, self.mend_bytes_per_s) < 1:
             raise ConfigError("managed ledgers: sizes and counts must be at least 1")
         if min(self.read_ahead_bytes, self.read_ahead_cache_bytes) < 0:
             raise ConfigError("managed ledgers: read_ahead_bytes and read_ahead_cache_bytes must be at least 0")
-        if min(self.ledger_age_max_s, self.pending_timeout_s, self.close_timeout_s, self.sweep_s) <= 0 or self.checkpoint_interval_s < 0:
+        if min(self.ledger_age_max_s, self.pending_timeout_s, self.close_timeout_s, self.sweep_s, self.ledger_idle_s) <= 0 or self.checkpoint_interval_s < 0:
             raise ConfigError("managed ledgers: times must be above 0")

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, LedgerFenced, NotEnoughBookies, TopicClosed
-from heliograph.model.ledgers import ANYWHERE, LedgerInfo, LedgerMetadata
+from heliograph.model.ledgers import Affinity, LedgerInfo, LedgerMetadata
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
-from storage.ledger.handle import LedgerHandle, create_ledger
+from storage.ledger.create import create_ledger
+from storage.ledger.handle import LedgerHandle
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.settings import ManagedLedgerSettings
 
@@ -31,7 +32,10 @@ _NOTHING: Any = ()
 
 
 class TailHost(Protocol):
-    """The managed ledger, as its tail sees it."""
+    """The managed ledger, as its tail sees it. quorums, affinity: of the ledgers that are made from now on."""
+
+    quorums: tuple[int, int, int]
+    affinity: Affinity
 
     def on_confirmed(self, ledger: int, first: int, run: Run) -> None:
         """The catalog has grown by this run; its `done` follows."""
@@ -68,15 +72,15 @@ class Tail:
         "_queue",
         "_recorded",
         "_refusal",
+        "_resting",
         "_sent",
         "_settings",
+        "_used_at",
         "_wake",
-        "affinity",
         "confirmed_index",
         "metadata",
         "next_index",
         "pending_bytes",
-        "quorums",
         "topic",
     )
 
@@ -86,14 +90,13 @@ class Tail:
         context: LedgerContext,
         settings: ManagedLedgerSettings,
         clock: Clock,
-        quorums: tuple[int, int, int],
         catalog: Catalog,
         host: TailHost,
         next_index: int,
         owner: int,
     ) -> None:
-        """quorums: ensemble, write, and ack quorum of new ledgers. next_index: of the next message. owner: this opening of the topic."""
-        self.topic, self.quorums, self.affinity = topic, quorums, ANYWHERE
+        """next_index: of the next message. owner: this opening of the topic."""
+        self.topic = topic
         self.next_index = self.confirmed_index = next_index
         self.pending_bytes = 0
         self.metadata: dict[int, LedgerMetadata] = {}
@@ -102,15 +105,15 @@ class Tail:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._handle: LedgerHandle | None = None
-        self._opened_at = 0.0
+        self._opened_at = self._used_at = 0.0
         self._old: LedgerHandle | None = None
         self._sent: deque[tuple[LedgerHandle, int, int, Run, Done, Failed]] = _NOTHING  # (handle, first, last, run, ...)
         self._queue: deque[tuple[Run, Done, Failed]] = _NOTHING
         self._recorded = -1
-        self._moving: asyncio.Task[None] | None = None
+        self._moving: asyncio.Task[None] | None = None  # while it is under way, to the next ledger or to rest
         self._giving_up: HeliographError | None = None
         self._refusal: HeliographError | None = None
-        self._dead = False
+        self._dead = self._resting = False
         self._wake: asyncio.Future[None] | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -168,6 +171,7 @@ class Tail:
             self._host.on_confirmed(handle.ledger, first, run)
             done(handle.ledger, first, run)
         if any_confirmed:
+            self._used_at = self._loop.time()
             self._host.on_drained()
             self._notice_empty()
 
@@ -198,6 +202,8 @@ class Tail:
         """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that takes too long."""
         if self._refusal is not None:
             raise self._refusal
+        if self._moving is not None and self._resting:
+            await asyncio.wait([self._moving])
         self._move()
         assert self._moving is not None
         _, late = await asyncio.wait([self._moving], timeout=self._settings.pending_timeout_s)
@@ -205,6 +211,22 @@ class Tail:
             raise self._refusal
         if late or self._handle is None:
             raise NotEnoughBookies(f"{self.topic}: the next ledger could not be made yet; it is as soon as there are bookies: then try again")
+
+    def rest(self, idle_s: float) -> bool:
+        """Closes the open ledger, in the background, where nothing was appended for so long. Returns whether there is none any more.
+
+        Also where everything else is done, and this tail may be forgotten: another one goes on from `next_index`.
+        """
+        if self._moving is not None or not self.idle:
+            return False
+        handle = self._handle or self._old
+        if handle is None:
+            return True
+        now = self._loop.time()
+        if self._old is not None or now - max(self._used_at, self._opened_at) >= idle_s:
+            self._resting = True
+            self._moving = self._context.tasks.spawn(self._moved(self._let_go))
+        return False
 
     async def emptied(self, timeout_s: float) -> bool:
         """Waits until nothing waits any more; returns whether that is so."""
@@ -221,7 +243,7 @@ class Tail:
             self._give_up(error)
         if self._moving is not None:
             await asyncio.wait([self._moving])
-        handle, self._handle = self._handle, None
+        handle, self._handle, self._old = self._handle or self._old, None, None
         if handle is not None and not self._dead:
             await self._close(handle)
 
@@ -232,16 +254,16 @@ class Tail:
         return (
             last + 1 >= settings.ledger_entries_max
             or handle.size_bytes + handle.pending_bytes >= settings.ledger_bytes_max
-            or self._clock.monotonic() - self._opened_at > settings.ledger_age_max_s
+            or self._loop.time() - self._opened_at > settings.ledger_age_max_s
         )
 
     def _move(self) -> None:
         if self._moving is None:
-            self._moving = self._context.tasks.spawn(self._moved())
+            self._moving = self._context.tasks.spawn(self._moved(self._move_on))
 
-    async def _moved(self) -> None:
+    async def _moved(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await self._move_on()
+            await work()
         except LedgerFenced as error:
             self._host.on_tail_failed(error)
         except HeliographError as error:  # the metadata can't be written: whether we still own the topic is not known
@@ -252,9 +274,23 @@ class Tail:
             self._host.on_tail_failed(TopicClosed(f"{self.topic}: {error!r}"))
             raise
         finally:
-            self._moving = None
-        if not self._dead and self._handle is None and self._queue:
+            self._moving, self._resting = None, False
+        if not self._dead and (self._giving_up is not None or (self._handle is None and self._queue)):
             self._move()
+
+    async def _let_go(self) -> None:
+        """Closes the open ledger; what comes meanwhile waits for the next one."""
+        old = self._handle or self._old
+        assert old is not None
+        self._handle, self._old = None, old
+        try:
+            await self._close(old)
+        except HeliographError as error:
+            if isinstance(error, LedgerFenced) or not error.retryable:
+                raise
+            return  # the metadata is away: it takes no more adds, and the next look, or the next append, closes it
+        if not self._dead:
+            self._old = None
 
     async def _move_on(self) -> None:
         """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered meanwhile."""
@@ -277,10 +313,10 @@ class Tail:
     async def _create(self) -> tuple[LedgerMetadata, int] | None:
         """None where bookies or metadata were missing for too long while runs wait."""
         deadline = self._loop.time() + self._settings.pending_timeout_s
-        attempt = 0
+        attempt, host = 0, self._host
         while self._giving_up is None and not self._dead:
             try:
-                return await create_ledger(self._context, *self.quorums, topic=self.topic, owner=self._owner, affinity=self.affinity)
+                return await create_ledger(self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity)
             except HeliographError as error:
                 if self._handle is None and (not error.retryable or self._loop.time() > deadline):
                     self._giving_up = error
@@ -316,7 +352,7 @@ class Tail:
         handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed)
         first_index = self._queue[0][0].first_index if self._queue else self.next_index
         self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
-        self._handle, self._opened_at = handle, self._clock.monotonic()
+        self._handle, self._opened_at = handle, self._loop.time()
         self._host.on_ledgers_changed(None)
         while self._queue:
             run, done, failed = self._queue.popleft()

@@ -1,7 +1,7 @@
 """Trimming: how many ledgers may go from the front of a topic.
 
 Is: a pure decision. Isn't: the deletion.
-Invariants: a ledger goes only where the slowest durable cursor and the stored state are past its end; the last ledger never goes.
+Invariants: a ledger goes only where the slowest durable cursor and the stored state are past its end; an open ledger never goes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ def trim_count(
     retention: Retention,
     now_ms: int,
     truncating: Position = (-1, -1),
+    last_kept_ms: int = 0,
 ) -> int:
     """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last confirmed without any.
 
     state_through: how far the state reaches that is stored together with the trim. truncating: up to here retention holds nothing.
+    last_kept_ms: how long the last ledger is kept after it was closed, as if it were open still: so that what goes does not hang on who was idle.
     """
     limit = min(slowest, state_through)
     acknowledged = 0
-    for info in ledgers[:-1]:
-        if info.closed_ms == 0 or (info.ledger, info.entries - 1) > limit:
+    for info in ledgers:
+        newest = info is ledgers[-1] and (info.ledger, info.entries - 1) > truncating and now_ms - info.closed_ms < last_kept_ms
+        if newest or info.closed_ms == 0 or (info.ledger, info.entries - 1) > limit:
             break
         acknowledged += 1
     kept_bytes = sum(info.size_bytes for info in ledgers[:acknowledged])

@@ -17,7 +17,9 @@ class TieredSettings:
     options: dict[str, str] = field(default_factory=dict)
     """Of the store: endpoint, region, access_key_id, secret_access_key, ...; what is not set comes from the environment, as its vendor's tools read it."""
     tick_s: float = 10.0
-    """How often the policies of loaded topics are looked at."""
+    """How often the policies of topics are looked at."""
+    sweep_topics: int = 2000
+    """How many topics of the metadata are looked at in each tick, for those that nobody has loaded; 0: only loaded topics are offloaded."""
     collect_s: float = 3600.0
     """How often objects that no topic names are looked for."""
     manifest_s: float = 60.0
@@ -42,6 +44,8 @@ class TieredSettings:
             raise ConfigError(f"tiered.store: expected a URL such as s3://bucket/prefix or file:///folder, not {self.store!r}")
         if min(self.tick_s, self.collect_s, self.timeout_s) <= 0 or self.manifest_s < 0:
             raise ConfigError("tiered: times must be above 0")
+        if self.sweep_topics < 0:
+            raise ConfigError("tiered.sweep_topics must be at least 0")
         if min(self.bytes_per_s, self.uploads_max, self.index_bytes, self.indexes_max) < 1:
             raise ConfigError("tiered: bytes_per_s, uploads_max, index_bytes, and indexes_max must be at least 1")
         if not self.index_bytes <= self.read_bytes <= self.cache_bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NoSuchLedger, StoreRefused
@@ -29,6 +29,7 @@ from storage.tiered.names import MANIFEST, ObjectName, folder, holder_of, key, p
 from storage.tiered.plan import OffloadPolicy, stored, to_drop, to_offload
 from storage.tiered.settings import TieredSettings
 from storage.tiered.store import ObjectStore, Stores
+from storage.tiered.sweep import Lender, TopicSweep
 from storage.tiered.upload import check, upload
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Described:
 
     policies: dict[str, str]
     partitions: int = 0
+    schemas_changed: int = 0
+    """Another number: `schemas` would say something else."""
 
 
 @dataclass(slots=True)
@@ -77,8 +80,14 @@ class Tiering:
         collects: Callable[[], bool],
         clock: Clock,
         settings: TieredSettings,
+        lender: Lender | None = None,
+        schemas: Callable[[str], Awaitable[dict[str, str]]] | None = None,
     ) -> None:
-        """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the moment."""
+        """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the moment.
+
+        schemas: what else a manifest says of a topic beside its policies, by name, as JSON text; it is read for each manifest.
+        lender: loads topics that nobody has loaded; without one they wait until somebody does.
+        """
         self.holder = ""
         self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
         self.collector: Collector | None = None
@@ -89,6 +98,10 @@ class Tiering:
         self._status: dict[str, OffloadStatus] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
+        self._schemas = schemas
+        self.sweep: TopicSweep | None = None
+        if lender is not None and settings.sweep_topics:
+            self.sweep = TopicSweep(context.meta, lender, self.due, self._running.__contains__, settings.sweep_topics)
 
     async def start(self) -> None:
         """Does nothing where the broker is set to no store. Raises ConfigError, and what the metadata raises."""
@@ -138,6 +151,8 @@ class Tiering:
                 self._look(ledger)
                 if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
                     await asyncio.sleep(0)
+            if self.sweep is not None:
+                await self.sweep.step()
             if self._clock.monotonic() >= collect_at:
                 collect_at = self._clock.monotonic() + self._settings.collect_s
                 if self._collects():
@@ -168,6 +183,15 @@ class Tiering:
             return
         if to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms) or self._manifest_due(ledger, infos, now):
             self._begin(ledger, None)
+
+    def due(self, topic: str, infos: list[LedgerInfo]) -> bool:
+        """Whether the policies want any of its ledgers moved now."""
+        if not any(info.closed_ms for info in infos):
+            return False
+        policy, now_ms = self._policy(topic), self._clock.wall_ms()
+        if not policy.active and all(info.offload is None for info in infos):
+            return False
+        return bool(to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms))
 
     async def collect(self) -> None:
         assert self.collector is not None
@@ -258,7 +282,8 @@ class Tiering:
         described = self._describe(ledger.topic)
         objects = tuple((info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None)
         cursors = tuple((name, cursor.changes) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
-        return objects, cursors, tuple(sorted(described.policies.items())), described.partitions, ledger.terminated_at
+        policies = tuple(sorted(described.policies.items()))
+        return objects, cursors, policies, described.partitions, described.schemas_changed, ledger.terminated_at
 
     async def _store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None) -> None:
         store = self._stores.get()
@@ -273,7 +298,8 @@ class Tiering:
         states = merge_states(known, (metadata.state_through, metadata.state_blob), end)
         cursors = tuple((name, cursor.encode()) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
         form = replace(metadata, state_blob=b"", owner=0)
-        manifest = Manifest(ledger.topic, self._clock.wall_ms(), form, states, cursors, described.policies, described.partitions)
+        policies = described.policies if self._schemas is None else {**described.policies, **await self._schemas(ledger.topic)}
+        manifest = Manifest(ledger.topic, self._clock.wall_ms(), form, states, cursors, policies, described.partitions)
         attempt = f"{self._context.rng.getrandbits(128):032x}"
         await store.put(key(ObjectName(self.holder, ledger.topic, MANIFEST, version, attempt)), _one(manifest.encode()))
         status.states, status.manifest, status.manifest_at = states, essence, self._clock.monotonic()

@@ -274,6 +274,12 @@ class FakeClient:
         if self._connected():
             self._send(there)
 
+    async def wait_lac(self, ledger: int, known: int, wait_s: float) -> int:
+        end = self._loop.time() + wait_s
+        while (lac := await self.read_lac(ledger)) <= known and self._loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return lac
+
     async def read_lac(self, ledger: int) -> int:
         return await self._ask(lambda: self._bookie.ledger(ledger).lac)  # type: ignore[return-value]
 

@@ -28,7 +28,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.lacks: set[int] = set()
         self.asked: list[int] = []
-        self.wrong = 0
+        self.wrong = self.shifted = 0
 
     async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
         self.asked.append(first)
@@ -37,13 +37,20 @@ class Elsewhere:
             if entry in self.lacks:
                 break
             entries.append(entry)
-        return [(first + self.wrong, run_of(*(f"n{entry}" for entry in entries)))] if entries else []
+        return [(first + self.wrong, stored(first + self.shifted, *(f"n{entry}" for entry in entries)))] if entries else []
+
+
+def stored(index: int, *names: str) -> Run:
+    """As a topic stores it: message number `index` is its first, and none before it is missing."""
+    run = run_of(*names)
+    run.first_index, run.time_ms = index, 7
+    return run
 
 
 async def written(region: Region, writer: Writer, width: int) -> LedgerMetadata:
     handle = await writer.open((2, 2), width=width)
     for entry in range(COUNT):
-        handle.append_run(run_of(f"n{entry}"))  # blocks of one entry, so that each can be lost alone
+        handle.append_run(stored(entry, f"n{entry}"))  # blocks of one entry, so that each can be lost alone
     await writer.reach(COUNT - 1)
     return await handle.close()
 

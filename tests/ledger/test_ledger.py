@@ -14,7 +14,8 @@ from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.run import encode_block
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
-from storage.ledger.handle import LedgerHandle, create_ledger
+from storage.ledger.create import create_ledger
+from storage.ledger.handle import LedgerHandle
 from storage.ledger.pool import BookiePool
 from storage.ledger.reader import ledger_metadata, read_entries
 from storage.ledger.recovery import recover_ledger
@@ -118,9 +119,10 @@ def test_a_bookie_that_hangs_is_replaced() -> None:
         handle = await writer.open()
         region.bookies[handle.metadata.fragments[0][1][0]].silent = True
         handle.append_run(run_of("a"))
-        await asyncio.sleep(4)
+        await asyncio.sleep(0.9)
         assert handle.lac == -1
-        await writer.reach(0)
+        await asyncio.sleep(0.3)
+        assert handle.lac == 0, "it alone held the ledger up"
 
     scenario(work)
 
@@ -286,3 +288,29 @@ def test_a_recovery_marks_first_and_publishes_its_ensemble_only_with_the_end() -
         assert seen[-2:] == [(LedgerState.IN_RECOVERY, True), (LedgerState.CLOSED, False)] and (LedgerState.IN_RECOVERY, False) not in seen
 
     scenario(work)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bookies_know_the_end_within_a_tenth_of_a_second_of_idleness(seed: int) -> None:
+    """Whoever reads from them, and is not the writer, sees the last entry although nothing follows it."""
+
+    async def work(region: Region, writer: Writer) -> None:
+        loop = asyncio.get_running_loop()
+        handle = await writer.open((3, 2))
+        ensemble = handle.metadata.fragments[0][1]
+        number = 0
+        for pause in (0.0, 0.01, 0.05, 0.07, 0.3, 1.0):
+            for _ in range(3):
+                handle.append_run(run_of(f"n{number}"))
+                number += 1
+            await writer.reach(number - 1)
+            confirmed = loop.time()
+            known = -1
+            while known < number - 1:
+                known = min(region.bookies[bookie].ledgers[handle.ledger].lac for bookie in ensemble)
+                assert loop.time() - confirmed < 0.1 + 0.05, "and what one frame takes"
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(pause)
+        assert not writer.context.ticker._active, "and then nothing ticks"
+
+    scenario(work, seed=seed)

@@ -11,7 +11,8 @@ import pytest
 
 from heliograph.model.errors import NotEnoughBookies
 from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata
-from storage.ledger.handle import LedgerHandle, create_ledger
+from storage.ledger.create import create_ledger
+from storage.ledger.handle import LedgerHandle
 from storage.ledger.placement import Candidate, adheres, choose
 from storage.ledger.recovery import recover_ledger
 from tests.ledger.test_ledger import Writer, scenario

@@ -60,6 +60,58 @@ def test_an_ack_quorum_goes_on_without_the_slow_one_which_gets_no_new_ledger() -
     scenario(work, bookies=4)
 
 
+def test_where_acks_take_long_as_a_rule_a_late_one_is_waited_for_in_proportion() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        for bookie in region.bookies.values():
+            bookie.delay_s = 0.2
+        handle = await writer.open((2, 2))
+        for number in range(100):
+            handle.append_run(run_of(f"n{number}"))
+            await writer.reach(number)
+        usual = writer.context.acks.percentile(0.99)
+        limit = writer.context.stalled_s(False)
+        assert usual > 0.2 and limit == min(10 * usual, 5.0) > 2.0
+        ensemble = handle.metadata.fragments[-1][1]
+        region.bookies[ensemble[0]].silent = True
+        handle.append_run(run_of("late"))
+        await asyncio.sleep(limit - 0.3)
+        assert handle.metadata.fragments[-1][1] == ensemble, "a busy disk is no failure"
+        await until(lambda: ensemble[0] not in handle.metadata.fragments[-1][1], limit_s=3.0)
+        await writer.reach(100)
+
+    scenario(work, bookies=4)
+
+
+def test_where_all_are_silent_nobody_is_replaced_before_the_time_out() -> None:
+    """One that stands still with all others (a switch, a stalled host, this broker itself) is not the one to blame."""
+
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((2, 2))
+        ensemble = handle.metadata.fragments[0][1]
+        for bookie in ensemble:
+            region.bookies[bookie].silent = True
+        handle.append_run(run_of("a"))
+        await asyncio.sleep(4.9)
+        assert handle.metadata.fragments[-1][1] == ensemble and not writer.context.pool.suspected(ensemble[0])
+        await writer.reach(0)
+
+    scenario(work, bookies=5)
+
+
+def test_who_has_failed_one_ledger_is_waited_for_a_quarter_as_long_by_the_next() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((2, 2))
+        hung = handle.metadata.fragments[0][1][0]
+        region.bookies[hung].silent = True
+        writer.context.pool.suspect(hung)
+        began = asyncio.get_running_loop().time()
+        handle.append_run(run_of("a"))
+        await writer.reach(0)
+        assert 0.25 < asyncio.get_running_loop().time() - began < 0.6
+
+    scenario(work, bookies=4)
+
+
 def test_what_waits_for_a_slow_one_is_bounded_and_it_is_replaced() -> None:
     async def work(region: Region, writer: Writer) -> None:
         handle = await writer.open((3, 2))

@@ -163,7 +163,7 @@ def test_quorums_of_a_topic_count_from_its_next_ledger_on() -> None:
                     log.set_quorums(*wrong)
             broker.append(log, "b")
             await until(lambda: len(broker.done) == 2)
-            await log._tail.roll()
+            await log._end().roll()
             for number in range(30):
                 broker.append(log, f"c{number}")
             await until(lambda: len(broker.done) == 32)
@@ -194,6 +194,41 @@ def test_without_a_spare_a_narrower_ledger_goes_on_at_once() -> None:
             assert sorted(made.fragments[0][1]) == ["b0", "b2"] and made.stride == 0
 
         sim.run(main(), limit_s=60)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_of_three_that_stands_still_stops_publishing_for_about_a_second(seed: int) -> None:
+    """Ensemble 3, write quorum 2, ack quorum 2, no spare: what fails by silence, at any moment, costs one short pause and no message."""
+    with Simulation(seed=f"still-{seed}") as sim:
+        rng = sim.rng("test")
+
+        async def main() -> None:
+            region = Region(sim, 3)
+            await region.start()
+            broker = Broker(region, ledger_settings=LedgerSettings(stride=4))
+            log = await broker.open(quorums=(3, 2, 2))
+            count, longest, since = 0, 0.0, 0.0
+            loop = asyncio.get_running_loop()
+            stops = {rng.randrange(50, 150): "still", rng.randrange(400, 500): "again"}
+            still = None
+            while count < 900:
+                if count in stops:
+                    still = region.bookies[rng.choice(sorted(region.bookies))]
+                    still.silent = True
+                if still is not None and count == 300:
+                    still.silent = False
+                confirmed = len(broker.done)
+                broker.append(log, f"n{count}")
+                count += 1
+                await asyncio.sleep(0.01)
+                if len(broker.done) > confirmed or not since:
+                    since = loop.time()
+                longest = max(longest, loop.time() - since)
+            await until(lambda: len(broker.done) == count, limit_s=3.0)
+            assert longest < 1.5, longest
+            assert [name for *_, name in broker.done] == [f"n{i}" for i in range(900)] and not broker.failed
+
+        sim.run(main(), limit_s=120)
 
 
 def test_a_ledger_that_has_its_ack_quorums_is_kept() -> None:

@@ -154,7 +154,7 @@ def test_truncation_frees_everything_but_what_a_cursor_that_was_left_out_needs()
             assert [name for *_, name in await read_all(log)] == [f"more{i}" for i in range(5)], "retention holds what came later"
             for bookie in region.bookies.values():
                 assert not [ledger for ledger in bookie.ledgers if bookie.holds(ledger) and ledger < log.first_position()[0]]
-            await log._tail.roll()
+            await log._end().roll()
             for cursor in log.cursors.values():
                 cursor.ack_cumulative(log.last_confirmed)
             broker.append(log, "last")

@@ -95,7 +95,7 @@ def test_an_idle_topic_has_no_open_ledger_and_nothing_to_replay() -> None:
         assert len(broker.done) == 2 and isinstance(ledger.failed, TopicClosed)
         ledger = await broker.open()
         assert broker.state.seen == ["a", "b"] and broker.state.replayed == 0
-        assert ledger._tail.open_ledger is None
+        assert ledger._tail is None
         assert ledger.next_index == 2 and ledger.last_confirmed == (broker.done[-1][0], 1)
         await asyncio.sleep(5)
         await ledger.close()
@@ -244,7 +244,7 @@ def test_a_lost_ledger_is_closed_at_its_lac_before_its_runs_are_sent_elsewhere()
 
         for bookie in region.bookies.values():
             bookie.on_add = on_add
-        open_ledger = ledger._tail.open_ledger
+        open_ledger = ledger._end().open_ledger
         assert open_ledger is not None
         hung = region.bookies[open_ledger.metadata.fragments[0][1][0]]
         hung.silent = True

@@ -15,7 +15,7 @@ from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMe
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import prefix_end
 from local_meta import keys
-from storage.ledger.handle import create_ledger
+from storage.ledger.create import create_ledger
 from storage.managed_ledger.orphans import OrphanCollector, is_orphan
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.managed_ledger.flaky import FlakyStore

@@ -67,6 +67,7 @@ class Model:
         self.region = Region(sim, rng.choice([3, 3, 4, 5]), delay_s=0.004)
         self.quorums = rng.choice(QUORUMS)
         self.trimming = rng.random() < 0.5
+        self.idle_s, self.sweep_s = rng.choice([0.02, 0.2, 300.0]), rng.choice([0.1, 0.1, 5.0])
         self.trouble = rng.choice([0.0, 0.02, 0.1])
         self.owners: list[Owner] = []
         self.log: dict[Position, str] = {}
@@ -89,8 +90,9 @@ class Model:
         async def life(_: Machine) -> None:
             meta = FlakyStore(self.region.machine, random.Random(seed), trouble=0.0 if healthy else self.trouble)
             settings = ManagedLedgerSettings(
-                ledger_entries_max=25, checkpoint_entries=12, checkpoint_interval_s=0.2, pending_timeout_s=6.0, sweep_s=5.0, close_timeout_s=2.0
-            )
+                ledger_entries_max=25, checkpoint_entries=12, checkpoint_interval_s=0.2, pending_timeout_s=6.0, close_timeout_s=2.0,
+                sweep_s=self.sweep_s, ledger_idle_s=self.idle_s, ledger_age_max_s=20.0,
+            )  # fmt: skip
             made.append(Broker(self.region, meta, settings, LedgerSettings(add_timeout_s=1.5, lost_after_s=3.0, recovery_timeout_s=10.0, stride=4)))
 
         await machine.start(life)

@@ -25,6 +25,11 @@ from storage.tiered.plan import OffloadPolicy
 from tests.broker.processes import Region
 
 TOPIC = "persistent://public/default/old"
+AVRO: dict[str, Any] = {
+    "type": "AVRO",
+    "schema": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": ["string", "null"]}]}',
+    "properties": {},
+}
 HELIOGRAPH = Path(sys.executable).with_name("heliograph")
 
 
@@ -150,6 +155,10 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         for _ in range(30):
             consumer.acknowledge(consumer.receive(20_000))
         client.close()
+        second = AVRO["schema"].replace('"null"]}', '"null"]}, {"name": "more", "type": ["null", "int"], "default": null}')
+        for definition in (AVRO, {**AVRO, "schema": second}):
+            assert rest("POST", "/admin/v2/schemas/public/default/old/schema", definition)[0] == 200
+        schemas = rest("GET", "/admin/v2/schemas/public/default/old/schemas")[1]
         path = "/admin/v2/persistent/public/default/old"
         assert rest("GET", f"{path}/offload")[1]["status"] == "NOT_RUN"
         assert rest("PUT", f"{path}/offload", {"ledgerId": "x"})[0] == 400
@@ -171,6 +180,7 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         assert rest("POST", "/heliograph/v1/tier/restore", {"topic": TOPIC, "colour": "red"})[0] == 400
         done = command("restore", "--topic", TOPIC, "--store", store, "--admin", region.admin_url())
         assert done.returncode == 0 and "2 ledgers" in done.stdout and "1 subscriptions" in done.stdout, done.stdout + done.stderr
+        assert rest("GET", "/admin/v2/schemas/public/default/old/schemas")[1] == schemas and len(schemas["getSchemaResponses"]) == 2
         assert rest("GET", "/admin/v2/namespaces/public/default")[1]["deduplicationEnabled"] is True
         assert read_all(region.service_url(), 200) == list(range(200))
         client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))

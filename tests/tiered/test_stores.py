@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import obstore.exceptions
 import obstore.store
@@ -39,29 +40,30 @@ async def keys_of(store: ObjectStore, prefix: str) -> dict[str, int]:
     return {key: size async for page in store.list(prefix) for key, size in page}
 
 
+async def check_whole_or_not_at_all(store: ObjectStore) -> None:
+    """What every store keeps to."""
+    assert await keys_of(store, "us-1/") == {}
+    await store.put(KEY, pieces(3, 0, 9_000_000, 5))
+    assert await store.size_bytes(KEY) == 9_000_008
+    assert bytes(await store.read(KEY, 0, 5)) == b"\0\0\0\2\2"
+    assert bytes(await store.read(KEY, 9_000_003, 9_000_008)) == b"\3" * 5
+    for start, stop in ((9_000_003, 9_000_009), (9_100_000, 9_100_001)):
+        with pytest.raises(CorruptData):
+            await store.read(KEY, start, stop)
+    with pytest.raises(CorruptData, match="a bookie's answer"):
+        await store.put(f"{KEY}cd", pieces(9_000_000, 9_000_000, fail=True))
+    assert await keys_of(store, "us-1/") == {KEY: 9_000_008}
+    assert await keys_of(store, "us-2/") == {}
+    for call in (lambda: store.read("us-1/no", 0, 1), lambda: store.size_bytes("us-1/no")):
+        with pytest.raises(NoSuchObject):
+            await call()
+    await store.delete([KEY, "us-1/no"])
+    assert await keys_of(store, "us-1/") == {}
+
+
 @pytest.mark.parametrize("kind", ["fake", "memory", "folder"])
 def test_objects_appear_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
-    async def work() -> None:
-        store = store_of(kind, tmp_path)
-        assert await keys_of(store, "us-1/") == {}
-        await store.put(KEY, pieces(3, 0, 9_000_000, 5))
-        assert await store.size_bytes(KEY) == 9_000_008
-        assert bytes(await store.read(KEY, 0, 5)) == b"\0\0\0\2\2"
-        assert bytes(await store.read(KEY, 9_000_003, 9_000_008)) == b"\3" * 5
-        for start, stop in ((9_000_003, 9_000_009), (9_100_000, 9_100_001)):
-            with pytest.raises(CorruptData):
-                await store.read(KEY, start, stop)
-        with pytest.raises(CorruptData, match="a bookie's answer"):
-            await store.put(f"{KEY}cd", pieces(9_000_000, 9_000_000, fail=True))
-        assert await keys_of(store, "us-1/") == {KEY: 9_000_008}
-        assert await keys_of(store, "us-2/") == {}
-        for call in (lambda: store.read("us-1/no", 0, 1), lambda: store.size_bytes("us-1/no")):
-            with pytest.raises(NoSuchObject):
-                await call()
-        await store.delete([KEY, "us-1/no"])
-        assert await keys_of(store, "us-1/") == {}
-
-    asyncio.run(work())
+    asyncio.run(check_whole_or_not_at_all(store_of(kind, tmp_path)))
 
 
 def test_a_folder_syncs_what_it_keeps(tmp_path: Path) -> None:
@@ -101,15 +103,61 @@ def test_a_wrong_address_says_what_is_wrong(url: str, options: dict[str, str], s
         MAKE(url, options, 5.0)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/prefix", "cos://bucket/prefix", "oss://bucket", "gs://bucket/x", "az://container/x"])
-def test_every_kind_of_store_can_be_made(url: str) -> None:
-    scheme = url.partition(":")[0]
-    options = {"region": "us-east-1"} if scheme in ("s3", "cos", "oss") else {}
-    if scheme == "az":
-        options = {"account_name": "a", "account_key": "c2VjcmV0"}
-    if scheme == "gs":
-        options = {"skip_signature": "true"}
-    assert MAKE(url, options, 5.0).url == url
+AZURE = {"account_name": "a", "account_key": "c2VjcmV0"}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "client", "prefix", "wanted"),
+    [
+        ("s3://b/p", {"region": "us-east-1"}, "S3Store", "p", {"bucket": "b", "region": "us-east-1"}),
+        ("cos://b/p/q", {"region": "ap-guangzhou"}, "S3Store", "p/q", {"bucket": "b", "endpoint": "https://b.cos.ap-guangzhou.myqcloud.com"}),
+        ("oss://b", {"region": "cn-hangzhou"}, "S3Store", "", {"bucket": "b", "endpoint": "https://b.oss-cn-hangzhou.aliyuncs.com"}),
+        ("cos://b", {"endpoint": "https://inside:1"}, "S3Store", "", {"endpoint": "https://inside:1", "virtual_hosted_style_request": "true"}),
+        ("gs://b/x", {"skip_signature": "true"}, "GCSStore", "x", {"bucket": "b"}),
+        ("az://c/x", AZURE, "AzureStore", "x", {"container_name": "c", "account_name": "a"}),
+    ],
+)
+def test_every_kind_of_store_is_made_of_its_address(url: str, options: dict[str, str], client: str, prefix: str, wanted: dict[str, str]) -> None:
+    store = MAKE(url, options, 5.0)
+    assert isinstance(store, ObstoreStore) and store.url == url
+    made: Any = store._client
+    assert type(made).__name__ == client and str(made.prefix or "") == prefix
+    assert {name: made.config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "path"),
+    [
+        ("s3://b/p", {"region": "r"}, "/b/p/us-1/no"),
+        ("cos://b/p", {"region": "r"}, "/p/us-1/no"),
+        ("oss://b/p", {"region": "r"}, "/p/us-1/no"),
+        ("az://c/p", AZURE, "/c/p/us-1/no"),
+    ],
+)
+def test_requests_go_to_the_place_that_the_address_names(url: str, options: dict[str, str], path: str) -> None:
+    """Against a server on loopback that has nothing. COS and OSS name the bucket in the host, and here the host is given."""
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        asked.append(head)
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        given = {**options, "endpoint": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        if "region" in given:
+            given |= {"access_key_id": "someone", "secret_access_key": "secret"}
+        with pytest.raises(NoSuchObject):
+            await MAKE(url, given, 5.0).read("us-1/no", 0, 10)
+        server.close()
+
+    asyncio.run(work())
+    method, target, _ = asked[0].split(" ", 2)
+    assert (method, target.partition("?")[0]) == ("GET", path), asked
+    assert "range: bytes=0-9" in asked[0].lower() and "\r\nauthorization: " in asked[0].lower()
 
 
 def test_a_store_of_another_kind_is_plugged_in_by_an_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

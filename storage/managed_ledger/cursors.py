@@ -1,0 +1,107 @@
+"""LogCursors: the cursors of a topic's log.
+
+Is: making, finding, deleting them, and moving them over what nobody will acknowledge any more (`expiry` finds how far). Isn't: what one has
+acknowledged (Cursor), or how it is stored (TopicRecord).
+Invariants: a durable cursor is durable when `open_cursor` returns; one that was deleted frees what only it needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+
+from heliograph.model.errors import AlreadyExists, HeliographError, NotFound, TopicClosed
+from heliograph.model.positions import Position
+from heliograph.wire.run import Run
+from storage.managed_ledger import expiry
+from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.extent import LogExtent
+from storage.managed_ledger.record import TopicRecord
+
+
+class LogCursors(LogExtent, ABC):
+    """What `ManagedLedger` does with them."""
+
+    __slots__ = ("_closed", "_record", "cursors", "failed")
+
+    cursors: dict[str, Cursor]
+    failed: HeliographError | None
+    _closed: bool
+    _record: TopicRecord
+
+    @abstractmethod
+    def trim_soon(self) -> None:
+        """Frees, in the background, the ledgers that nobody needs."""
+
+    @abstractmethod
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
+        """Entries at or after a position; see `ManagedLedger`."""
+
+    @property
+    def ended(self) -> bool:
+        """It was closed, or has failed."""
+        return self._closed or self.failed is not None
+
+    async def open_cursor(
+        self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
+    ) -> Cursor:
+        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable."""
+        self._check_open()
+        cursor = self.cursors.get(name)
+        if cursor is not None:
+            if cursor.durable != durable:
+                raise AlreadyExists(f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}")
+            return cursor
+        cursor = self.add_cursor(name, min(initial, self.last_confirmed), durable, properties or {})
+        if durable:
+            self._record.change_cursor(cursor)
+            await self._record.written()
+        return cursor
+
+    def add_cursor(self, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> Cursor:
+        """Without storing it."""
+        self.cursors[name] = cursor = Cursor(
+            name,
+            self._catalog,
+            mark_delete,
+            durable=durable,
+            properties=properties,
+            request_flush=self._record.change_cursor,
+            wait_flushed=self._cursor_flushed,
+        )
+        self._record.cursor_there(name)
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        """Raises NotFound."""
+        cursor = self.cursors.pop(name, None)
+        if cursor is None:
+            raise NotFound(f"{self.topic}: there is no cursor {name}")
+        self._record.delete_cursor(cursor)
+        if cursor.durable:
+            await self._record.written()
+        self.trim_soon()
+
+    async def _cursor_flushed(self, cursor: Cursor) -> None:
+        if self._record.waits(cursor):
+            await self._record.written()
+        if self.failed is not None:
+            raise self.failed
+
+    async def oldest_unacked_ms(self, name: str) -> int:
+        """Broker time of the first entry that this cursor has not acknowledged; 0: there is none. Raises NotFound; what `read` raises."""
+        return await expiry.oldest_unacked_ms(self, name)
+
+    async def expire_before(self, time_ms: int, names: Collection[str]) -> dict[str, int]:
+        """Moves these cursors over all that is older than that broker time. Returns how many entries each of them gave up, unacknowledged."""
+        return await expiry.expire_before(self, time_ms, names)
+
+    async def drop_to(self, size_bytes: int, names: Collection[str]) -> dict[str, int]:
+        """Moves these cursors until at most about so many bytes lie before each. Returns how many entries each of them gave up, unacknowledged."""
+        return await expiry.drop_to(self, size_bytes, names)
+
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        if self._closed:
+            raise TopicClosed(f"{self.topic} is closed")

@@ -1,0 +1,51 @@
+"""Parts: what all topics' logs of one broker share.
+
+Is: one object a broker, built by the factory; the same value where many topics were given equal ones. Isn't: anything of one topic.
+Invariants: nothing here grows with the number of topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from heliograph.runtime.clock import Clock
+from storage.ledger.context import LedgerContext
+from storage.ledger.repair import Throttle
+from storage.managed_ledger.cache import EntryCache
+from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.read_ahead import ReadAhead
+from storage.managed_ledger.settings import ManagedLedgerSettings
+
+if TYPE_CHECKING:
+    from storage.managed_ledger.managed_ledger import ManagedLedger
+    from storage.managed_ledger.reading import ColdReads
+
+T = TypeVar("T", bound=Hashable)
+_SAME_MAX = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """cold: reads ledgers that only an object store has. on_closed: called with each log that ends. mending: what in-place repairs read and write."""
+
+    context: LedgerContext
+    flusher: MetadataFlusher
+    cache: EntryCache
+    ahead: ReadAhead
+    settings: ManagedLedgerSettings
+    clock: Clock
+    on_closed: Callable[[ManagedLedger], None]
+    mending: Throttle
+    cold: ColdReads | None = None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _same: dict[Hashable, Hashable] = field(default_factory=dict)
+
+    def same(self, value: T) -> T:
+        """The equal value that was given before, where there is one: quorums and retention are those of a namespace, and topics are very many."""
+        if len(self._same) >= _SAME_MAX:
+            self._same.clear()
+        found: T = self._same.setdefault(value, value)  # type: ignore[assignment]
+        return found

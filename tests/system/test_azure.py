@@ -1,0 +1,122 @@
+"""Tiered storage in Azure's Blob service, against Azurite (Microsoft's emulator, from npm): the rules of a store, and a topic that is offloaded, read
+back, and restored into an empty region from the container alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.broker.processes import Region
+from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all, until
+from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+CACHE = Path("~/.cache/heliograph/azurite").expanduser()
+AZURITE = "azurite@3.35.0"
+ACCOUNT, CONTAINER = "devstoreaccount1", "tiers"
+KEY = base64.b64encode(b"a key that is no secret, of the length that accounts have: 64 bytes").decode()
+
+
+def azurite() -> Path:
+    program = CACHE / "node_modules" / ".bin" / "azurite-blob"
+    if not program.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("Azurite, Azure's emulator, is absent, and so is npm, which would bring it")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(["nice", npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", AZURITE], cwd=CACHE, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"Azurite, Azure's emulator, is absent and cannot be installed here: {done.stderr.strip().splitlines()[-1:]}")
+    return program
+
+
+def create_container(endpoint: str) -> None:
+    """By a shared-key request, as obstore creates none."""
+    date = formatdate(usegmt=True)
+    headers = f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
+    resource = f"/{ACCOUNT}/{ACCOUNT}/{CONTAINER}\nrestype:container"
+    text = "PUT" + "\n" * 12 + headers + resource
+    signature = base64.b64encode(hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()).decode()
+    request = urllib.request.Request(f"{endpoint}/{CONTAINER}?restype=container", method="PUT")
+    request.add_header("x-ms-date", date)
+    request.add_header("x-ms-version", "2021-08-06")
+    request.add_header("Authorization", f"SharedKey {ACCOUNT}:{signature}")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 201
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(azurite()), "--location", str(tmp_path / "azurite"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent", "--skipApiVersionCheck"]
+    with (tmp_path / "azurite.log").open("wb") as log:
+        process = subprocess.Popen(command, env={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/local/bin:/usr/bin:/bin"}, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "azurite.log").read_text()
+            time.sleep(0.1)
+        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+        create_container(endpoint)
+        yield {"account_name": ACCOUNT, "account_key": KEY, "endpoint": endpoint}
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def folder(tmp_path: Path, name: str) -> Path:
+    (tmp_path / name).mkdir()
+    return tmp_path / name
+
+
+def test_the_container_keeps_the_rules_of_a_store(options: dict[str, str]) -> None:
+    asyncio.run(check_whole_or_not_at_all(MAKE(f"az://{CONTAINER}/some/prefix", options, 10.0)))
+
+
+def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(options: dict[str, str], tmp_path: Path) -> None:
+    store = f"az://{CONTAINER}/region"
+    tiered = {"store": store, "options": options, "tick_s": 0.2, "manifest_s": 0}
+    path = "/admin/v2/persistent/public/default/old"
+    with Region(folder(tmp_path, "a")) as region:
+        region.start(tiered=tiered)
+        rest = provisioned(region, namespace=True)
+        client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        producer = client.create_producer(TOPIC)
+        for i in range(100):
+            producer.send(str(i).encode())
+        client.close()
+        assert rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)[0] == 204
+        assert rest("PUT", f"{path}/offload?rollOver=true")[0] in (200, 204)
+        found: dict[str, Any] = {}
+        until(lambda: found.update(rest("GET", f"{path}/offload")[1]) or found["status"] in ("SUCCESS", "ERROR"))
+        assert found["status"] == "SUCCESS", found
+        until(lambda: (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"]) and not any(row["onBookies"] for row in rows if row["entries"]))
+        assert read_all(region.service_url(), 100) == list(range(100))
+    with Region(folder(tmp_path, "b"), "eu") as region:
+        region.start(tiered=tiered)
+        rest = provisioned(region, namespace=False)
+        status, answer = rest("POST", "/heliograph/v1/tier/restore", {"topic": TOPIC})
+        assert status == 200 and answer[0]["entries"] == 100, json.dumps(answer)
+        assert read_all(region.service_url(), 100) == list(range(100))
