@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from region_node.metrics import Sample
+from replicator.audit_findings import Fault
+from replicator.auditor import Auditor
 from replicator.manager import LinkManager
 
 
@@ -23,3 +25,18 @@ def samples(links: LinkManager) -> Iterator[Sample]:
         yield "heliograph_replication_latency_seconds_count", "counter", of, heard.latency.messages
         yield "heliograph_replication_clock_offset_seconds", "gauge", of, heard.clock_offset_ms / 1000
         yield "heliograph_replication_round_trip_seconds", "gauge", of, heard.rtt_ms / 1000
+    waits = [log.waits for log in links.logs.values() if log.waits is not None]
+    yield "heliograph_durability_degraded_topics", "gauge", labels, sum(one.degraded for one in waits)
+    yield "heliograph_durability_affected_messages", "gauge", labels, sum(one.affected_messages for one in waits)
+    yield from audit_samples(links.auditor, labels)
+
+
+def audit_samples(auditor: Auditor, labels: dict[str, str]) -> Iterator[Sample]:
+    for name, value in (("passes", auditor.passes), ("failed_passes", auditor.failed), ("ranges", auditor.ranges), ("entries", auditor.entries)):
+        yield f"heliograph_audit_{name}_total", "counter", labels, value
+    yield "heliograph_audit_bytes_total", "counter", labels, auditor.size_bytes
+    for fault in Fault:
+        of = {**labels, "fault": str(fault)}
+        yield "heliograph_audit_found_total", "counter", of, auditor.found[str(fault)]
+        yield "heliograph_audit_repaired_total", "counter", of, auditor.repaired[str(fault)]
+    yield "heliograph_audit_left_entries", "gauge", labels, sum(report.left for report in auditor.reports.values())

@@ -46,6 +46,8 @@ class Cause(StrEnum):
     STORAGE = "storage"
     METADATA = "metadata"
     PROTOCOL = "protocol"
+    TRANSACTION_OPEN = "transaction-open"
+    """The link stands, and waits for the end of a transaction; it is no end of a connection."""
     DETACHED = "detached"
 
     @property
@@ -104,5 +106,6 @@ _REMEDIES: dict[Cause, str] = {
     Cause.STORAGE: "start bookies in the region that the sentence names",
     Cause.METADATA: "start the metadata processes of the region that the sentence names",
     Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
+    Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",
     Cause.DETACHED: "",
 }

@@ -16,6 +16,7 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Kind, Risk, StreamBeat
+from heliograph.wire.link_audit import Ask, read_ask, read_tell
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
 from replicator.claims import Claims, read_claims
@@ -30,6 +31,10 @@ class Stream(Protocol):
     def on_opened(self, incarnation: int, window_bytes: int, vector: Vector, level: int) -> None: ...
 
     def on_claims(self, subscription: str, claims: Claims) -> None: ...
+
+    def on_ask(self, request: int, ask: Ask) -> None: ...
+
+    def on_tell(self, request: int, fields: list[Any], payload: Buffer) -> None: ...
 
     def on_receipt(self, through: Sequence[tuple[Origin, Position]]) -> None: ...
 
@@ -115,9 +120,12 @@ class LinkConnection:
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
-    def _on_frame(self, number: int, content: memoryview, _: memoryview) -> None:
+    def _on_frame(self, number: int, content: memoryview, payload: memoryview) -> None:
         self.heard_at = self._clock.monotonic()
         kind, fields = wire.parse(number, content)
+        if kind is Kind.TELL:
+            self._tell(fields, payload)
+            return
         handler = _HANDLERS.get(kind)
         if handler is None:
             raise PeerError(f"link: {kind.name} is no command of a receiver")
@@ -138,6 +146,16 @@ class LinkConnection:
         claims = read_claims(content)
         if (stream := self.streams.get(number)) is not None:
             stream.on_claims(subscription, claims)
+
+    def _ask(self, fields: list[Any]) -> None:
+        number, request, ask = read_ask(fields)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_ask(request, ask)
+
+    def _tell(self, fields: list[Any], payload: Buffer) -> None:
+        number, request, content, payload = read_tell(fields, payload)
+        if (stream := self.streams.get(number)) is not None:
+            stream.on_tell(request, content, payload)
 
     def _gap(self, fields: list[Any]) -> None:
         number, attempt, vector = wire.read_gap(fields)
@@ -174,4 +192,5 @@ _HANDLERS: dict[Kind, Callable[[LinkConnection, list[Any]], None]] = {
     Kind.CLOSE: LinkConnection._close,
     Kind.HEARTBEAT: LinkConnection._heartbeat,
     Kind.CLAIMS: LinkConnection._claims,
+    Kind.ASK: LinkConnection._ask,
 }

@@ -10,6 +10,7 @@ Source: docs/protocols/links.md, "Producer sequences".
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from heliograph.wire.run import ProducerSegment, Run
 class DedupSettings:
     producers_max: int = 10_000
     ranges_max: int = 16_384
+    local_ranges_max: int = 2_048
+    """Of local producers, beside the highest sequence of each: they are in every stored state."""
 
 
 def _ends(segment: ProducerSegment) -> tuple[int, int]:
@@ -28,10 +31,34 @@ def _ends(segment: ProducerSegment) -> tuple[int, int]:
     return (first, first + count - 1) if pairs is None else (pairs[0][0], max(high for _, high in pairs))
 
 
+def _within(ranges: Sequence[tuple[int, int]], low: int, high: int) -> bool:
+    """ranges: disjoint and ascending."""
+    i = bisect_right(ranges, (low, 1 << 63)) - 1
+    return i >= 0 and ranges[i][0] <= low and high <= ranges[i][1]
+
+
+def _add(ranges: list[tuple[int, int]], low: int, high: int) -> int:
+    """Takes low..high in; returns how many ranges there are more."""
+    before = len(ranges)
+    if low < 0:
+        return 0
+    if ranges and ranges[-1][1] < low:
+        if ranges[-1][1] == low - 1:
+            ranges[-1] = (ranges[-1][0], high)
+        else:
+            ranges.append((low, high))
+    else:
+        kept = [r for r in ranges if r[1] < low - 1 or r[0] > high + 1]
+        touched = [r for r in ranges if not (r[1] < low - 1 or r[0] > high + 1)]
+        kept.append((min([low, *(r[0] for r in touched)]), max([high, *(r[1] for r in touched)])))
+        ranges[:] = sorted(kept)
+    return len(ranges) - before
+
+
 class Producers:
     """Sequences of one topic's producers."""
 
-    __slots__ = ("_durable", "_range_count", "_ranges", "_submitted", "forgotten", "settings")
+    __slots__ = ("_durable", "_local", "_local_count", "_range_count", "_ranges", "_submitted", "forgotten", "settings")
 
     def __init__(self, settings: DedupSettings) -> None:
         self.settings = settings
@@ -39,6 +66,8 @@ class Producers:
         self._submitted: dict[str, int] = {}  # local: the highest one on its way, only of names that have one
         self._ranges: dict[str, list[tuple[int, int]]] = {}  # of other regions, disjoint and ascending
         self._range_count = 0
+        self._local: dict[str, list[tuple[int, int]]] | None = None  # what is stored of local producers, exactly; the highest alone does not say that
+        self._local_count = 0
         self.forgotten = 0
 
     def last_sequence(self, name: str) -> int:
@@ -49,8 +78,17 @@ class Producers:
     def durable(self, name: str) -> int:
         return self._durable.get(name, -1)
 
-    def submit(self, run: Run) -> list[bool] | None:
-        """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry, True = new."""
+    def holds(self, name: str, low: int, high: int) -> bool:
+        """Whether the sequences low..high are stored here, each of them, wherever they were first published."""
+        return self._elsewhere(name, low, high) or (self._local is not None and _within(self._local.get(name, ()), low, high))
+
+    def submit(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
+        """Judges a local run and counts what is new in it as submitted. None: all of it is new; else one bool an entry, True = new.
+
+        coming: ranges by producer that arrive from other regions and are not durable yet; they count as here.
+        """
+        if coming:
+            return self._submit_each(run, coming)
         ends: list[tuple[str, int]] = []
         for name, count, first, pairs in run.producers:
             high = self._submitted.get(name)
@@ -71,13 +109,15 @@ class Producers:
         self._submitted.update(ends)
         return None
 
-    def _submit_each(self, run: Run) -> list[bool] | None:
+    def _submit_each(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
         new: list[bool] = []
         for name, count, first, pairs in run.producers:
             high = self._submitted.get(name, self._durable.get(name, -1))
             for sequence, highest in pairs or [(s, s) for s in range(first, first + count)]:
                 highest = max(sequence, highest)
                 fresh = highest > high and not self._elsewhere(name, sequence, highest)
+                if fresh and coming is not None and name in coming:
+                    fresh = not any(first <= sequence and highest <= last for first, last in coming[name])
                 new.append(fresh)
                 if fresh:
                     high = self._submitted[name] = highest
@@ -85,11 +125,7 @@ class Producers:
 
     def _elsewhere(self, name: str, low: int, high: int) -> bool:
         """Whether the sequences low..high were all first published in another region, and are stored here."""
-        ranges = self._ranges.get(name)
-        if not ranges:
-            return False
-        i = bisect_right(ranges, (low, 1 << 63)) - 1
-        return i >= 0 and ranges[i][0] <= low and high <= ranges[i][1]
+        return _within(self._ranges.get(name, ()), low, high)
 
     def answered(self, run: Run) -> bool:
         """Whether every entry of `run` (judged a duplicate before) is stored by now."""
@@ -108,6 +144,7 @@ class Producers:
             high = _ends(segment)[1]
             if self._submitted.get(name, -1) <= high:
                 self._submitted.pop(name, None)
+            self._remember(segment)
             high = max(high, self._durable.pop(name, -1))
             self._durable[name] = high
         while len(self._durable) > self.settings.producers_max:
@@ -133,23 +170,33 @@ class Producers:
                 for sequence, highest in pairs:
                     self._add_range(name, sequence, max(sequence, highest))
 
+    def _remember(self, segment: ProducerSegment) -> None:
+        """Of a local producer: its sequences mostly follow each other, and are one range."""
+        name, count, first, pairs = segment
+        local = self._local
+        if local is None:
+            local = self._local = {}
+        local[name] = ranges = local.pop(name, None) or []  # to the end: the most recently heard of
+        if pairs is None:
+            self._local_count += _add(ranges, first, first + count - 1)
+        else:
+            for sequence, highest in pairs:
+                self._local_count += _add(ranges, sequence, max(sequence, highest))
+        if not ranges:  # sequences below 0 are nobody's
+            del local[name]
+        while self._local_count > self.settings.local_ranges_max:
+            oldest = next(iter(local))
+            del local[oldest][0]
+            if not local[oldest]:
+                del local[oldest]
+            self._local_count -= 1
+
     def _add_range(self, name: str, low: int, high: int) -> None:
         if low < 0:
             return
         ranges = self._ranges.pop(name, [])  # to the end: the most recently heard of
         self._ranges[name] = ranges
-        before = len(ranges)
-        if ranges and ranges[-1][1] < low:
-            if ranges[-1][1] == low - 1:
-                ranges[-1] = (ranges[-1][0], high)
-            else:
-                ranges.append((low, high))
-        else:
-            kept = [r for r in ranges if r[1] < low - 1 or r[0] > high + 1]
-            touched = [r for r in ranges if not (r[1] < low - 1 or r[0] > high + 1)]
-            kept.append((min([low, *(r[0] for r in touched)]), max([high, *(r[1] for r in touched)])))
-            ranges[:] = sorted(kept)
-        self._range_count += len(ranges) - before
+        self._range_count += _add(ranges, low, high)
         while self._range_count > self.settings.ranges_max:
             oldest = next(iter(self._ranges))
             del self._ranges[oldest][0]
@@ -159,10 +206,12 @@ class Producers:
             self.forgotten += 1
 
     def dump(self) -> list[Any]:
-        return [self._durable, self._ranges]
+        return [self._durable, self._ranges, self._local or {}]
 
     def load(self, dumped: list[Any]) -> None:
-        durable, ranges = dumped
+        durable, ranges, *later = dumped
+        self._local = {name: [(low, high) for low, high in pairs] for name, pairs in later[0].items()} if later and later[0] else None
+        self._local_count = sum(map(len, self._local.values())) if self._local else 0
         self._durable = dict(durable)
         self._ranges = {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()}
         self._range_count = sum(map(len, self._ranges.values()))

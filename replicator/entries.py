@@ -12,6 +12,7 @@ Source: docs/protocols/pulsar.md, "Frames".
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from itertools import accumulate
 
 import crc32c
@@ -19,6 +20,7 @@ import crc32c
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_HIDDEN, Buffer, Run
+from replicator.transactions import is_commit, is_marker, read_marker
 
 _MAGIC = 0x0E01
 _MAGIC_BYTES = b"\x0e\x01"
@@ -30,6 +32,8 @@ _crc = crc32c.crc32c
 
 def checked_and_addressed(run: Run, target: str) -> tuple[list[int], list[int] | None]:
     """(checksum of each entry as it was first stored, indexes of the entries that `target` is addressed by; None: all of them)."""
+    if is_marker(run):  # of entries that were published for other regions only it may be the end, too: it is harmless there
+        return [_crc(part) for part in run.parts], None if is_commit(run) else []
     checksums: list[int] = []
     skipped: list[int] = []
     for index, part in enumerate(run.parts):
@@ -72,6 +76,14 @@ def _addressed(part: Buffer, target: str) -> bool:
 def received(run: Run, source: str) -> Run:
     """The run as the target stores it: each entry verified, `replicated_from` = `source` appended. Raises PeerError."""
     assert run.checksums is not None
+    if is_marker(run):
+        try:
+            read_marker(run.parts[0])
+        except CorruptData as error:
+            raise PeerError(f"link: {error}") from error
+        if _crc(run.parts[0]) != run.checksums[0]:
+            raise PeerError("link: the end of a transaction does not match its checksum")
+        return run
     name = source.encode()
     suffix = b"\x2a%c%b" % (len(name), name)
     grown = len(suffix)
@@ -109,6 +121,7 @@ def received(run: Run, source: str) -> Run:
         checksums=run.checksums,
         producers=run.producers,
         body=body,
+        transaction=run.transaction,
     )
 
 
@@ -118,3 +131,75 @@ def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffe
     if part[:2] == _MAGIC_BYTES or _crc(part) != checksum or 4 + size > len(part):
         raise PeerError("link: an entry does not match its checksum")
     return ((size + len(suffix)).to_bytes(4, "big"), part[4 : 4 + size], suffix, part[4 + size :])
+
+
+def published_checksums(run: Run) -> list[int]:
+    """The checksum of each entry as its client published it, made from the stored bytes; -1 where an entry contradicts its own checksum, or its run's.
+
+    A replicated run is one as the target stores it: with `replicated_from` at the end of each entry's metadata.
+    """
+    return [checksum for checksum, _ in _as_published(run)]
+
+
+def as_published(run: Run) -> Run:
+    """A replicated run as it came over the link, without `replicated_from`. Raises CorruptData where an entry contradicts its checksum."""
+    assert run.origin is not None
+    parts: list[Buffer] = []
+    for checksum, pieces in _as_published(run):
+        if checksum < 0:
+            raise CorruptData("an entry does not match its checksum")
+        parts.append(b"".join(pieces))
+    return Run(
+        parts,
+        [len(part) for part in parts],
+        counts=run.counts,
+        flags=run.flags,
+        time_ms=run.time_ms,
+        first_index=run.first_index,
+        origin=run.origin,
+        spans=run.spans,
+        origin_time_ms=run.origin_time_ms,
+        checksums=run.checksums,
+        producers=run.producers,
+        transaction=run.transaction,
+    )
+
+
+def _as_published(run: Run) -> Iterator[tuple[int, tuple[Buffer, ...]]]:
+    """(checksum or -1, the entry in pieces), of each entry."""
+    suffix = b"" if run.origin is None else _appended(run)
+    for index, part in enumerate(run.parts):
+        found = _entry_as_published(part, suffix)
+        wanted = None if run.checksums is None else run.checksums[index]
+        yield found if wanted is None or found[0] == wanted else (-1, ())
+
+
+def _entry_as_published(part: Buffer, suffix: bytes) -> tuple[int, tuple[Buffer, ...]]:
+    magic = bytes(part[:2]) == _MAGIC_BYTES
+    at = 6 if magic else 0
+    size = int.from_bytes(part[at : at + 4], "big")
+    split = at + 4 + size
+    if magic and (split > len(part) or _crc(part[6:]) != int.from_bytes(part[2:6], "big")):
+        return -1, ()
+    if not suffix:
+        return (int.from_bytes(part[2:6], "big"), (part,)) if magic else (_crc(part), (part,))
+    metadata = bytes(part[at + 4 : split])
+    if split > len(part) or not metadata.endswith(suffix):
+        return -1, ()
+    pieces: tuple[Buffer, ...] = ((size - len(suffix)).to_bytes(4, "big"), metadata[: -len(suffix)], part[split:])
+    checksum = 0
+    for piece in pieces:
+        checksum = _crc(piece, checksum)
+    return checksum, (_MAGIC_BYTES, checksum.to_bytes(4, "big"), *pieces) if magic else pieces
+
+
+def _appended(run: Run) -> bytes:
+    """What the target has appended to the metadata of every entry of a run."""
+    for part in run.parts:
+        if bytes(part[:2]) != _MAGIC_BYTES or _crc(part[6:]) == int.from_bytes(part[2:6], "big"):
+            try:
+                name = entry_metadata(part)[0].replicated_from.encode()
+            except CorruptData:
+                continue
+            return b"\x2a%c%b" % (len(name), name)
+    return b"\x2a"  # then none of them is as it was

@@ -9,9 +9,11 @@ Source: docs/protocols/links.md, "Risk".
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from heliograph.wire.link import Risk
+from heliograph.wire.link_audit import Ask
 
 BOUNDS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 
@@ -57,6 +59,8 @@ class IncomingLink:
     connected: bool = False
     heard_ms: int = 0
     risk: Risk | None = None
+    send_ask: Callable[[int, Ask], None] | None = None
+    """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 
     def status(self, now_ms: int) -> dict[str, object]:
         """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may be meanwhile."""

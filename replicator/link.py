@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, LinkError
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire import link as wire
-from heliograph.wire.link import Risk, SkipRecord
-from heliograph.wire.run import Buffer
+from heliograph.wire.link import Risk, SkipReason, SkipRecord
+from heliograph.wire.link_audit import Ask, Told, ask_frame, tell_frame
+from heliograph.wire.link_schemas import SchemaRow, schemas_frame
+from heliograph.wire.run import Buffer, Run
+from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause
 from replicator.claims import Claims
 from replicator.connection import LinkConnection
+from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
+from replicator.pace import Pace
+from replicator.schemas import SchemaFeed
 from replicator.sender import LinkSender, SendRun, joined
+from replicator.starting import begins_of
 from replicator.timers import Timer
+from replicator.transactions import below
 from replicator.watchdog import Facts, Watchdog
 
 if TYPE_CHECKING:
@@ -39,48 +46,6 @@ _STEADY_S = 5.0
 _HISTORY = 8
 
 
-class LinkCursor(Protocol):
-    """The part of the managed ledger's cursor that a link uses."""
-
-    mark_delete: Position
-    reading: Callable[[], Position] | None
-    """Where the link reads, as long as it does: what it still needs stays in the entry cache."""
-
-    def ack_cumulative(self, position: Position) -> None: ...
-
-    def reset(self, mark_delete: Position) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkStats:
-    """One link, as its source knows it; backlog and age are of what was first published here and is not done with."""
-
-    source: str
-    target: str
-    topic: str
-    state: str
-    cause: str
-    cause_text: str
-    remedy: str
-    """What to do about the cause."""
-    restarts: int
-    history: list[dict[str, Any]]
-    """The newest ends of the link: at_ms, cause, text."""
-    connected: bool
-    backlog_entries: int
-    backlog_messages: int
-    backlog_bytes: int
-    age_s: float
-    rate_out: float
-    """Messages a second that the target acknowledged."""
-    throughput_out: float
-    """The same in bytes."""
-    rtt_ms: float
-    clock_offset_ms: float
-    in_flight_bytes: int
-    rewinds: int
-
-
 class Link:
     """Made by LinkManager.attach; `begin` once its cursor is open."""
 
@@ -90,8 +55,11 @@ class Link:
         self.core: LinkSender | None = None
         self.failures = 0
         self._cursor: LinkCursor | None = None
+        self.start: Mapping[str, Any] | None = None
+        """The policy `replicationStart`: where a link begins that is new."""
+        self._begins: Position = BEFORE_ALL
         self._connection: LinkConnection | None = None
-        self._number = 0
+        self._number = self._level = 0
         self._timer: Timer | None = None
         self._filter_timer: Timer | None = None
         self._opened_at = 0.0
@@ -101,6 +69,11 @@ class Link:
         self.restarts: Counter[Cause] = Counter()
         self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
         """(wall ms, cause, sentence) of the newest ends."""
+        self.schemas = SchemaFeed(self)
+        self.pace: Pace | None = None
+        """None: as fast as it goes."""
+        self._rate: Mapping[str, Any] | None = None
+        self._pace_timer: Timer | None = None
         self._stop_waking: Callable[[], None] | None = None
         self._told: object = None
         self._stop_telling: Callable[[], None] | None = None
@@ -118,11 +91,20 @@ class Link:
         if self.ended:
             return
         self._cursor = cursor
+        self._begins = begins_of(cursor.properties)
         self.core = core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender)
         cursor.reading = lambda: core.read_at
         self._rated = self.core.done[1:]
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)
         self.connect()
+
+    def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
+        """`replicatorDispatchRate`, as JSON. One that did not change keeps what was spent of it."""
+        if policy != self._rate:
+            self._rate, self.pace = policy, Pace.of(policy)
+            if self._pace_timer is not None:
+                self._pace_timer.cancel()
+                self._on_pace()
 
     def connect(self) -> None:
         self._timer = None
@@ -203,12 +185,16 @@ class Link:
             return
         self._cancel_timer()
         self.state, self.cause, self.cause_text = "open", Cause.NONE, ""
+        self._level = level
         self._opened_at = self.manager.clock.monotonic()
         self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
         events.info("link.opened topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
+        if level >= AUDIT_LEVEL:
+            self.schemas.opened()
         if level >= 2:
             self._stop_telling = self.log.subscriptions.channel(self.target, self._tell_claims)
+        self.core.transactional = level >= 3
         self._rewound(self.core.opened(vector, window_bytes))
 
     def _tell_claims(self, subscription: str, claims: Claims) -> bool:
@@ -221,6 +207,39 @@ class Link:
     def on_claims(self, subscription: str, claims: Claims) -> None:
         self.log.subscriptions.heard(self.target, subscription, claims)
 
+    def send_ask(self, request: int, ask: Ask) -> bool:
+        """What the target holds is asked; False: not now."""
+        connection = self._connection
+        if connection is None or not self.asks:
+            return False
+        connection.write(ask_frame(self._number, request, ask))
+        return True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the other side answers questions of an audit, and may ask some."""
+        return self.state == "open" and self._level >= AUDIT_LEVEL
+
+    def send_schemas(self, rows: Sequence[SchemaRow]) -> bool:
+        """False: there is no stream now."""
+        connection = self._connection
+        if connection is None or not self.asks:
+            return False
+        connection.write(schemas_frame(self._number, rows))
+        return True
+
+    def on_ask(self, request: int, ask: Ask) -> None:
+        connection, number = self._connection, self._number
+
+        def answer(told: Told) -> None:
+            if connection is not None and connection is self._connection and number == self._number:
+                connection.write(tell_frame(number, request, ask.what, told))
+
+        self.manager.auditor.asked(self.log, self.target, ask, answer)
+
+    def on_tell(self, request: int, fields: list[Any], payload: Buffer) -> None:
+        self.manager.auditor.told(request, fields, payload)
+
     def on_gap(self, attempt: int, vector: Vector) -> None:
         if self.core is not None and (went_back := self.core.gap(attempt, vector)) is not None:
             events.info("link.rewound topic=%s target=%s vector=%r", self.log.topic, self.target, vector)
@@ -231,6 +250,8 @@ class Link:
             return
         for origin, position in through:
             self.core.receipt(origin, position)
+        if self.log.waits is not None:
+            self.log.waits.heard(self.target, self.core.remote.prefix(self.log.origin))
         self.failures = 0
         self._move_cursor()
         self.pump()
@@ -256,18 +277,25 @@ class Link:
     def pump(self) -> None:
         """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written again."""
         core, connection = self.core, self._connection
-        if core is None or connection is None or self.state != "open" or self._reading or core.room_bytes <= 0:
+        if core is None or connection is None or self.state != "open" or self._reading or core.room_bytes <= 0 or self._waits():
             return
         ledger, now, sent = self.log.ledger, self.manager.clock.monotonic(), 0
         sends: list[SendRun] = []
         while (room := core.room_bytes) > 0 and sent < _TURN_BYTES and connection.writable(self._number):
-            if core.read_at < (first := ledger.first_position()) and (record := core.trimmed(first)) is not None:
+            first = ledger.first_position()
+            begins = max(first, self._begins)
+            if core.read_at < begins and (record := core.trimmed(begins, SkipReason.TRIMMED if begins == first else SkipReason.ADMIN)) is not None:
                 self._store_skip(connection, record)
                 break
             if core.read_at > ledger.last_confirmed:
                 core.at_the_end()
                 break
-            runs = ledger.cached(core.read_at, _READ_ENTRIES, min(room, _READ_BYTES))
+            undecided = self._undecided()
+            if undecided is not None and core.read_at >= undecided:
+                break
+            runs = ledger.cached(core.read_at, *self._at_once(room))
+            if undecided is not None:
+                runs = below(runs, undecided)
             if not runs:
                 self._reads += 1
                 self._reading = self._reads
@@ -277,6 +305,8 @@ class Link:
                 if (send := core.take(number, start, run, now)) is not None:
                     sends.append(send)
                     sent += send.run.size_bytes
+            if self._paced(runs):
+                break
         else:
             if sent >= _TURN_BYTES:
                 self.manager.soon(self.pump)
@@ -293,6 +323,52 @@ class Link:
         if frames:
             connection.write(frames)
 
+    def _undecided(self) -> Position | None:
+        """The first entry of an open transaction: nothing is sent from there on. None: there is none."""
+        buffer = self.log.state.transactions
+        return None if buffer is None else buffer.undecided_from()
+
+    def _last_sendable(self) -> Position:
+        undecided = self._undecided()
+        return self.log.ledger.last_confirmed if undecided is None else (undecided[0], undecided[1] - 1)
+
+    @property
+    def waits_for_transaction(self) -> bool:
+        """Everything before an open transaction is sent, and nothing behind it may be."""
+        undecided = self._undecided()
+        return undecided is not None and self.core is not None and self.core.read_at >= undecided
+
+    def _open_transaction(self) -> str:
+        buffer = self.log.state.transactions
+        (_, coordinator, number), found = next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
+        where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
+        return f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits for its end"
+
+    def _waits(self) -> bool:
+        """For what must be sent before, or for the rate: then the link goes on by itself."""
+        return self.schemas.sending or self._paced()
+
+    def _at_once(self, room_bytes: int) -> tuple[int, int]:
+        """(entries, bytes) to read at most."""
+        size = min(room_bytes, _READ_BYTES)
+        return (_READ_ENTRIES, size) if self.pace is None else (min(_READ_ENTRIES, self.pace.entries_max), min(size, self.pace.bytes_max))
+
+    def _paced(self, taken: Sequence[tuple[int, int, Run]] = ()) -> bool:
+        """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be sent."""
+        if self.pace is None:
+            return False
+        now = self.manager.clock.monotonic()
+        for _, _, run in taken:
+            if run.origin is None:
+                self.pace.spend(run.messages, run.size_bytes, now)
+        if (wait := self.pace.wait_s(now)) > 0 and self._pace_timer is None:
+            self._pace_timer = self.manager.timers.after(wait, self._on_pace)
+        return self._pace_timer is not None
+
+    def _on_pace(self) -> None:
+        self._pace_timer = None
+        self.pump()
+
     async def read(self) -> None:
         """The next runs are not in the cache: brings them, and sends them."""
         core, number = self.core, self._reading
@@ -301,7 +377,7 @@ class Link:
             return
         attempt, connection, position = core.attempt, self._connection, core.read_at
         try:
-            runs = await self.log.ledger.read(position, _READ_ENTRIES, min(max(1, core.room_bytes), _READ_BYTES))
+            runs = await self.log.ledger.read(position, *self._at_once(max(1, core.room_bytes)))
         except HeliographError as error:
             if number != self._reading:
                 return
@@ -315,6 +391,8 @@ class Link:
         if self.ended or connection is None or connection is not self._connection or attempt != core.attempt or position != core.read_at:
             self.pump()
             return
+        if (undecided := self._undecided()) is not None:
+            runs = below(list(runs), undecided)
         now = self.manager.clock.monotonic()
         sends = [send for ledger, first, run in runs if (send := core.take(ledger, first, run, now)) is not None]
         self._send(connection, sends)
@@ -354,7 +432,9 @@ class Link:
         core, connection = self.core, self._connection
         if core is None or connection is None:
             return
-        if core.read_at > self.log.ledger.last_confirmed and (record := core.filtered(self.manager.clock.monotonic())) is not None:
+        if core.read_at <= self._last_sendable():  # a run may follow yet; a deadline that is over is not waited for at once
+            self._filter_timer = self.manager.timers.after(self.manager.settings.sender.filtered_after_s, self._on_filtered)
+        elif (record := core.filtered(self.manager.clock.monotonic())) is not None:
             self._store_skip(connection, record)
         else:
             self._watch_filtered()
@@ -396,7 +476,7 @@ class Link:
         self._rated = (messages, size)
         connection = self._connection
         if self.state == "open" and connection is not None:
-            if not core.behind(self.log.ledger.last_confirmed):
+            if self._pace_timer is not None or not core.behind(self._last_sendable()):
                 self._watchdog.caught_up()
                 return
             facts = Facts(
@@ -419,17 +499,24 @@ class Link:
         else:
             self.restart(cause, text)
 
+    def _progress(self) -> float:
+        total = self.log.state.outbox.totals[0]
+        return 1.0 if not total else 0.0 if self.core is None else min(1.0, self.core.done[0] / total)
+
     def stats(self) -> LinkStats:
         (entries, messages, size), oldest_ms = ((0, 0, 0), 0) if self.core is None else self.core.backlog()
         connection = self._connection
+        cause, text = self.cause, self.cause_text
+        if self.state == "open" and self.waits_for_transaction:
+            cause, text = Cause.TRANSACTION_OPEN, self._open_transaction()
         return LinkStats(
             source=self.manager.region,
             target=self.target,
             topic=self.log.topic,
             state=self.state,
-            cause=str(self.cause),
-            cause_text=self.cause_text,
-            remedy=self.cause.remedy,
+            cause=str(cause),
+            cause_text=text,
+            remedy=cause.remedy,
             restarts=sum(self.restarts.values()),
             history=[{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self.history],
             connected=self.state == "open",
@@ -443,4 +530,6 @@ class Link:
             clock_offset_ms=connection.clock_offset_ms if connection is not None else 0.0,
             in_flight_bytes=self.core.in_flight_bytes if self.core is not None else 0,
             rewinds=self.core.rewinds if self.core is not None else 0,
+            progress=self._progress(),
+            slowed=self._pace_timer is not None,
         )

@@ -11,9 +11,9 @@ On the hot path a run costs one object and two calls; no Future, nothing per ent
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, TopicClosed
@@ -23,11 +23,14 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import Run
+from replicator.aliases import pieces, repeats, under_way
 from replicator.dedup import DedupSettings
+from replicator.durability import RegionWaits
 from replicator.incoming import IncomingLink
 from replicator.intake import Verdict
 from replicator.state import TopicState
-from replicator.subscription_sync import SubscriptionSync
+from replicator.subscription_state import PROPERTY
+from replicator.subscription_sync import SubscriptionHost, SubscriptionSync
 
 if TYPE_CHECKING:
     from storage.managed_ledger.factory import ManagedLedgerFactory
@@ -38,6 +41,15 @@ Segments = list[tuple[int, int, int]]
 Done = Callable[[Segments], None]
 Failed = Callable[[HeliographError], None]
 Stop = Callable[[], None]
+Watcher = TypeVar("Watcher", bound=Callable[..., None])
+
+
+class SyncOwner(Protocol):
+    """Who has the subscriptions of this broker, and numbers regions."""
+
+    subscriptions: SubscriptionHost | None
+
+    def region_number(self, region: str = "") -> int: ...
 
 
 class _Waiting:
@@ -100,26 +112,32 @@ class ReplicatedLog:
     """One loaded topic."""
 
     __slots__ = (
+        "_arriving",
         "_close_watchers",
         "_last_failure",
         "_order",
         "_rollback_watchers",
+        "_sync",
         "_vector_watchers",
-        "_watchers",
+        "aliases",
         "closed",
         "incoming",
         "known",
         "ledger",
+        "replicate_all",
         "source_ends",
         "state",
-        "subscriptions",
+        "sync_by",
         "topic",
+        "waits",
     )
 
     def __init__(self, ledger: ManagedLedger, state: TopicState) -> None:
         self.ledger, self.state = ledger, state
         state.positions.first = ledger.first_position
-        self.subscriptions = SubscriptionSync(self)
+        self._sync: SubscriptionSync | None = None
+        self.sync_by: SyncOwner | None = None
+        """Set where there are links."""
         self.topic = ledger.topic
         self.known: dict[str, tuple[Vector, int]] = {}
         """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
@@ -127,13 +145,20 @@ class ReplicatedLog:
         """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
         self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
         """Region -> the link that comes from there, also after it has ended."""
+        self._arriving = 0
+        """Runs of other regions that are on their way, while `aliases` is set."""
+        self.aliases = False
+        """One region at a time publishes: what a producer tried again in another one is stored once."""
+        self.replicate_all = False
+        """By policy: every subscription is replicated."""
+        self.waits: RegionWaits | None = None
+        """Set where receipts wait for other regions."""
         self.closed: HeliographError | None = None
         self._order: deque[_Waiting] = _NOTHING
         self._last_failure: HeliographError | None = None
-        self._vector_watchers: dict[int, Callable[[Origin], None]] = {}
-        self._close_watchers: dict[int, Callable[[], None]] = {}
-        self._rollback_watchers: dict[int, Callable[[], None]] = {}
-        self._watchers = 0
+        self._vector_watchers: tuple[Callable[[Origin], None], ...] = ()
+        self._close_watchers: tuple[Callable[[], None], ...] = ()
+        self._rollback_watchers: tuple[Callable[[], None], ...] = ()
 
     @classmethod
     async def open(
@@ -160,6 +185,22 @@ class ReplicatedLog:
         ledger = await factory.open(topic, state, persistence, create=create)
         state.begin_epoch(ledger.last_confirmed)
         return cls(ledger, state)
+
+    @property
+    def subscriptions(self) -> SubscriptionSync:
+        """Made when it is first asked for: most topics have no replicated subscription."""
+        if self._sync is None:
+            self._sync = SubscriptionSync(self)
+            if self.sync_by is not None:
+                self._sync.host, self._sync.region_number = self.sync_by.subscriptions, self.sync_by.region_number
+        return self._sync
+
+    @property
+    def syncing(self) -> SubscriptionSync | None:
+        """None where there is nothing to keep in step."""
+        if self._sync is None and any(PROPERTY in cursor.properties for cursor in self.ledger.cursors.values()):
+            return self.subscriptions
+        return self._sync
 
     # -- what it holds -------------------------------------------------------------------------------------------------
 
@@ -200,13 +241,17 @@ class ReplicatedLog:
         old = self.known.get(region)
         if old is None or old[0] != vector:
             self.known[region] = (vector, now_ms)
+        if self.waits is not None:
+            self.waits.heard(region, vector.prefix(self.state.origin))
 
     # -- writers -------------------------------------------------------------------------------------------------------
 
     def publish(self, run: Run, done: Done, failed: Failed) -> None:
         """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the calls."""
+        if self.waits is not None:
+            done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
         if self.state.deduplication and run.producers:
-            fresh = self.state.producers.submit(run)
+            fresh = self.state.producers.submit(run, under_way(self._under_way(elsewhere=True)) if self._arriving else None)
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
                 return
@@ -222,10 +267,39 @@ class ReplicatedLog:
         assert run.origin is not None
         verdict = self.state.intake.judge(run.origin, previous, run.coordinate(run.count - 1))
         if verdict is Verdict.ACCEPT:
-            waiting = _Waiting(self, self.state.intake.accept(run), done, failed)
+            before = self.state.intake.submitted(run.origin)
+            run = self.state.intake.accept(run)
+            if self.aliases and run.producers and self.state.deduplication and run.transaction is None:
+                repeated = repeats(run, self.state.producers.holds, under_way(self._under_way()))
+                if repeated is not None:
+                    self._append_pieces(pieces(run, repeated, before), done, failed)
+                    return verdict
+            self._arriving += self.aliases
+            waiting = _Waiting(self, run, done, failed)
             self._queue().append(waiting)
             self._append(waiting)
         return verdict
+
+    def _under_way(self, *, elsewhere: bool = False) -> Iterator[Run]:
+        """Runs of producers that are appended, and not durable. elsewhere: only what was first published there."""
+        for waiting in self._order:
+            if not waiting.duplicate and waiting.skip is None and waiting.state != waiting.FAILED and not (elsewhere and waiting.run.origin is None):
+                yield waiting.run
+
+    def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
+        """A run of another region of which some entries are stored already."""
+        parts = _Parts(len(found), done, failed)
+        waiting = [
+            _Waiting(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
+            if isinstance(piece, SkipRecord)
+            else _Waiting(self, piece, parts.on_done, parts.on_failed)
+            for piece in found
+        ]
+        self._arriving += sum(piece.skip is None for piece in waiting)
+        self._queue().extend(waiting)
+        for piece in waiting:
+            if piece.state == piece.WAITS:
+                self._append(piece)
 
     def append_skip(self, record: SkipRecord, done: Done, failed: Failed) -> Verdict:
         """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; of an own origin, always (the source's copy)."""
@@ -238,6 +312,12 @@ class ReplicatedLog:
         self._queue().append(waiting)
         self._append(waiting)
         return Verdict.ACCEPT
+
+    def append_late(self, run: Run, done: Done, failed: Failed) -> None:
+        """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""
+        waiting = _Waiting(self, run, done, failed)
+        self._queue().append(waiting)
+        self._append(waiting)
 
     def _publish_parts(self, run: Run, fresh: list[bool], done: Done, failed: Failed) -> None:
         cuts = [0, *(i for i in range(1, run.count) if fresh[i] != fresh[i - 1]), run.count]
@@ -281,6 +361,8 @@ class ReplicatedLog:
                     head.state = head.FAILED
                     head.error = self._last_failure or TopicClosed("the entry that this one repeats was not stored; send it again")
             order.popleft()
+            if self._arriving and head.run.origin is not None and head.skip is None:
+                self._arriving -= 1
             if head.state == head.FAILED:
                 assert head.error is not None
                 head.failed(head.error)
@@ -299,7 +381,7 @@ class ReplicatedLog:
             self.state.confirm_skip(head.skip)
         else:
             self.state.confirm_replicated(head.ledger, head.first, run)
-        for watcher in list(self._vector_watchers.values()):
+        for watcher in self._vector_watchers:
             watcher(run.origin)
 
     def _fail(self, failed: _Waiting, error: HeliographError) -> None:
@@ -314,7 +396,7 @@ class ReplicatedLog:
         for waiting in self._order:
             if waiting.state != waiting.FAILED and not waiting.duplicate:
                 self.state.submit_again(waiting.run)
-        for watcher in list(self._rollback_watchers.values()):
+        for watcher in self._rollback_watchers:
             watcher()
         self._settle()
 
@@ -322,23 +404,28 @@ class ReplicatedLog:
 
     def watch_vector(self, callback: Callable[[Origin], None]) -> Stop:
         """`callback(origin)` after the durable prefix of another region's origin moved."""
-        return self._watch(self._vector_watchers, callback)
+        self._vector_watchers = (*self._vector_watchers, callback)
+
+        def stop() -> None:
+            self._vector_watchers = _without(self._vector_watchers, callback)
+
+        return stop
 
     def watch_rollback(self, callback: Callable[[], None]) -> Stop:
         """`callback()` after appends failed: what links sent since must come again."""
-        return self._watch(self._rollback_watchers, callback)
+        self._rollback_watchers = (*self._rollback_watchers, callback)
+
+        def stop() -> None:
+            self._rollback_watchers = _without(self._rollback_watchers, callback)
+
+        return stop
 
     def watch_close(self, callback: Callable[[], None]) -> Stop:
         """`callback()` once, when the topic is unloaded here."""
-        return self._watch(self._close_watchers, callback)
-
-    def _watch(self, watchers: dict[int, Callable[..., None]], callback: Callable[..., None]) -> Stop:
-        self._watchers += 1
-        number = self._watchers
-        watchers[number] = callback
+        self._close_watchers = (*self._close_watchers, callback)
 
         def stop() -> None:
-            watchers.pop(number, None)
+            self._close_watchers = _without(self._close_watchers, callback)
 
         return stop
 
@@ -346,6 +433,12 @@ class ReplicatedLog:
         """Unloads the topic: later writes fail with TopicClosed, links that come in are told, and the managed ledger is closed."""
         if self.closed is None:
             self.closed = TopicClosed(f"{self.topic} is being unloaded: look it up again")
-            for watcher in list(self._close_watchers.values()):
+            for watcher in self._close_watchers:
                 watcher()
+            if self.waits is not None:
+                self.waits.close(self.closed)
             await self.ledger.close()
+
+
+def _without(watchers: tuple[Watcher, ...], one: Watcher) -> tuple[Watcher, ...]:
+    return tuple(watcher for watcher in watchers if watcher is not one)

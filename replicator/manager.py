@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,12 +24,19 @@ from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.runtime.clock import Clock, Rng
+from replicator.audit_channels import LinkChannels
+from replicator.audit_settings import AuditSettings
+from replicator.auditor import Auditor
 from replicator.causes import Cause
 from replicator.connection import Key, LinkConnection
+from replicator.durability import RegionWaits
 from replicator.incoming import Incoming
-from replicator.link import Link, LinkStats
+from replicator.link import Link
+from replicator.link_stats import LinkStats
 from replicator.log import ReplicatedLog
+from replicator.schemas import SchemaHost
 from replicator.sender import SenderSettings
+from replicator.starting import properties_of
 from replicator.subscription_sync import SubscriptionHost
 from replicator.timers import Timers
 
@@ -55,6 +62,7 @@ class LinkSettings:
     """Times in seconds."""
 
     sender: SenderSettings = field(default_factory=SenderSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     connect_timeout_s: float = 5.0
     open_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
@@ -91,9 +99,11 @@ class LinkManager:
         self.restarts: Counter[tuple[str, Cause]] = Counter()
         """(target region, cause) -> how often a link ended so, in all."""
         self._links: dict[str, dict[str, Link]] = {}
-        self._logs: dict[str, ReplicatedLog] = {}
+        self.logs: dict[str, ReplicatedLog] = {}
         self.subscriptions: SubscriptionHost | None = None
         """Who has the subscriptions of this broker; set before the first topic is attached."""
+        self.schemas: SchemaHost | None = None
+        """The registry of this region; None: schemas stay where they are."""
         self._syncs: deque[ReplicatedLog] = deque()
         self._syncing = 0
         self._connections: dict[Key, LinkConnection] = {}
@@ -107,6 +117,7 @@ class LinkManager:
         self._ticked_at = clock.monotonic()
         self._turn: dict[str, int] = {}
         self._closed = False
+        self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
         self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
@@ -119,8 +130,8 @@ class LinkManager:
         A region that is no target any more loses its cursor, also where it left while the topic was not loaded: what it has not got stays
         here unsent.
         """
-        self._logs[log.topic] = log
-        log.subscriptions.host, log.subscriptions.region_number = self.subscriptions, self.region_number
+        self.logs[log.topic] = log
+        log.sync_by = self
         links = self._links.setdefault(log.topic, {})
         for target, link in list(links.items()):
             if link.log is not log or target not in targets:
@@ -138,13 +149,58 @@ class LinkManager:
         if not links:
             del self._links[log.topic]
 
+    def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
+        """values: the policies that hold for the topic. After `attach`."""
+        self.require(log, values.get("durability"))
+        log.replicate_all = bool(values.get("replicatedSubscriptions"))
+        rate = values.get("replicatorDispatchRate")
+        for link in self._links.get(log.topic, {}).values():
+            link.obey_rate(rate)
+            link.start = values.get("replicationStart")
+
+    def schemas_changed(self, topic: str) -> None:
+        """The registry has, or may have, a new version of this topic's schema: its links send that before anything else."""
+        for link in self._links.get(topic, {}).values():
+            link.schemas.changed()
+
+    def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None) -> None:
+        """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After `attach`."""
+        waits = log.waits
+        if policy is None or (policy["regions"] == 1 and not policy.get("perMessage")):
+            if waits is not None:
+                log.waits = None
+                waits.release()
+            return
+        if waits is None:
+            waits = log.waits = RegionWaits(self.clock.monotonic, self.clock.wall_ms, lambda: self._watch_waits(log))
+            for region, (vector, _) in log.known.items():
+                waits.heard(region, vector.prefix(log.origin))
+        waits.obey(policy, list(self._links.get(log.topic, {})))
+
+    def _watch_waits(self, log: ReplicatedLog) -> None:
+        """One timer a topic, while receipts wait."""
+        waits = log.waits
+        due = None if waits is None else waits.next_deadline()
+        if due is not None:
+            self.timers.after(max(0.0, due - self.clock.monotonic()), lambda: self._expire(log))
+
+    def _expire(self, log: ReplicatedLog) -> None:
+        if (waits := log.waits) is not None:
+            if waits.expire():
+                events.warning("durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"])
+            self._watch_waits(log)
+
     async def detach(self, log: ReplicatedLog) -> None:
         """The topic is being unloaded: its links end, their cursors stay."""
-        if self._logs.get(log.topic) is log:
-            del self._logs[log.topic]
+        if self.logs.get(log.topic) is log:
+            del self.logs[log.topic]
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
                 link.detach()
+
+    def links(self, topic: str) -> dict[str, Link]:
+        """By target."""
+        return self._links.get(topic, {})
 
     def stats(self, topic: str | None = None) -> list[LinkStats]:
         """Every link, or those of one topic."""
@@ -170,7 +226,9 @@ class LinkManager:
     async def _begin(self, link: Link) -> None:
         name = CURSOR_PREFIX + link.target
         try:
-            cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(name, BEFORE_ALL)
+            cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(
+                name, BEFORE_ALL, properties=properties_of(link.log, link.start)
+            )
         except HeliographError as error:
             if link.ended or self._closed:
                 return
@@ -311,9 +369,11 @@ class LinkManager:
     # -- replicated subscriptions --------------------------------------------------------------------------------------
 
     def _sync_subscriptions(self) -> None:
-        for log in self._logs.values():
-            sync = log.subscriptions
-            if sync.active and log.closed is None and sync.due() and log not in self._syncs:
+        for log in self.logs.values():
+            if log.replicate_all and log.closed is None:
+                log.subscriptions.enable_all()
+            sync = log.syncing
+            if sync is not None and sync.active and log.closed is None and sync.due() and log not in self._syncs:
                 self._syncs.append(log)
         while self._syncs and self._syncing < min(len(self._syncs), self.settings.syncs_max):
             self._syncing += 1
@@ -347,6 +407,7 @@ class LinkManager:
         for links in list(self._links.values()):
             for link in links.values():
                 link.tick(elapsed_s)
+        self.auditor.tick()
         self.timers.after(self.settings.heartbeat_s, self._tick)
 
     def _on_config(self, key: str) -> None:

@@ -52,6 +52,11 @@ class Outbox:
             return position  # inside of what shares a point
         return self._points[index - 1][1] if index else BEFORE_ALL
 
+    def last_before(self, time_ms: int) -> Position:
+        """The end of the last point of which everything was published before `time_ms`; BEFORE_ALL: there is none. Never too late."""
+        index = bisect_right(self._points, time_ms, key=lambda point: point[3])  # the next one begins later
+        return self._points[index - 2][1] if index >= 2 else BEFORE_ALL
+
     def oldest_ms(self, done: Totals) -> int:
         """Broker time of the first entry beyond `done`; 0 where there is none."""
         index = bisect_right(self._points, done[0], key=lambda point: point[2][0])

@@ -1,7 +1,7 @@
 """LinkReceiver: the target's half of the links that come in on one connection.
 
-Is: OPEN, RUN, SKIP, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and what is answered. `ReceiverStream`
-is the core of one stream; `LinkReceiver` the shell around them. Isn't: the rule what to accept (`replicator.intake`), or a listener.
+Is: OPEN, RUN, SKIP, SCHEMAS, and HEARTBEAT of any number of streams (one stream: one topic on this connection), and what is answered: the shell
+around them. Isn't: the rule what to accept (`replicator.intake`), or a listener.
 Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region (full mesh), its entries
 match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
 Source: docs/protocols/links.md.
@@ -11,28 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
-from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Kind, SkipRecord, StreamBeat
+from heliograph.wire.link_audit import read_ask, read_tell
+from heliograph.wire.link_schemas import SchemaRow, read_schemas
 from heliograph.wire.run import Buffer, Run
+from replicator.auditor import Auditor
 from replicator.causes import Cause
-from replicator.claims import Claims, read_claims
-from replicator.entries import received
-from replicator.incoming import Incoming, IncomingLink, IncomingRegion
-from replicator.intake import Verdict
+from replicator.claims import read_claims
+from replicator.incoming import Incoming, IncomingLink
 from replicator.log import ReplicatedLog
 from replicator.receiver_budget import Hold, ReceiverBudget
+from replicator.receiver_stream import ReceiverStream, Write
+from replicator.schemas import SchemaHost
 
 events = logging.getLogger("replicator")
 
-Write = Callable[[Sequence[Buffer]], None]
+_Behind = tuple[int, Position, Run] | tuple[int, SkipRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,123 +47,6 @@ class ReceiverSettings:
 
     def __post_init__(self) -> None:
         assert 0 < self.receipt_after_s <= 0.05
-
-
-class ReceiverStream:
-    """One topic's stream. `write`: sends a frame. `dirty`: a receipt is due."""
-
-    def __init__(
-        self,
-        number: int,
-        source: str,
-        source_number: int,
-        log: ReplicatedLog,
-        write: Write,
-        dirty: Callable[[ReceiverStream], None],
-        *,
-        level: int = 1,
-        take: Callable[[int], None] = lambda _: None,
-        give: Callable[[int], None] = lambda _: None,
-        incoming: IncomingLink | None = None,
-        now_ms: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """take, give: bytes of runs that are on their way to the bookies, and not any more."""
-        self._take, self._give = take, give
-        self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
-        self.incoming.connected, self.incoming.heard_ms = True, now_ms()
-        log.comes_from(source, self.incoming)
-        self.number, self.source, self.source_number, self.log = number, source, source_number, log
-        self._write, self._dirty = write, dirty
-        self._attempt = self._gapped = 0
-        self._told: Position | None = None
-        self._due: dict[Origin, None] = {}
-        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback)]
-        if level >= 2:
-            self._stops.append(log.subscriptions.channel(source, self._tell_claims))
-
-    def end(self) -> None:
-        for stop in self._stops:
-            stop()
-        if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
-            self.incoming.connected = False
-
-    def on_run(self, attempt: int, previous: Position, run: Run) -> None:
-        """Raises PeerError."""
-        assert run.origin is not None
-        if self._passes(attempt, run.origin):
-            ledger, first, count = run.spans[-1]
-            origin, last = run.origin, (ledger, first + count - 1)
-            if last > self.log.state.intake.submitted(origin):
-                run = received(run, self.source)
-            size, give = run.size_bytes, self._give
-            self._take(size)
-            verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size), lambda _: give(size))
-            if verdict is not Verdict.ACCEPT:
-                give(size)
-            self._answer(attempt, origin, last, verdict)
-
-    def _stored(self, run: Run, size_bytes: int) -> None:
-        self._give(size_bytes)
-        region = self.incoming.region
-        region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
-
-    def on_skip(self, attempt: int, record: SkipRecord) -> None:
-        """Raises PeerError."""
-        if self._passes(attempt, record.origin):
-            self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
-
-    def _tell_claims(self, subscription: str, claims: Claims) -> bool:
-        self._write(wire.claims_frame(self.number, subscription, claims.fields()))
-        return True
-
-    def receipt(self) -> list[tuple[Origin, Position]]:
-        """What to acknowledge, of the origins that a receipt is due for."""
-        due, self._due = self._due, {}
-        return [(origin, self._durable(origin)) for origin in due]
-
-    def changed(self) -> bool:
-        """Whether the topic has grown since this was asked last."""
-        told, self._told = self._told, self.log.ledger.last_confirmed
-        return told != self._told
-
-    def _passes(self, attempt: int, origin: Origin) -> bool:
-        if origin[0] != self.source_number or self.log.state.is_own(origin):
-            raise PeerError(f"link: {self.source} is not where region {origin[0]} publishes, and in a full mesh the origin itself delivers")
-        if attempt < self._attempt:
-            raise PeerError("link: attempts count upwards")
-        self._attempt = attempt
-        return attempt > self._gapped
-
-    def _answer(self, attempt: int, origin: Origin, last: Position, verdict: Verdict) -> None:
-        if verdict is Verdict.GAP:
-            self._gap(attempt)
-        elif verdict is Verdict.DUPLICATE and last <= self._durable(origin):
-            self._due[origin] = None
-            self._dirty(self)
-
-    def _durable(self, origin: Origin) -> Position:
-        return self.log.vector.prefix(origin)
-
-    def _gap(self, attempt: int) -> None:
-        self._gapped = attempt
-        self._write(wire.gap_frame(self.number, attempt, self.log.vector))
-
-    def _on_vector(self, origin: Origin) -> None:
-        if origin[0] == self.source_number:
-            self._due[origin] = None
-            self._dirty(self)
-
-    def _on_rollback(self) -> None:
-        if self._attempt > self._gapped:
-            self._gap(self._attempt)
-
-
-def _stored(_: Any) -> None:
-    """The vector's watchers hear of it."""
-
-
-def _failed(_: HeliographError) -> None:
-    """The rollback's watchers hear of it."""
 
 
 class LinkReceiver:
@@ -180,6 +64,8 @@ class LinkReceiver:
         settings: ReceiverSettings | None = None,
         budget: ReceiverBudget | None = None,
         incoming: Incoming | None = None,
+        auditor: Auditor | None = None,
+        schemas: SchemaHost | None = None,
     ) -> None:
         """region: this one's name. region_number: of a region by name, from the global configuration; None: no such region.
 
@@ -191,13 +77,17 @@ class LinkReceiver:
         self.settings = settings or ReceiverSettings()
         self._streams: dict[int, ReceiverStream] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
+        self._adopting: dict[int, list[_Behind]] = {}
+        """Stream -> what came behind schemas that are being stored."""
+        self._adoptions: list[tuple[int, str, list[SchemaRow]]] = []
+        self._adopter: asyncio.Task[None] | None = None
         self._dirty: dict[int, ReceiverStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[int, Callable[[], None]] = {}
         self._lost = False
         self.hold: Hold | None = None
         """Stops and continues reading; set by whoever owns the connection. Without it nothing is held."""
-        self._incoming = incoming or Incoming()
+        self._incoming, self._auditor, self._schemas = incoming or Incoming(), auditor, schemas
         self._budget = budget or ReceiverBudget()
         self._budget_number = self._budget.number()
         self._held_timer: asyncio.TimerHandle | None = None
@@ -207,11 +97,15 @@ class LinkReceiver:
         number, fields = wire.parse(kind, command)
         if number is Kind.RUN:
             stream, attempt, previous, run = wire.read_run(fields, payload)
-            if (open_stream := self._streams.get(stream)) is not None:
+            if (waiting := self._adopting.get(stream)) is not None:
+                waiting.append((attempt, previous, run))
+            elif (open_stream := self._streams.get(stream)) is not None:
                 open_stream.on_run(attempt, previous, run)
         elif number is Kind.SKIP:
             stream, attempt, record = wire.read_skip(fields)
-            if (open_stream := self._streams.get(stream)) is not None:
+            if (waiting := self._adopting.get(stream)) is not None:
+                waiting.append((attempt, record))
+            elif (open_stream := self._streams.get(stream)) is not None:
                 open_stream.on_skip(attempt, record)
         elif number is Kind.HEARTBEAT:
             self._on_heartbeat(wire.read_heartbeat(fields))
@@ -220,6 +114,18 @@ class LinkReceiver:
             claims = read_claims(content)
             if (open_stream := self._streams.get(stream)) is not None:
                 open_stream.log.subscriptions.heard(open_stream.source, subscription, claims)
+        elif number is Kind.ASK:
+            stream, request, ask = read_ask(fields)
+            if (open_stream := self._streams.get(stream)) is not None and self._auditor is not None:
+                open_stream.on_ask(request, ask, self._auditor)
+        elif number is Kind.TELL:
+            stream, request, content, payload = read_tell(fields, payload)
+            if stream in self._streams and self._auditor is not None:
+                self._auditor.told(request, content, payload)
+        elif number is Kind.SCHEMAS:
+            stream, rows = read_schemas(fields)
+            if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
+                self._adopt(stream, open_stream.log.topic, rows, self._schemas)
         elif number is Kind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is Kind.CLOSE:
@@ -234,7 +140,7 @@ class LinkReceiver:
         self._on_hold(False)
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._opening.values()):
+        for task in [*self._opening.values(), *([self._adopter] if self._adopter is not None else [])]:
             task.cancel()
         for number in list(self._streams):
             self._end(number)
@@ -282,6 +188,47 @@ class LinkReceiver:
         )
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
         self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
+
+    def _adopt(self, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
+        """What comes behind them on this stream waits until they are stored: at most the stream's window."""
+        self._adopting.setdefault(number, [])
+        self._adoptions.append((number, topic, rows))
+        if self._adopter is None:
+            self._adopter = asyncio.get_running_loop().create_task(self._adopt_all(host))
+
+    async def _adopt_all(self, host: SchemaHost) -> None:
+        try:
+            while self._adoptions:
+                number, topic, rows = self._adoptions.pop(0)
+                stream = self._streams.get(number)
+                try:
+                    if stream is not None:
+                        await host.adopt(topic, rows)
+                except HeliographError as error:  # the sender opens the stream anew, and tells everything again
+                    events.warning("link.schemas_failed topic=%s error=%s", topic, error)
+                    self._refuse(number, Cause.of(error), f"its schemas could not be stored: {error}")
+                if not any(other == number for other, _, _ in self._adoptions):
+                    self._go_on(number, stream)
+        finally:
+            self._adopter = None
+
+    def _go_on(self, number: int, stream: ReceiverStream | None) -> None:
+        waiting = self._adopting.pop(number, [])
+        try:
+            for behind in waiting:
+                if stream is None or self._streams.get(number) is not stream:
+                    return
+                if len(behind) == 3:
+                    stream.on_run(*behind)
+                else:
+                    stream.on_skip(*behind)
+        except PeerError as error:
+            self._refuse(number, Cause.PROTOCOL, str(error))
+
+    def _refuse(self, number: int, cause: Cause, text: str) -> None:
+        if number in self._streams and not self._lost:
+            self._end(number)
+            self._write(wire.close_frame(number, cause, text))
 
     def _on_log_closed(self, number: int) -> None:
         self._end(number)

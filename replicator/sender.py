@@ -22,6 +22,7 @@ from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Run, join
 from replicator.entries import checked_and_addressed
 from replicator.outbox import Totals
 from replicator.state import TopicState
+from replicator.transactions import is_marker
 
 _JOIN_MS = 5
 
@@ -51,7 +52,8 @@ def joined(sends: list[SendRun]) -> list[SendRun]:
     for send in sends:
         run = send.run
         fits = group and count + run.count <= COUNT_MAX and size + run.size_bytes <= BYTES_MAX
-        if fits and run.origin == group[0].origin and run.time_ms - group[0].time_ms <= _JOIN_MS and send.previous == _last(group[-1]):
+        alike = fits and run.origin == group[0].origin and run.transaction == group[0].transaction and not is_marker(run)
+        if alike and not is_marker(group[0]) and run.time_ms - group[0].time_ms <= _JOIN_MS and send.previous == _last(group[-1]):
             group.append(run)
             count, size = count + run.count, size + run.size_bytes
             continue
@@ -90,6 +92,8 @@ class LinkSender:
         self.connected = False
         self.attempt = 0
         self.in_flight_bytes = 0
+        self.transactional = True
+        """The target understands transactions; to one that does not, committed entries go as any others."""
         self.read_at: Position = BEFORE_ALL
         self.remote = Vector()
         """Durable at the target, as last heard."""
@@ -181,7 +185,11 @@ class LinkSender:
         if (ledger, first) <= previous:
             start = previous[1] - first + 1
             run, first = run.cut(start, run.count), first + start
-        checksums, keep = checked_and_addressed(run, self.target)
+        buffer = self.state.transactions
+        checksums: list[int] = []
+        keep: list[int] | None = []
+        if buffer is None or not buffer.is_aborted(run):
+            checksums, keep = checked_and_addressed(run, self.target)
         if keep is not None and (not keep or keep[-1] < run.count - 1):
             since = self._filtered[2] if self._filtered is not None else now
             self._filtered = (origin, last, since)
@@ -189,6 +197,8 @@ class LinkSender:
             self._step(_Step(last, None, BEFORE_ALL, 0, self._read_totals))
             return None
         replicated = run.as_replicated(origin, ledger, first, checksums)
+        if run.transaction is not None and not self.transactional:
+            replicated = replicated.flagged(run.flags)
         if keep is None:
             self._filtered = None
         else:
@@ -197,8 +207,7 @@ class LinkSender:
                 self._filtered = None
         through = _last(replicated)
         self._sent[origin] = through
-        if not self.in_flight_bytes:
-            self.in_flight_bytes += replicated.size_bytes
+        self.in_flight_bytes += replicated.size_bytes
         self.entries_sent += replicated.count
         self.bytes_sent += replicated.size_bytes
         self._step(_Step(last, origin, through, replicated.size_bytes, self._read_totals))
@@ -223,8 +232,8 @@ class LinkSender:
 
     # -- what must not be waited for -----------------------------------------------------------------------------------
 
-    def trimmed(self, first: Position) -> SkipRecord | None:
-        """`first`: the first position that the topic still has, beyond `read_at`. Returns the SKIP that must go out first, if any."""
+    def trimmed(self, first: Position, reason: SkipReason = SkipReason.TRIMMED) -> SkipRecord | None:
+        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns the SKIP that must go out first."""
         end = (first[0], first[1] - 1) if first[1] > 0 else (first[0] - 1, 1 << 62)
         newest = self.state.outbox.last_at(end)
         for origin in (*(past for past, _ in self.state.past), self.state.origin):
@@ -233,7 +242,7 @@ class LinkSender:
                 continue  # what lies at or below the mark was delivered, or not meant for it
             if (after := self.previous(origin)) < through:
                 self._skipping = True
-                return SkipRecord(origin, after, through, SkipReason.TRIMMED, self.target)
+                return SkipRecord(origin, after, through, reason, self.target)
         self.read_at = first
         return None
 

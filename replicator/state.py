@@ -8,7 +8,7 @@ Source: docs/protocols/links.md; docs/protocols/ledger.md, "Managed ledgers".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData
@@ -21,8 +21,17 @@ from replicator.dedup import DedupSettings, Producers
 from replicator.intake import Intake
 from replicator.outbox import Outbox
 from replicator.positions import PositionMap
+from replicator.transactions import TransactionBuffer
 
 VERSION = 1
+
+
+class TransactionHost(Protocol):
+    """Whoever reads the topic for clients."""
+
+    def first_transaction(self) -> None:
+        """From now on the topic has a buffer."""
+        ...
 
 
 class TopicState:
@@ -34,12 +43,14 @@ class TopicState:
         "_rng",
         "deduplication",
         "delivered",
+        "host",
         "intake",
         "origin",
         "outbox",
         "past",
         "positions",
         "producers",
+        "transactions",
         "vector",
     )
 
@@ -56,6 +67,9 @@ class TopicState:
         self.positions = PositionMap()
         self.delivered: dict[str, tuple[Origin, Position]] = {}
         """Target region -> the newest own coordinate that its vector covers."""
+        self.transactions: TransactionBuffer | None = None
+        """Of a topic that ever held one; `host` hears when the first comes while it is loaded."""
+        self.host: TransactionHost | None = None
 
     # -- LogState ------------------------------------------------------------------------------------------------------
 
@@ -77,6 +91,9 @@ class TopicState:
         self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered}
         if len(fields) > 6:
             self.positions.load(fields[6])
+        if len(fields) > 7:
+            self.transactions = TransactionBuffer()
+            self.transactions.load(fields[7])
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -89,6 +106,9 @@ class TopicState:
             [[region, *coordinate] for region, coordinate in sorted(self.delivered.items())],
             self.positions.dump(),
         ]
+        if self.transactions is not None:
+            self.transactions.trimmed(self.positions.first())
+            fields.append(self.transactions.dump())
         return pack(fields)
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
@@ -97,6 +117,8 @@ class TopicState:
                 self.replay(ledger, first + index, run.cut(index, index + 1))
         elif run.origin is None:
             self.confirm_local(ledger, first, run)
+        elif run.transaction is not None:  # its marker is hidden too, and no SKIP
+            self.confirm_replicated(ledger, first, run)
         elif run.flags is not None and run.flags[0] & FLAG_HIDDEN:
             self.confirm_skip(SkipRecord.decode(run.parts[0]))
         else:
@@ -109,6 +131,8 @@ class TopicState:
         last = (ledger, first + run.count - 1)
         if last <= self.vector.prefix(self.origin):
             return  # replayed again
+        if run.transaction is not None:
+            self._confirm_transactional(ledger, first, run)
         self.vector.advance(self.origin, last)
         self.outbox.add(ledger, first, run.count, run.messages, run.size_bytes, run.time_ms)
         if self.deduplication:
@@ -117,10 +141,19 @@ class TopicState:
     def confirm_replicated(self, ledger: int, first: int, run: Run) -> None:
         """A run of another region lies at (ledger, first)."""
         assert run.origin is not None
+        if run.transaction is not None:
+            self._confirm_transactional(ledger, first, run)
         self.positions.add(run, ledger, first)
         self.intake.confirm(run.origin, run.coordinate(run.count - 1))
         if self.deduplication:
             self.producers.confirm_replicated(run)
+
+    def _confirm_transactional(self, ledger: int, first: int, run: Run) -> None:
+        if self.transactions is None:
+            self.transactions = TransactionBuffer()
+            if self.host is not None:
+                self.host.first_transaction()
+        self.transactions.confirm(ledger, first, run)
 
     def confirm_skip(self, record: SkipRecord) -> None:
         """At the source its own origin stands in it, which no SKIP moves."""

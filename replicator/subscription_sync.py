@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 events = logging.getLogger("replicator")
 
-INTERNAL = "pulsar."
-"""Cursors of this prefix are links', and others' that are no subscriptions."""
+INTERNAL = ("pulsar.", "__")
+"""Cursors of these prefixes are links', and others' that are no subscriptions."""
 Send = Callable[[str, Claims], bool]
 """Tells another region; False: not now."""
 
@@ -98,6 +98,12 @@ class SubscriptionSync:
         if name not in self._subscriptions and (cursor := self._cursor(name)) is not None:
             found = self._subscriptions[name] = self._new(name)
             found.store(cursor)
+
+    def enable_all(self) -> None:
+        """By policy. One that was switched off by hand stays off."""
+        for name, cursor in list(self._log.ledger.cursors.items()):
+            if not name.startswith(INTERNAL) and name not in self._subscriptions and PROPERTY not in cursor.properties and cursor.durable:
+                self.enable(name)
 
     def disable(self, name: str) -> None:
         """This region neither tells nor listens any more; the others go on among themselves."""

@@ -16,6 +16,8 @@ with that same number, which older servers skip:
                     risk, from the source only: [entries, messages, bytes, broker time in ms of the oldest] that the target does not have
     1007 CLOSE      stream, cause, text: that stream ends, the connection goes on
     1008 CLAIMS     stream, subscription, claims (`replicator.claims`): what was acknowledged; between feature levels of 2 and up, both ways
+    1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.link_audit`); from level 3, both ways
+    1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.link_schemas`); from level 3, source to target
 
 A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
 
@@ -39,14 +41,19 @@ import msgpack
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import Position
-from heliograph.wire.run import FLAG_HIDDEN, Buffer, Run, decode_block, encode_block
+from heliograph.wire.link_fields import coordinate as _coordinate
+from heliograph.wire.link_fields import fields as _fields
+from heliograph.wire.link_fields import number as _number
+from heliograph.wire.link_fields import position as _position
+from heliograph.wire.link_fields import text as _text
+from heliograph.wire.link_fields import vector as _vector
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Buffer, Run, decode_block, encode_block
 
 VERSION = 1
-FEATURE_LEVEL = 2
-"""2: CLAIMS."""
+FEATURE_LEVEL = 3
+"""2: CLAIMS. 3: ASK and TELL; transactions."""
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
-NAME_MAX = 256
 
 
 class Kind(IntEnum):
@@ -59,10 +66,13 @@ class Kind(IntEnum):
     HEARTBEAT = 1006
     CLOSE = 1007
     CLAIMS = 1008
+    ASK = 1009
+    TELL = 1010
+    SCHEMAS = 1011
 
 
 class SkipReason(IntEnum):
-    """Why a range is not delivered. All but FILTERED count as loss."""
+    """Why a range is not delivered. All but FILTERED and ALIAS count as loss."""
 
     FILTERED = 0
     TRIMMED = 1
@@ -70,6 +80,8 @@ class SkipReason(IntEnum):
     ADMIN = 3
     LOST = 4
     DELETED = 5
+    ALIAS = 6
+    """Stored already, under the coordinate of another region where its producer tried again."""
 
 
 # -- SKIP records -----------------------------------------------------------------------------------------------------
@@ -89,7 +101,7 @@ class SkipRecord:
 
     @property
     def loss(self) -> bool:
-        return self.reason != SkipReason.FILTERED
+        return self.reason not in (SkipReason.FILTERED, SkipReason.ALIAS)
 
     def encode(self) -> bytes:
         return _SKIP.pack(VERSION, self.reason, *self.origin, *self.after, *self.through) + self.route.encode()
@@ -191,46 +203,6 @@ def parse(number: int, content: Buffer) -> tuple[Kind, list[Any]]:
     return kind, fields
 
 
-def _number(value: Any, low: int = 0, high: int = (1 << 64) - 1) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise PeerError(f"link: {value!r:.40} is no number from {low} to {high}")
-    return value
-
-
-def _text(value: Any, limit: int = NAME_MAX) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= limit:
-        raise PeerError(f"link: expected 1 to {limit} characters")
-    return value
-
-
-def _fields(fields: list[Any], count: int) -> list[Any]:
-    """Later versions may append fields."""
-    if len(fields) < count:
-        raise PeerError(f"link: {len(fields)} fields where {count} are needed")
-    return fields[:count]
-
-
-def _position(ledger: Any, entry: Any) -> Position:
-    high = (1 << 63) - 1
-    return _number(ledger, -1, high), _number(entry, -1, high)
-
-
-def _vector(blob: Any) -> Vector:
-    if not isinstance(blob, bytes):
-        raise PeerError("link: expected a vector")
-    try:
-        return Vector.decode(blob)
-    except CorruptData as error:
-        raise PeerError(f"link: {error}") from error
-
-
-def _coordinate(values: Any) -> tuple[Origin, Position]:
-    if not isinstance(values, list) or len(values) != 5:
-        raise PeerError("link: a coordinate has five numbers")
-    region, epoch, incarnation, ledger, entry = values
-    return (_number(region, high=(1 << 32) - 1), _number(epoch, high=(1 << 32) - 1), _number(incarnation)), _position(ledger, entry)
-
-
 def open_frame(stream: int, topic: str, source: str, number: int) -> list[Buffer]:
     return frame(Kind.OPEN, [stream, topic, source, number, FEATURE_LEVEL])
 
@@ -276,7 +248,8 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         _, _, run = decode_block(payload)
     except CorruptData as error:
         raise PeerError(f"link: {error}") from error
-    if run.origin is None or run.checksums is None or (run.flags is not None and any(flag & FLAG_HIDDEN for flag in run.flags)):
+    ends = run.transaction is not None and run.count == 1 and run.flags is not None and run.flags[0] == FLAG_HIDDEN | FLAG_MARKER  # and nothing else hidden
+    if run.origin is None or run.checksums is None or (run.flags is not None and not ends and any(flag & FLAG_HIDDEN for flag in run.flags)):
         raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
     before, covered = previous, 0
     for ledger, first, count in run.spans:

@@ -225,10 +225,11 @@ class FakeLedger:
     def cursors(self) -> dict[str, Any]:
         return self.store.cursors
 
-    async def open_cursor(self, name: str, initial: Position, **_: object) -> Any:
+    async def open_cursor(self, name: str, initial: Position, *, properties: dict[str, str] | None = None, **_: object) -> Any:
         """A link's is a fake; a subscription's is a real one."""
         if name not in self.store.cursors:
             self.store.cursors[name] = FakeCursor(name, initial) if name.startswith("pulsar.") else self._cursor(name, initial)
+            self.store.cursors[name].properties.update(properties or {})
         return self.store.cursors[name]
 
     async def delete_cursor(self, name: str) -> None:

@@ -67,6 +67,8 @@ class Listener(asyncio.Protocol):
             region=broker.region.name,
             region_number=broker.region.number_of,
             incoming=broker.links.incoming,
+            auditor=broker.links.auditor,
+            schemas=broker.links.schemas,
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

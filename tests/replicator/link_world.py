@@ -22,12 +22,15 @@ from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block
 from replicator.dedup import DedupSettings
 from replicator.intake import Intake
 from replicator.log import ReplicatedLog
-from replicator.receiver import ReceiverStream
+from replicator.receiver_stream import ReceiverStream
 from replicator.sender import LinkSender, SenderSettings, joined
 from replicator.state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
 
 NAMES = ("us", "eu", "ap")
+WINDOW_BYTES = 400
+RUN_BYTES_MAX = 1000
+"""Of what one read brings."""
 Coordinate = tuple[Any, Position]
 
 
@@ -84,7 +87,7 @@ class Connection:
         self.back: list[bytes] = []
         self.dirty = False
         self.stream = self.make_stream(world)
-        self.send(self.back, wire.opened_frame(1, target.owner.origin[2], 400, target.owner.vector))
+        self.send(self.back, wire.opened_frame(1, target.owner.origin[2], WINDOW_BYTES, target.owner.vector))
 
     def make_stream(self, world: World) -> ReceiverStream:
         def dirty(_: ReceiverStream) -> None:
@@ -123,7 +126,7 @@ class SimLink:
 
     def __init__(self, world: World, source: Region, target: Region) -> None:
         self.world, self.source, self.target, self.log = world, source, target, source.owner
-        self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=400))
+        self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=WINDOW_BYTES))
         self.connection: Connection | None = None
         self.panicked = False
 
@@ -337,6 +340,8 @@ class World:
             region.seen = len(region.store.blocks)
         for (s, t), link in self.links.items():
             source, target = self.regions[s], self.regions[t]
+            assert link.core.in_flight_bytes == sum(step.size_bytes for step in link.core._steps), "what is in flight is counted, all of it"
+            assert link.core.in_flight_bytes <= WINDOW_BYTES + RUN_BYTES_MAX, "the window bounds it"
             marks = source.marks.setdefault(target.name, [(-1, -1)])
             if link.core.mark > marks[-1]:
                 self.check_mark(source, target, marks[-1], link.core.mark)

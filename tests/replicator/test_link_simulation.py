@@ -10,7 +10,7 @@ import pytest
 from heliograph.model.coordinates import Origin
 from heliograph.model.positions import Position
 from replicator.intake import Intake, Verdict
-from replicator.receiver import ReceiverStream
+from replicator.receiver_stream import ReceiverStream
 from replicator.sender import LinkSender
 from tests.replicator.link_world import World
 

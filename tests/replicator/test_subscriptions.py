@@ -441,3 +441,25 @@ def test_switched_off_or_deleted_here_it_stays_so() -> None:
         assert len(eu.done()) == len(us.done())
 
     play(scenario)
+
+
+def test_by_policy_every_subscription_is_replicated_but_what_was_switched_off_by_hand() -> None:
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, ap = consumers.values()
+        us.region.publish(20)
+        await us.region.log.ledger.open_cursor(SUBSCRIPTION, BEFORE_ALL)
+        await us.region.log.ledger.open_cursor("local", BEFORE_ALL)
+        us.sync.disable("local")
+        await asyncio.sleep(2)
+        assert SUBSCRIPTION not in eu.region.store.cursors
+        broker = us.region.brokers[0]
+        broker.machine.run(broker.links.obey, us.region.log, {"replicatedSubscriptions": True})
+        us.consume(random.Random(4), 12)
+        await asyncio.sleep(3)
+        assert us.done() == eu.done() == ap.done() == acked and acked
+        assert "local" not in eu.region.store.cursors and not us.sync.enabled("pulsar.repl.eu")
+        await us.region.log.ledger.open_cursor("later", BEFORE_ALL)
+        await asyncio.sleep(2)
+        assert "later" in eu.region.store.cursors and "later" in ap.region.store.cursors
+
+    play(scenario)

@@ -12,7 +12,8 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import Position
 from replicator.causes import Cause
 from replicator.log import ReplicatedLog
-from replicator.receiver import LinkReceiver, ReceiverStream
+from replicator.receiver import LinkReceiver
+from replicator.receiver_stream import ReceiverStream
 from replicator.sender import SenderSettings
 from replicator.watchdog import Facts, Watchdog
 from tests.replicator.link_instance import Instance, TestRegion

@@ -11,7 +11,10 @@ import pytest
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire import link as wire
+from heliograph.wire import link_audit as audit
 from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
+from heliograph.wire.link_audit import Ask, Told, What
+from heliograph.wire.link_schemas import read_schemas
 from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
 from replicator.claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed
@@ -53,6 +56,12 @@ def read_claims_frame(fields: list[Any]) -> tuple[int, str, Claims]:
 
 
 RECORD = SkipRecord(ORIGIN, (-1, -1), (3, 4), SkipReason.TRIMMED, "eu")
+ASKED = Ask(What.ROWS, ORIGIN, (3, -1), (3, 9))
+TOLD = {
+    What.DIGEST: Told("", (2, 1), (3, 9), 1, 7, 99),
+    What.ROWS: Told("", (2, 1), (3, 9), 0, rows=(((3, 4), 5), ((3, 6), 0xFFFFFFFF))),
+    What.ENTRIES: Told("", (2, 1), (3, 9), 0, runs=(sent_run(), sent_run(1))),
+}
 BEAT = Heartbeat(5, 4, 3, (StreamBeat(1, (ORIGIN, (3, 4)), {"us": vector()}), StreamBeat(2, None, {})))
 FRAMES = [
     wire.open_frame(1, "persistent://t/n/x", "us", 1),
@@ -64,10 +73,14 @@ FRAMES = [
     wire.heartbeat_frame(BEAT),
     wire.close_frame(1, "moved", "it moved"),
     wire.claims_frame(1, "orders", claimed().fields()),
+    audit.ask_frame(1, 9, ASKED),
+    audit.tell_frame(1, 9, What.DIGEST, TOLD[What.DIGEST]),
+    audit.tell_frame(1, 9, What.ROWS, TOLD[What.ROWS]),
+    audit.tell_frame(1, 9, What.ENTRIES, TOLD[What.ENTRIES]),
 ]
 
 
-def read(frame: bytes) -> Any:
+def read(frame: bytes, of: What | None = What.DIGEST) -> Any:
     kind, fields, payload = parsed(frame)
     readers: dict[Kind, Any] = {
         Kind.OPEN: wire.read_open,
@@ -78,7 +91,11 @@ def read(frame: bytes) -> Any:
         Kind.HEARTBEAT: wire.read_heartbeat,
         Kind.CLOSE: wire.read_close,
         Kind.CLAIMS: read_claims_frame,
+        Kind.ASK: audit.read_ask,
     }
+    if kind is Kind.TELL:
+        stream, request, content, answer = audit.read_tell(fields, payload)
+        return stream, request, {what: audit.told(what, content, answer) for what in What if what is of}
     return wire.read_run(fields, payload) if kind is Kind.RUN else readers[kind](fields)
 
 
@@ -100,6 +117,12 @@ def test_each_command_comes_back_as_it_was() -> None:
     stream, subscription, claims = read(whole(FRAMES[8]))
     assert (stream, subscription, claims.fields()) == (1, "orders", claimed().fields())
     assert (claims.epoch, claims.base, claims.ranges, claims.partly) == ((2, 1), {ORIGIN: (3, 4)}, claimed().ranges, claimed().partly)
+    assert read(whole(FRAMES[9])) == (1, 9, ASKED)
+    for frame, what in zip(FRAMES[10:12], (What.DIGEST, What.ROWS), strict=True):
+        assert read(whole(frame), what) == (1, 9, {what: TOLD[what]})
+    entries = read(whole(FRAMES[12]), What.ENTRIES)[2][What.ENTRIES]
+    assert [[bytes(p) for p in run.parts] for run in entries.runs] == [sent_run().parts, sent_run(1).parts] and entries.upto == (3, 9)
+    assert read(whole(audit.tell_frame(1, 9, What.ROWS, Told("not now"))), What.ROWS) == (1, 9, {What.ROWS: Told("not now")})
     older = wire.read_opened([1, 99, 1000, vector().encode()])
     assert older[4] == 1, "an older version says no feature level: it is told nothing that it does not know"
 
@@ -113,7 +136,7 @@ def test_whatever_arrives_is_read_or_is_a_peer_error() -> None:
         if rng.random() < 0.3:
             del frame[rng.randrange(9, len(frame)) :]
         try:
-            read(bytes(frame))
+            read(bytes(frame), rng.choice(list(What)))
         except PeerError:
             pass
 
@@ -128,6 +151,12 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
         try:
             if number is Kind.RUN:
                 wire.read_run(fields, b"")
+            elif number is Kind.ASK:
+                audit.read_ask(fields)
+            elif number is Kind.SCHEMAS:
+                read_schemas(fields)
+            elif number is Kind.TELL:
+                audit.told(rng.choice(list(What)), *audit.read_tell(fields, rng.randbytes(rng.randrange(30)))[2:])
             else:
                 getattr(wire, f"read_{number.name.lower()}")(fields)
         except PeerError:

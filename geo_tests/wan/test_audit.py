@@ -1,0 +1,65 @@
+"""The audit between real regions: what every bookie of one region has lost of a topic comes back from the other region, under the same ids."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph
+from geo_tests.wan.test_links import Stream, assert_same_everywhere
+
+
+def audit(instance: Instance, region: str, topic: str, *options: str) -> dict[str, Any]:
+    done = heliograph("audit", topic, "--now", "--json", "--admin", instance.admin(region), *options, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)["report"]
+    assert answer["left"] == 0 if done.returncode == 0 else answer["left"] or answer["error"]
+    return answer
+
+
+def logs_with(instance: Instance, region: str, body: bytes) -> list[Path]:
+    """Entry logs of the region's bookies in which a message lies."""
+    return [path for path in sorted((instance.data).rglob(f"*{region}*/**/log-*")) if path.is_file() and body in path.read_bytes()]
+
+
+def restart_bookies(instance: Instance, region: str) -> None:
+    """What is only in their journals is in their entry logs afterwards."""
+    for row in instance.status()["regions"][region]["processes"]:
+        if "bookie" in row["name"]:
+            heliograph("process", "kill", row["name"], "--data", str(instance.data))
+            heliograph("process", "start", row["name"], "--data", str(instance.data))
+
+
+@pytest.mark.timeout(170)
+def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> None:
+    topic = "persistent://public/geo/audited"
+    streams = [Stream(pair, "us", topic), Stream(pair, "eu", topic)]
+    for stream in streams:
+        stream.region = f"audited-{stream.region}"  # in its messages: no other topic has such
+    for _ in range(4):
+        for stream in streams:
+            stream.publish(50)
+            stream.finish()
+    assert_same_everywhere(pair, topic, streams)
+    for region in ("us", "eu"):
+        whole = audit(pair, region, topic)
+        assert whole["found"] == {} and whole["entries"] >= 400, whole
+    restart_bookies(pair, "eu")
+    for body in (b"audited-us-120", b"audited-eu-60"):
+        paths = eventually(lambda body=body: len(found := logs_with(pair, "eu", body)) >= 2 and found, "flushed by every bookie that has a copy")
+        for path in paths:
+            data = bytearray(path.read_bytes())
+            at = data.index(body)
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([data[at] ^ 0x40]))
+    report = eventually(lambda: not (found := audit(pair, "eu", topic))["error"] and found, "the broker reads from its bookies again")
+    assert report["found"].get("unreadable", 0) >= 2 and report["left"] == 0, report
+    coordinates = {finding["coordinate"].split(".")[0] for finding in report["findings"]}
+    assert coordinates == {"1", "2"}, "own entries, and the other region's"
+    again = audit(pair, "eu", topic)
+    assert again["found"] == {} and again["entries"] == report["entries"] + sum(report["found"].values())
+    assert_same_everywhere(pair, topic, streams)

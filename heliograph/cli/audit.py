@@ -1,0 +1,73 @@
+"""`audit`: whether a region's copy of a topic is what was published, and what was put right."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import table
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+_POLL_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(audit)
+
+
+def audit(
+    topic: Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")],
+    now: Annotated[bool, typer.Option("--now", help="Begin a pass, and wait until it has ended.")] = False,
+    wait_s: Annotated[float, typer.Option("--wait", help="How long to wait for that, in seconds.", min=1)] = 600,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Compare a region's copy of a topic with where each message was first published. Exit code 1 where something is left that is not repaired."""
+    name = TopicName.parse(topic)
+    rest, path = Rest(admin, token), f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/audit"
+    answer = _pass(rest, path, wait_s) if now else rest.get(path)
+    if json_output:
+        typer.echo(json.dumps(answer))
+    else:
+        _print(answer)
+    report = answer["report"]
+    raise typer.Exit(1 if report is not None and (report["left"] or report["error"]) else 0)
+
+
+def _pass(rest: Rest, path: str, wait_s: float) -> Any:
+    before = rest.get(path)["report"]
+    rest.post(path)
+    deadline = time.monotonic() + wait_s
+    while (answer := rest.get(path))["running"] or answer["report"] == before:
+        if time.monotonic() > deadline:
+            raise ConfigError(f"the pass has not ended in {wait_s:g} s; it goes on: ask again without --now")
+        time.sleep(_POLL_S)
+    return answer
+
+
+def _print(answer: Any) -> None:
+    report = answer["report"]
+    if report is None:
+        state = "a pass is under way" if answer["running"] else "no pass yet since its broker loaded it; --now begins one"
+        typer.echo(f"{answer['topic']} in {answer['region']}: {state}")
+        return
+    ranges = f"{report['ranges']} ranges compared" + (f", {report['unchecked_ranges']} of them without an answer" if report["unchecked_ranges"] else "")
+    found, repaired = sum(report["found"].values()), sum(report["repaired"].values())
+    typer.echo(f"{answer['topic']} in {answer['region']}: {report['entries']} entries read, {ranges}")
+    typer.echo(f"{found} wrong, {repaired} repaired, {report['left']} left")
+    if report["error"]:
+        typer.echo(f"the pass ended before its time and comes again: {report['error']}")
+    if report["findings"]:
+        rows = [(f["fault"], f["coordinate"] or "-", _position(f["position"]), "repaired" if f["repaired"] else f["left"]) for f in report["findings"]]
+        table(("fault", "coordinate", "position here", "what became of it"), rows)
+
+
+def _position(found: list[int] | None) -> str:
+    return "-" if found is None else f"{found[0]}:{found[1]}"

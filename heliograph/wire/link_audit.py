@@ -1,0 +1,162 @@
+"""ASK and TELL: what the other side of a link holds of a range of coordinates of one origin, for the audit.
+
+Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.link`):
+
+    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry
+    1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes, then by what was asked:
+                digest: count, checksum · rows: [ledger, entry, checksum] ... · entries: none; payload: blocks, one behind another
+
+Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto] of it is told: below `low`
+the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it that the teller cannot read, or that contradict
+themselves. A checksum is the CRC-32C of an entry as its client published it, made from the stored bytes.
+Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Audit".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import crc32c
+
+from heliograph.model.coordinates import Origin
+from heliograph.model.errors import CorruptData, PeerError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.link import Kind, frame
+from heliograph.wire.link_fields import coordinate, fields, number, position
+from heliograph.wire.run import Buffer, Run, decode_block, encode_block
+
+ROWS_MAX = 4096
+REFUSAL_MAX = 1024
+_BLOCK_BYTES_AT = 4
+_U32_MAX = (1 << 32) - 1
+
+Row = tuple[Position, int]
+"""(coordinate, checksum of the entry as its client published it)."""
+
+
+class What(IntEnum):
+    """What is asked of a range."""
+
+    DIGEST = 1
+    ROWS = 2
+    ENTRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """(after, through] of `origin`."""
+
+    what: What
+    origin: Origin
+    after: Position
+    through: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be."""
+
+    refusal: str = ""
+    low: Position = BEFORE_ALL
+    upto: Position = BEFORE_ALL
+    holes: int = 0
+    count: int = 0
+    checksum: int = 0
+    rows: tuple[Row, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+
+def digest(rows: Sequence[Row]) -> tuple[int, int]:
+    """(count, checksum) of entries in the order of their coordinates."""
+    flat = [n for (ledger, entry), checksum in rows for n in (ledger, entry, checksum)]
+    return len(rows), crc32c.crc32c(struct.pack(f">{len(flat)}q", *flat))
+
+
+def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
+    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through])
+
+
+def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
+    """(stream, request, what is asked)."""
+    stream, request, what, *rest = fields(given, 10)
+    try:
+        wanted = What(number(what))
+    except ValueError as error:
+        raise PeerError(f"link: nothing is known to be asked as {what}") from error
+    origin, after = coordinate(rest[:5])
+    through = position(*rest[5:7])
+    if after >= through:
+        raise PeerError("link: an empty range is asked for")
+    return number(stream), number(request), Ask(wanted, origin, after, through)
+
+
+def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:
+    head = [stream, request, told.refusal[:REFUSAL_MAX], *told.low, *told.upto, told.holes]
+    payload: list[Buffer] = []
+    if what is What.DIGEST:
+        head += [told.count, told.checksum]
+    elif what is What.ROWS:
+        head += [[*at, checksum] for at, checksum in told.rows]
+    else:
+        for run in told.runs:
+            payload += encode_block(run, *run.spans[0][:2])
+    return frame(Kind.TELL, head, payload)
+
+
+def read_tell(given: list[Any], payload: Buffer) -> tuple[int, int, list[Any], Buffer]:
+    """(stream, request, fields and payload for `told`, once it is known what was asked)."""
+    stream, request, *_ = fields(given, 8)
+    return number(stream), number(request), given[2:], payload
+
+
+def told(what: What, given: list[Any], payload: Buffer) -> Told:
+    """given, payload: of `read_tell`. Raises PeerError."""
+    refusal, low_ledger, low_entry, upto_ledger, upto_entry, holes = fields(given, 6)
+    if not isinstance(refusal, str):
+        raise PeerError("link: expected a text")
+    low, upto = position(low_ledger, low_entry), position(upto_ledger, upto_entry)
+    if refusal:
+        return Told(refusal)
+    common = Told("", low, upto, number(holes))
+    if what is What.DIGEST:
+        count, checksum = fields(given[6:], 2)
+        return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))
+    if what is What.ROWS:
+        return replace(common, rows=tuple(_rows(given[6:])))
+    return replace(common, runs=tuple(_runs(memoryview(payload))))
+
+
+def _rows(given: list[Any]) -> list[Row]:
+    if len(given) > ROWS_MAX:
+        raise PeerError(f"link: more than {ROWS_MAX} rows in one answer")
+    rows: list[Row] = []
+    for item in given:
+        if not isinstance(item, list) or len(item) != 3:
+            raise PeerError("link: a row has three numbers")
+        at = position(item[0], item[1])
+        if rows and at <= rows[-1][0]:
+            raise PeerError("link: rows ascend")
+        rows.append((at, number(item[2], 0, _U32_MAX)))
+    return rows
+
+
+def _runs(payload: memoryview) -> list[Run]:
+    runs: list[Run] = []
+    at = 0
+    while at < len(payload):
+        size = int.from_bytes(payload[at + _BLOCK_BYTES_AT : at + _BLOCK_BYTES_AT + 4], "big")
+        if size < 1 or at + size > len(payload):
+            raise PeerError("link: a block runs past the end of its frame")
+        try:
+            _, _, run = decode_block(payload[at : at + size])
+        except CorruptData as error:
+            raise PeerError(f"link: {error}") from error
+        if run.origin is None or run.checksums is None:
+            raise PeerError("link: a run on a link names its origin and checksums")
+        runs.append(run)
+        at += size
+    return runs

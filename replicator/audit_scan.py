@@ -1,0 +1,193 @@
+"""Reading a topic's copy for the audit: every entry from the bookies, verified; and what another region is told of a range.
+
+Is: the walk over positions with holes where nothing can be read, and the answer to one ASK. Isn't: a comparison (`replicator.audit_pass`), or a
+frame.
+Invariants: an entry is told of only if its bytes were read and agree with its own checksum and the one in its run's header; what cannot be read
+is a hole, never absent; storage that does not answer now is an error, and nothing is said at all.
+Source: docs/protocols/links.md, "Audit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.link_audit import ROWS_MAX, Ask, Row, Told, What, digest
+from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.entries import addressed_to, as_published, published_checksums
+
+if TYPE_CHECKING:
+    from replicator.log import ReplicatedLog
+
+READ_BYTES = 1 << 20
+_TOLD_BYTES = 2 << 20
+_DAMAGE = (CorruptData, NoSuchEntry, NoSuchLedger)
+
+Take = Callable[[int, int], Awaitable[None]]
+"""(entries, bytes) are about to be handled: returns when the rate allows it."""
+
+
+class AuditStorage(Protocol):
+    """A topic's entries as they lie on disks, past every cache."""
+
+    def extents(self, log: ReplicatedLog) -> Sequence[tuple[int, int, int]]:
+        """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains, ascending."""
+        ...
+
+    async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
+        """(first entry, run) from entry `first` on, at least one entry. CorruptData, NoSuchEntry, NoSuchLedger: no copy has it."""
+        ...
+
+    async def refill(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
+        """Stores entries that no copy had, under their ids; returns how many there are now."""
+        ...
+
+    async def replace(self, log: ReplicatedLog, ledger: int, runs: Sequence[tuple[int, Run]]) -> int:
+        """The same, of entries that can be read and are wrong."""
+        ...
+
+
+class Piece(NamedTuple):
+    """(ledger, first) up to `last`: a run, or None where nothing can be read."""
+
+    ledger: int
+    first: int
+    last: int
+    run: Run | None
+
+
+async def walk(storage: AuditStorage, log: ReplicatedLog, low: Position, high: Position, take: Take) -> AsyncIterator[Piece]:
+    """What lies in [low, high], in order. What is trimmed meanwhile is left out. Raises what storage raises."""
+    for ledger, first, count in storage.extents(log):
+        if ledger < low[0] or ledger > high[0]:
+            continue
+        at = max(first, low[1]) if ledger == low[0] else first
+        last = min(count - 1, high[1]) if ledger == high[0] else count - 1
+        while at <= last:
+            try:
+                runs = await storage.read(log, ledger, at, last, READ_BYTES)
+            except _DAMAGE:
+                if (ledger, at) >= log.ledger.first_position():
+                    yield Piece(ledger, at, at, None)
+                at += 1
+                continue
+            for start, run in runs:
+                await take(run.count, run.size_bytes)
+                yield Piece(ledger, start, start + run.count - 1, run)
+                at = start + run.count
+
+
+def hidden(run: Run) -> bool:
+    """A SKIP is a run of its own."""
+    return run.flags is not None and bool(run.flags[0] & FLAG_HIDDEN)
+
+
+def coordinates(run: Run, ledger: int, first: int) -> Iterator[Position]:
+    """Of each entry of a run that lies at (ledger, first)."""
+    for start_ledger, start, count in run.spans or ((ledger, first, run.count),):
+        for entry in range(start, start + count):
+            yield start_ledger, entry
+
+
+class Teller:
+    """Answers what other regions ask of one region's copies."""
+
+    def __init__(self, storage: AuditStorage, take: Take) -> None:
+        self._storage, self._take = storage, take
+
+    async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> Told:
+        """`to`: the region that asks; of an own origin only what was published for it is told. Raises what storage raises."""
+        own = log.state.is_own(ask.origin)
+        if not own and ask.origin not in log.vector:
+            return Told(refusal="nothing of that origin is held here")
+        low, high = self._between(log, ask, own)
+        rows: list[Row] = []
+        runs: list[Run] = []
+        size, holes, upto = 0, 0, min(ask.through, log.vector.prefix(ask.origin))
+        async for piece in walk(self._storage, log, low, high, self._take):
+            if piece.run is None:
+                holes += 1
+                continue
+            origin = log.state.origin_at((piece.ledger, piece.first)) if piece.run.origin is None else piece.run.origin
+            if origin != ask.origin or _stays(log, piece.run):
+                continue
+            chosen = _chosen(piece, ask, to if own else "")
+            if not chosen:
+                continue
+            checksums = published_checksums(piece.run)
+            at = list(coordinates(piece.run, piece.ledger, piece.first))
+            holes += sum(checksums[i] < 0 for i in chosen)
+            good = [i for i in chosen if checksums[i] >= 0]
+            rows += [(at[i], checksums[i]) for i in good]
+            if ask.what is What.ENTRIES and good:
+                whole = piece.run.as_replicated(ask.origin, piece.ledger, piece.first, checksums) if own else _published(piece.run, good)
+                runs.append(whole.select(good))
+                size += runs[-1].size_bytes
+            if size >= _TOLD_BYTES or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
+                rows = rows[:ROWS_MAX] if ask.what is What.ROWS else rows
+                upto = min(upto, rows[-1][0])
+                break
+        retained = _retained(log, own, rows, ask)
+        count, checksum = digest(rows) if ask.what is What.DIGEST else (0, 0)
+        return Told("", retained, upto, holes, count, checksum, tuple(rows) if ask.what is What.ROWS else (), tuple(runs))
+
+    def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
+        """Local positions between which the range lies."""
+        end = log.ledger.last_confirmed
+        if own:
+            return (ask.after[0], ask.after[1] + 1), min(ask.through, end)
+        return log.state.positions.around(ask.origin, ask.after)[0], log.state.positions.around(ask.origin, ask.through)[1] or end
+
+
+def _stays(log: ReplicatedLog, run: Run) -> bool:
+    """What no other region gets: SKIPs, ends of transactions, and what a transaction published that was aborted."""
+    return hidden(run) or (log.state.transactions is not None and log.state.transactions.is_aborted(run))
+
+
+def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> Position:
+    """At or below it the teller may have trimmed what it had."""
+    first = log.ledger.first_position()
+    if own:
+        return (first[0], first[1] - 1) if first > (0, 0) else BEFORE_ALL
+    infos = log.ledger.ledgers()
+    if not infos or not infos[0].first_index:
+        return BEFORE_ALL
+    return (rows[0][0][0], rows[0][0][1] - 1) if rows else ask.through
+
+
+def _chosen(piece: Piece, ask: Ask, to: str) -> list[int]:
+    """Indexes of the entries whose coordinates are asked for."""
+    assert piece.run is not None
+    inside = [i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through]
+    if not to or not inside or (meant := addressed_to(piece.run, to)) is None:
+        return inside
+    kept = frozenset(meant)
+    return [i for i in inside if i in kept]
+
+
+def _published(run: Run, good: Sequence[int]) -> Run:
+    """A run of which only the entries `good` are used, as its origin sent it."""
+    return as_published(run) if len(good) == run.count else _padded(run, good)
+
+
+def _padded(run: Run, good: Sequence[int]) -> Run:
+    """The same where others of its entries are damaged: those stay as they are, and are not used."""
+    kept = frozenset(good)
+    pieces = [as_published(run.cut(i, i + 1)) if i in kept else run.cut(i, i + 1) for i in range(run.count)]
+    parts = [piece.parts[0] for piece in pieces]
+    return Run(
+        parts,
+        [len(part) for part in parts],
+        counts=run.counts,
+        flags=run.flags,
+        time_ms=run.time_ms,
+        first_index=run.first_index,
+        origin=run.origin,
+        spans=run.spans,
+        origin_time_ms=run.origin_time_ms,
+        checksums=run.checksums,
+        producers=run.producers,
+        transaction=run.transaction,
+    )

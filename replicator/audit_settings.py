@@ -1,0 +1,30 @@
+"""AuditSettings: how often, how fast, and with how much at once one broker audits its topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """Of one broker."""
+
+    period_s: float = 24 * 3600.0
+    """Each replicated topic is looked at so often; 0: only when asked for."""
+    bytes_per_s: int = 8 << 20
+    entries_per_s: int = 5000
+    """Read for the audit, of its own passes and for other regions together."""
+    answer_timeout_s: float = 30.0
+    answers_max: int = 4
+    """Answers to other regions that are made at once."""
+    waiting_max: int = 1000
+    """Requests of other regions that wait; further ones are refused, and come again."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.period_s <= 366 * 86400:
+            raise ConfigError(f"broker.audit.period_s must be 0 (only when asked for) to a year, not {self.period_s}")
+        for name in ("bytes_per_s", "entries_per_s", "answer_timeout_s", "answers_max", "waiting_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"broker.audit.{name} must be above 0, not {getattr(self, name)}")

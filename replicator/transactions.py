@@ -1,0 +1,247 @@
+"""TransactionBuffer: which transactions one topic's log holds, and which of their entries readers may see.
+
+Is: open and aborted transactions as the log's entries tell them, the last position that is decided, runs as a reader of committed data sees them.
+Isn't: I/O, the coordinator's decision (`region_node.transactions`), or a copy of any entry: they lie in the log in place.
+Invariants: what is told here in the order of the log gives the same state however it is cut and wherever a snapshot was taken; nothing of a transaction
+is shown before its marker is confirmed; an entry behind the marker of its own transaction is never shown; per run one comparison, per entry nothing.
+A topic without transactions has no buffer.
+
+A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `transaction` says whose), big endian:
+
+    u8 version (1), u8 action (0 commit, 1 abort), u64 low watermark: every transaction of that coordinator below it has ended
+
+A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...]]
+    open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
+    aborted: origin or nil, coordinator, last ledger, last entry, [number, difference to the one before ...]
+    watermark, committed: origin or nil, coordinator, number
+
+A transaction is named by the origin of its entries too (None: first published here): two regions' coordinators know nothing of each other.
+Source: docs/protocols/transactions.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.positions import Position
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Origin, Run, TxnId
+
+VERSION = 1
+COMMIT, ABORT = 0, 1
+OPEN_MAX = 4000
+ABORTED_MAX = 100_000
+"""In one topic, so that its snapshot stays below half of what the metadata takes in one value."""
+ENDED_MAX = 2000
+"""Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards."""
+_MARKER = struct.Struct(">BBQ")
+_MARKED = FLAG_HIDDEN | FLAG_MARKER
+_ROW = 512
+Key = tuple[Origin | None, int, int]
+Piece = tuple[int, int, Run]
+
+
+class Open:
+    """A transaction whose end is not in the log yet."""
+
+    __slots__ = ("entries", "first", "last", "messages")
+
+    def __init__(self, first: Position, last: Position, entries: int, messages: int) -> None:
+        self.first, self.last, self.entries, self.messages = first, last, entries, messages
+
+
+def marker_run(txn: TxnId, action: int, low_watermark: int) -> Run:
+    """The hidden entry that ends a transaction in a topic: of no message."""
+    blob = _MARKER.pack(VERSION, action, low_watermark)
+    return Run([blob], [len(blob)], counts=(0,), flags=(_MARKED,), transaction=txn)
+
+
+def read_marker(blob: Any) -> tuple[int, int]:
+    """(action, low watermark). Raises CorruptData."""
+    try:
+        version, action, low = _MARKER.unpack_from(blob)
+    except struct.error as error:
+        raise CorruptData(f"transaction marker: {error}") from error
+    if version != VERSION or action not in (COMMIT, ABORT):
+        raise CorruptData(f"transaction marker: version {version}, action {action}; this version reads version {VERSION}")
+    return action, low
+
+
+def is_commit(run: Run) -> bool:
+    """Of a marker: what it says."""
+    return read_marker(run.parts[0])[0] == COMMIT
+
+
+def is_marker(run: Run) -> bool:
+    """Whether a run is the end of a transaction; markers are runs of their own."""
+    return run.transaction is not None and run.flags is not None and run.flags[0] & _MARKED == _MARKED
+
+
+def below(pieces: list[Piece], end: Position) -> list[Piece]:
+    """The part of `pieces` that lies before `end`."""
+    if not pieces or (pieces[-1][0], pieces[-1][1] + pieces[-1][2].count - 1) < end:
+        return pieces
+    kept: list[Piece] = []
+    for ledger, first, run in pieces:
+        if (ledger, first + run.count - 1) < end:
+            kept.append((ledger, first, run))
+            continue
+        if (ledger, first) < end:
+            kept.append((ledger, first, run.cut(0, end[1] - first)))
+        break
+    return kept
+
+
+class TransactionBuffer:
+    """Of one topic in one region."""
+
+    __slots__ = ("_committed", "_low", "aborted", "aborts", "commits", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[Key, Open] = {}
+        """In the order of their first entries."""
+        self.aborted: dict[Key, Position] = {}
+        """Aborted transactions -> the last of their entries."""
+        self.commits = self.aborts = 0
+        """How many ended in this topic."""
+        self._committed: dict[Key, None] = {}
+        self._low: dict[tuple[Origin | None, int], int] = {}
+
+    # -- what the log tells, in its order -------------------------------------------------------------------------------
+
+    def confirm(self, ledger: int, first: int, run: Run) -> None:
+        """A run with a transaction lies at (ledger, first): entries, or a marker."""
+        assert run.transaction is not None
+        key = (run.origin, *run.transaction)
+        if is_marker(run):
+            self._end(key, *read_marker(run.parts[0]))
+            return
+        last = (ledger, first + run.count - 1)
+        if key in self.aborted:
+            self.aborted[key] = max(last, self.aborted[key])
+        elif key in self._committed:  # cannot be: `refuses` stands before it. It was never acknowledged as part of the transaction
+            return
+        elif (found := self.open.get(key)) is None:
+            self.open[key] = Open((ledger, first), last, run.count, run.messages)
+        elif last > found.last:  # not replayed again
+            found.last = last
+            found.entries += run.count
+            found.messages += run.messages
+
+    def _end(self, key: Key, action: int, low: int) -> None:
+        coordinator = key[:2]
+        self._low[coordinator] = max(low, self._low.get(coordinator, 0))
+        found = self.open.pop(key, None)
+        if action == COMMIT:
+            if key not in self._committed:
+                self.commits += 1
+                self._committed[key] = None
+        elif key not in self.aborted:
+            self.aborts += 1
+            if found is not None:
+                self.aborted[key] = found.last
+            else:  # nothing of it is here; and nothing may come
+                self.aborted[key] = (-1, -1)
+        if len(self._committed) > ENDED_MAX:
+            self._forget_committed()
+
+    def _forget_committed(self) -> None:
+        """Of those below the watermark nothing can come any more; beyond the bound the oldest go first."""
+        self._committed = {key: None for key in self._committed if key[2] >= self._low.get(key[:2], 0)}
+        while len(self._committed) > ENDED_MAX:
+            del self._committed[next(iter(self._committed))]
+
+    def trimmed(self, first: Position) -> None:
+        """Nothing before `first` is in the log any more."""
+        gone = [key for key, last in self.aborted.items() if last < first and key[2] < self._low.get(key[:2], 0)]
+        for key in gone:
+            del self.aborted[key]
+
+    @property
+    def low_watermarks(self) -> Mapping[tuple[Origin | None, int], int]:
+        """(origin, coordinator) -> every transaction below that has ended."""
+        return self._low
+
+    # -- questions ------------------------------------------------------------------------------------------------------
+
+    def refuses(self, txn: TxnId) -> str:
+        """Why nothing may be published in this transaction here; "": it may."""
+        key = (None, *txn)
+        if key in self.aborted or key in self._committed or (txn[1] < self._low.get((None, txn[0]), 0) and key not in self.open):
+            return f"transaction {txn[0]}:{txn[1]} has ended in this topic: begin another one"
+        if key not in self.open and len(self.open) >= OPEN_MAX:
+            return f"{len(self.open)} transactions are open in this topic, and no more are allowed: wait until some have ended"
+        if len(self.aborted) >= ABORTED_MAX:
+            return f"{len(self.aborted)} aborted transactions are still retained in this topic: shorten its retention, or truncate it"
+        return ""
+
+    def ended(self, txn: TxnId) -> int | None:
+        """COMMIT or ABORT, where the log holds the transaction's end; None where it is not known, or still open."""
+        key = (None, *txn)
+        return COMMIT if key in self._committed else ABORT if key in self.aborted else None
+
+    def undecided_from(self) -> Position | None:
+        """The first entry of an open transaction; None: there is none."""
+        return next((found.first for found in self.open.values()), None)
+
+    def is_aborted(self, run: Run) -> bool:
+        """Of a run before `undecided_from`."""
+        return run.transaction is not None and (run.origin, *run.transaction) in self.aborted
+
+    def committed_view(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """What a reader of committed data gets for `pieces`, all before `undecided_from`: aborted entries hidden, committed ones as any other."""
+        shown: list[Piece] = []
+        for piece in pieces:
+            ledger, first, run = piece
+            if run.transaction is None or is_marker(run):
+                shown.append(piece)
+            elif self.is_aborted(run):
+                shown.append((ledger, first, run.flagged(bytes([FLAG_HIDDEN]) * run.count)))
+            else:
+                shown.append((ledger, first, run.flagged(run.flags)))
+        return shown
+
+    # -- snapshots ------------------------------------------------------------------------------------------------------
+
+    def dump(self) -> list[Any]:
+        return [
+            [[_listed(k[0]), k[1], k[2], *found.first, *found.last, found.entries, found.messages] for k, found in self.open.items()],
+            self._dump_aborted(),
+            [[_listed(k[0]), k[1], low] for k, low in self._low.items()],
+            self.commits,
+            self.aborts,
+            [[_listed(k[0]), k[1], k[2]] for k in self._committed],
+        ]
+
+    def _dump_aborted(self) -> list[list[Any]]:
+        """Some three bytes each; what shares a row is forgotten together."""
+        of: dict[tuple[Origin | None, int], list[tuple[Position, int]]] = {}
+        for (origin, coordinator, number), last in self.aborted.items():
+            of.setdefault((origin, coordinator), []).append((last, number))
+        rows: list[list[Any]] = []
+        for (origin, coordinator), found in of.items():
+            found.sort()
+            for start in range(0, len(found), _ROW):
+                row = found[start : start + _ROW]
+                numbers = sorted(number for _, number in row)
+                deltas = [number - before for before, number in zip([0, *numbers], numbers, strict=False)]
+                rows.append([_listed(origin), coordinator, *row[-1][0], deltas])
+        return rows
+
+    def load(self, dumped: list[Any]) -> None:
+        opened, aborted, low, self.commits, self.aborts, committed = dumped[:6]
+        self.open = {(_origin(o), tc, n): Open((a, b), (c, d), entries, messages) for o, tc, n, a, b, c, d, entries, messages in opened}
+        self.aborted = {(_origin(o), tc, n): (a, b) for o, tc, a, b, deltas in aborted for n in accumulate(deltas)}
+        self._low = {(_origin(o), tc): number for o, tc, number in low}
+        self._committed = {(_origin(o), tc, n): None for o, tc, n in committed}
+
+
+def _listed(origin: Origin | None) -> list[int] | None:
+    return None if origin is None else list(origin)
+
+
+def _origin(fields: Any) -> Origin | None:
+    return None if fields is None else (fields[0], fields[1], fields[2])

@@ -1,0 +1,373 @@
+"""The audit between regions: whatever one copy lacks, has wrong, or has too much is found, told, and put right from another one.
+
+A mutant is the same code with one rule taken out; the damage must then stay, or harm be done, so that the tests cannot go blind unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import NotAllowed
+from heliograph.model.positions import Position
+from heliograph.wire.link import SkipReason, SkipRecord
+from replicator import audit_pass, audit_repair
+from replicator.audit_findings import Fault
+from replicator.audit_settings import AuditSettings
+from replicator.manager import LinkSettings
+from tests.replicator.audit_world import Damaged, held, with_part
+from tests.replicator.link_instance import Instance, TestRegion
+
+Scenario = Callable[[Damaged, random.Random], Coroutine[Any, Any, None]]
+ONLY_WHEN_ASKED = AuditSettings(period_s=0)
+
+
+def play(scenario: Scenario, *, seed: int = 1, names: tuple[str, ...] = ("us", "eu", "ap"), settings: AuditSettings = ONLY_WHEN_ASKED) -> None:
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, names, 1, LinkSettings(audit=settings))
+            for a in names:
+                for b in names:
+                    if a < b:
+                        sim.network.latency(a, b, 0.01, 0.02)
+            await instance.load()
+            damaged = Damaged(instance)
+            await scenario(damaged, random.Random(seed))
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=4000)
+
+
+async def fill(damaged: Damaged, rng: random.Random, turns: int = 12) -> None:
+    """Every region publishes, some of it for one other region only, over several ledgers."""
+    regions = list(damaged.instance.regions.values())
+    for _ in range(turns):
+        for region in regions:
+            to = () if rng.random() < 0.8 else (rng.choice(regions).name,)
+            region.publish(rng.randrange(1, 40), to)
+        await asyncio.sleep(rng.choice((0.0, 0.05)))
+        if rng.random() < 0.3:
+            await asyncio.sleep(0.2)
+            rng.choice(regions).ledger.rollover()
+    await asyncio.sleep(3)
+    damaged.remember()
+
+
+def spoil(damaged: Damaged, region: TestRegion, rng: random.Random) -> None:
+    """One to three things go wrong in one region; never the same entry in two regions, nor its only copy, nor a hole where a place is gone as well."""
+    copies, truth = damaged.copies[region.name], damaged.truth[region.name]
+    elsewhere = Counter(c for name in damaged.truth if name != region.name for c, _ in damaged.truth[name].values())
+    places = [at for at, (coordinate, _) in truth.items() if elsewhere[coordinate]]
+    cut_off = False
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.choice(places)
+        match rng.randrange(5):
+            case 0:
+                if cut_off:
+                    continue
+                for entry in range(at[1], at[1] + rng.randrange(1, 30)):
+                    if (at[0], entry) in places:
+                        copies.gone[at[0], entry] = copies.holed[at[0], entry] = None
+                    else:
+                        break
+            case 1:
+                if at not in copies.gone:
+                    copies.flip(at, rng, consistent=False)
+            case 2:
+                if at not in copies.gone and copies.entry(at).origin is not None:
+                    copies.flip(at, rng, consistent=True)
+            case 3:
+                if at not in copies.gone and copies.entry(at).origin is not None:
+                    entry = copies.entry(at)
+                    region.log.append_late(entry, lambda _: None, lambda _: None)
+            case 4:
+                last = max(p for p in truth if p[0] == at[0])
+                end = max((ledger, first + count - 1) for (ledger, first), count, _ in copies.store.blocks)
+                if last in places and not copies.gone and copies.entry(last).origin is not None and last < end and held_last(copies, last):
+                    copies.cut_off(last[0])
+                    cut_off = True
+
+
+def held_last(copies: Any, position: Position) -> bool:
+    """Whether the ledger ends there."""
+    return max(first + count - 1 for (ledger, first), count, _ in copies.store.blocks if ledger == position[0]) == position[1]
+
+
+def check(damaged: Damaged) -> None:
+    """Every region holds each coordinate once, with the bytes that it had, and where it had it, unless no place was left.
+
+    Where several other regions' entries lay in one hole, their order among each other may be another one; that of each region's is not.
+    """
+    for name, region in damaged.instance.regions.items():
+        truth, now = damaged.truth[name], held(region)
+        assert not damaged.copies[name].gone, name
+        assert Counter(c for c, _ in now.values()) == Counter(c for c, _ in truth.values()), name
+        wanted = dict(truth.values())
+        holes = damaged.copies[name].holed
+        for at, (coordinate, data) in now.items():
+            assert data == wanted[coordinate], (name, at)
+            assert at in holes or truth.get(at, (coordinate,))[0] == coordinate, (name, at)
+        for origin in {c[0] for c, _ in now.values()}:
+            assert [now[at][0] for at in sorted(holes) if now[at][0][0] == origin] == [truth[at][0] for at in sorted(holes) if truth[at][0][0] == origin], name
+
+
+async def audit_until_quiet(damaged: Damaged, rounds: int = 4) -> None:
+    for _ in range(rounds):
+        reports = [await damaged.audit(region) for region in damaged.instance.regions.values()]
+        if not any(report.found or report.unchecked or report.error for report in reports):
+            return
+    raise AssertionError([report.shown() for report in reports])
+
+
+async def spoilt_and_repaired(damaged: Damaged, rng: random.Random) -> None:
+    await fill(damaged, rng)
+    for region in rng.sample(list(damaged.instance.regions.values()), 1):
+        spoil(damaged, region, rng)
+    await audit_until_quiet(damaged)
+    check(damaged)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_what_is_spoilt_in_one_region_is_found_and_put_right(block: int) -> None:
+    for seed in range(block * 15, block * 15 + 15):
+        try:
+            play(spoilt_and_repaired, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_a_whole_copy_says_nothing_is_wrong_and_asks_once_a_range() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng)
+        for region in damaged.instance.regions.values():
+            report = await damaged.audit(region)
+            assert (report.found, report.unchecked, report.error) == (Counter(), 0, "") and report.entries >= len(held(region))
+            assert report.ranges <= 2 + report.entries // 512
+
+    play(scenario)
+
+
+def test_each_fault_is_named() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng)
+        eu = damaged.instance.regions["eu"]
+        copies = damaged.copies["eu"]
+        foreign = [at for at in damaged.truth["eu"] if copies.entry(at).origin is not None]
+        own = [at for at in damaged.truth["eu"] if copies.entry(at).origin is None]
+        copies.gone[foreign[3]] = copies.gone[own[5]] = None
+        copies.flip(foreign[50], rng, consistent=False)
+        copies.flip(foreign[60], rng, consistent=True)
+        eu.log.append_late(copies.entry(foreign[70]), lambda _: None, lambda _: None)
+        await asyncio.sleep(1)
+        report = await damaged.audit(eu)
+        wanted = {Fault.UNREADABLE: 2, Fault.DAMAGED: 1, Fault.DIFFERENT: 1, Fault.TWICE: 1}
+        assert report.found == Counter({str(fault): count for fault, count in wanted.items()}) == report.repaired, report.shown()
+        assert {tuple(f.position) for f in report.findings if f.fault is Fault.UNREADABLE and f.position} == {foreign[3], own[5]}
+        assert all(f.origin is not None and f.coordinate is not None for f in report.findings)
+        await audit_until_quiet(damaged)
+        check(damaged)
+
+    play(scenario)
+
+
+def test_an_entry_that_no_origin_knows_goes_only_if_two_regions_say_so() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        damaged.instance.regions["us"].publish(3)
+        await asyncio.sleep(1)
+        damaged.instance.regions["us"].ledger.rollover()
+        await fill(damaged, rng)
+        eu, us = damaged.instance.regions["eu"], damaged.instance.regions["us"]
+        copies = damaged.copies["eu"]
+        at = next(at for at in damaged.truth["eu"] if copies.entry(at).origin == us.log.origin)
+        entry = copies.entry(at)
+        ledgers = sorted({p[0] for p in damaged.truth["us"] if copies_of(damaged, "us", p).origin is None})
+        beyond = (ledgers[0], 1_000_000)  # between two ledgers of us
+        assert len(ledgers) > 1 and us.log.vector.prefix(us.log.origin) > beyond
+        strange = with_part(entry, bytes(entry.parts[0]), entry.checksums)
+        strange.spans = ((*beyond, 1),)
+        eu.log.append_late(strange, lambda _: None, lambda _: None)
+        await asyncio.sleep(1)
+        report = await damaged.audit(eu)
+        assert report.found == Counter({"extra": 1}) and report.left == (0 if len(damaged.instance.regions) > 2 else 1), report.shown()
+        await asyncio.sleep(1)
+        left = [c for c, _ in held(eu).values() if c == (us.log.origin, beyond)]
+        assert len(left) == report.left
+        if report.left:
+            assert "two other regions" in report.findings[0].left
+
+    play(scenario, seed=3)
+    play(scenario, seed=3, names=("us", "eu"))
+
+
+def copies_of(damaged: Damaged, name: str, at: Position) -> Any:
+    return damaged.copies[name].entry(at)
+
+
+def test_without_an_answer_nothing_is_said_and_nothing_done() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng)
+        for name in ("us", "ap"):
+            damaged.auditor(damaged.instance.regions[name]).storage = None
+        eu = damaged.instance.regions["eu"]
+        foreign = [at for at in damaged.truth["eu"] if damaged.copies["eu"].entry(at).origin is not None]
+        damaged.copies["eu"].gone[foreign[3]] = None
+        report = await damaged.audit(eu)
+        assert report.unchecked == report.ranges and report.left == 1 and report.findings[0].fault is Fault.UNREADABLE
+        for name in ("us", "ap"):
+            damaged.auditor(damaged.instance.regions[name]).storage = damaged.copies[name]
+        await audit_until_quiet(damaged)
+        check(damaged)
+
+    play(scenario)
+
+
+def test_what_is_stored_under_another_coordinate_is_not_lost() -> None:
+    """A producer tried again in the other region: the SKIP(alias) says that the message is here already."""
+
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng)
+        us, eu = damaged.instance.regions["us"], damaged.instance.regions["eu"]
+        damaged.instance.sim.network.cut("us", "eu")
+        us.publish(3)
+        last = us.log.last_own()[1]
+        record = SkipRecord(us.log.origin, eu.log.vector.prefix(us.log.origin), (last[0], last[1] - 1), SkipReason.ALIAS, "")
+        eu.log.append_skip(record, lambda _: None, lambda _: None)
+        held_before = len(eu.bodies())
+        damaged.instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(30)
+        assert len(eu.bodies()) == held_before + 1
+        report = await damaged.audit(eu)
+        assert not report.found and not report.unchecked, report.shown()
+        damaged.copies["eu"].gone[max(held(eu))] = None
+        await audit_until_quiet(damaged)
+        assert len(eu.bodies()) == held_before + 1
+
+    play(scenario)
+
+
+async def load_cuts_and_trims(damaged: Damaged, rng: random.Random) -> None:
+    """Nothing is wrong, and much is going on: links are cut, ledgers end, what every link has is trimmed, runs fail. Audits go on all the time."""
+    sim, regions = damaged.instance.sim, list(damaged.instance.regions.values())
+    cut: set[tuple[str, str]] = set()
+    ended = False
+
+    async def audits() -> None:
+        while not ended:
+            region = rng.choice(regions)
+            try:
+                region.brokers[0].machine.run(damaged.auditor(region).want, region.log.topic)
+            except NotAllowed:  # no link is open now
+                pass
+            await asyncio.sleep(rng.choice((0.05, 0.3, 1.0)))
+
+    auditing = asyncio.get_running_loop().create_task(audits())
+    for _ in range(60):
+        region = rng.choice(regions)
+        roll = rng.random()
+        if roll < 0.6:
+            to = () if rng.random() < 0.8 else (rng.choice(regions).name,)
+            region.publish(rng.randrange(1, 30), to)
+        elif roll < 0.75:
+            pair = rng.choice((("us", "eu"), ("us", "ap"), ("eu", "ap")))
+            (sim.network.heal if pair in cut else sim.network.cut)(*pair)
+            cut ^= {pair}
+        elif roll < 0.85:
+            region.ledger.rollover()
+        else:
+            region.ledger.save()
+            marks = [c.mark_delete for c in region.store.cursors.values()]
+            region.ledger.trim(min(marks))
+        await asyncio.sleep(rng.choice((0.0, 0.05, 0.5, 2.0)))
+    for pair in cut:
+        sim.network.heal(*pair)
+    await asyncio.sleep(20)
+    ended = True
+    await auditing
+    await asyncio.sleep(5)
+    for region in regions:
+        auditor = damaged.auditor(region)
+        assert auditor.passes and not auditor.found, (region.name, auditor.reports)
+        bodies = region.bodies()
+        assert len(bodies) == len(set(bodies)), "nothing is here twice"
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_where_nothing_is_wrong_nothing_is_found_whatever_goes_on(block: int) -> None:
+    for seed in range(block * 8, block * 8 + 8):
+        try:
+            play(load_cuts_and_trims, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_topics_take_turns_within_the_period_and_an_idle_one_costs_nothing_between() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng, turns=3)
+        auditor = damaged.auditor(damaged.instance.regions["eu"])
+        await asyncio.sleep(2 * 300 + 60)
+        assert 1 <= auditor.passes <= 3 and auditor.failed == 0
+        before = auditor.entries
+        await asyncio.sleep(100)
+        assert auditor.entries - before <= len(damaged.truth["eu"]) + 10
+
+    play(scenario, settings=AuditSettings(period_s=300))
+
+
+def test_a_pass_keeps_to_the_rate() -> None:
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng)
+        eu = damaged.instance.regions["eu"]
+        began = damaged.instance.sim.now()
+        report = await damaged.audit(eu)
+        assert damaged.instance.sim.now() - began >= report.entries / 100 * 0.8
+
+    play(scenario, settings=AuditSettings(period_s=0, entries_per_s=100))
+
+
+# -- rules taken out ---------------------------------------------------------------------------------------------------
+
+
+def _harm(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, broken: Any) -> None:
+    monkeypatch.setattr(where, name, broken)
+    for seed in range(40):
+        try:
+            play(spoilt_and_repaired, seed=seed)
+        except AssertionError:
+            return
+    raise AssertionError("no seed shows that the rule is gone")
+
+
+class _Agrees:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_mutant_digests_that_always_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    _harm(monkeypatch, audit_pass, "digest", lambda rows: _Agrees())
+
+
+def test_mutant_lost_ones_are_appended_without_a_look_at_holes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _harm(monkeypatch, audit_pass.Hole, "may_hold", lambda self, origin, at: False)
+
+
+def test_mutant_late_ones_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    _harm(monkeypatch, audit_pass.AuditPass, "_note_late", lambda *_: None)
+
+
+def test_mutant_what_is_fetched_is_put_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = audit_repair.Repairer._place
+
+    def shuffled(self: Any, holes: Any, findings: Any) -> Any:
+        placed = place(self, holes, findings)
+        return [p._replace(run=q.run) for p, q in zip(placed, reversed(placed), strict=True)]
+
+    _harm(monkeypatch, audit_repair.Repairer, "_place", shuffled)

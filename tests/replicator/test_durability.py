@@ -1,0 +1,217 @@
+"""Durability over regions: a receipt means what the policy says, also while regions are cut off, and what it does not mean is listed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import crc32c
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import TopicClosed
+from heliograph.model.positions import Position
+from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.run import Run
+from replicator import durability
+from replicator.durability import RegionWaits
+from tests.replicator.link_instance import Instance, TestRegion
+from tests.replicator.link_world import entry
+
+Scenario = Callable[[Instance, Simulation, random.Random], Coroutine[Any, Any, None]]
+
+
+def play(scenario: Scenario, *, seed: int = 1) -> None:
+    names = ("us", "eu", "ap")
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, names)
+            for a in names:
+                for b in names:
+                    if a < b:
+                        sim.network.latency(a, b, 0.02, 0.06)
+            await instance.load()
+            await scenario(instance, sim, random.Random(seed))
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=600)
+
+
+def require(region: TestRegion, regions: int, degrade_after_ms: int, *, per_message: bool = False) -> RegionWaits:
+    broker = region.brokers[region.owner]
+    policy = {"regions": regions, "degradeAfterMs": degrade_after_ms, "perMessage": per_message}
+    broker.machine.run(broker.links.require, region.log, policy)
+    waits: RegionWaits | None = region.log.waits
+    assert waits is not None
+    return waits
+
+
+class Publisher:
+    """Publishes in one region, and looks at every receipt: how many regions have the entry at that moment?"""
+
+    def __init__(self, instance: Instance, region: TestRegion) -> None:
+        self.instance, self.region = instance, region
+        self.sequence = 0
+        self.receipts: list[int] = []
+        self.short: list[Position] = []
+        """Entries whose receipts came before enough regions had them."""
+        self.enough = 1
+
+    def publish(self, count: int, *, again: bool = False) -> None:
+        start = self.sequence - count if again else self.sequence
+        parts = [entry(n, "p", n) for n in range(start, start + count)]
+        self.sequence = start + count
+        run = Run(parts, [len(p) for p in parts], producers=(("p", count, start, None),))
+
+        def done(segments: list[tuple[int, int, int]]) -> None:
+            self.receipts.append(start)
+            for size, ledger, first in segments:
+                if ledger < 0:
+                    continue
+                origin = self.region.log.origin
+                for at in range(first, first + size):
+                    holders = sum(other is self.region or other.log.vector.holds(origin, (ledger, at)) for other in self.instance.regions.values())
+                    if holders < self.enough:
+                        self.short.append((ledger, at))
+
+        self.region.brokers[0].machine.run(self.region.log.publish, run, done, lambda error: self.region.faults.append(repr(error)))
+
+
+async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+    us = instance.regions["us"]
+    regions = rng.choice((2, 3, durability.ALL))
+    waits = require(us, regions, 2000)
+    publisher = Publisher(instance, us)
+    publisher.enough = 3 if regions in (3, durability.ALL) else 2
+    cut: set[str] = set()
+    for _ in range(60):
+        roll = rng.random()
+        if roll < 0.6:
+            publisher.publish(rng.randrange(1, 9), again=publisher.sequence > 8 and rng.random() < 0.1)
+        elif roll < 0.75:
+            other = rng.choice(("eu", "ap"))
+            (sim.network.heal if other in cut else sim.network.cut)("us", other)
+            cut ^= {other}
+        await asyncio.sleep(rng.choice((0.0, 0.03, 0.5, 3.0)))
+        listed = [at for at in publisher.short if any(a.after < at <= a.through for a in waits.affected)]
+        assert listed == publisher.short, "what had too few regions is listed"
+        assert sum(a.messages for a in waits.affected) >= len(publisher.short)
+    for other in cut:
+        sim.network.heal("us", other)
+    await asyncio.sleep(40)
+    assert len(publisher.receipts) == len([r for r in publisher.receipts if r >= 0]) and not waits.degraded
+    before = len(publisher.short)
+    publisher.publish(5)
+    await asyncio.sleep(1)
+    assert len(publisher.short) == before and waits.shown()["waiting"] == 0
+    assert all(a["arrived_since"] for a in waits.shown()["affected"])
+    if not waits.affected:
+        assert not publisher.short
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_receipt_means_so_many_regions_or_is_listed(block: int) -> None:
+    for seed in range(block * 12, block * 12 + 12):
+        try:
+            play(cuts_and_receipts, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_without_a_limit_of_time_it_waits_and_an_unload_tells_who_waits() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        waits = require(us, 3, 0)
+        sim.network.cut("us", "ap")
+        answers: list[Any] = []
+        parts = [entry(1, "p", 0)]
+        log = us.log
+        us.brokers[0].machine.run(log.publish, Run(parts, [len(parts[0])]), answers.append, answers.append)
+        await asyncio.sleep(300)
+        assert answers == [] and waits.shown()["waiting"] == 1 and not waits.degraded
+        await us.brokers[0].machine.ask(log.close)
+        assert len(answers) == 1 and isinstance(answers[0], TopicClosed)
+        sim.network.heal("us", "ap")
+
+    play(scenario)
+
+
+def asking(sequence: int, text: str) -> bytes:
+    """A message with a class of its own."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence, publish_time=1)
+    metadata.properties.add(key="heliograph.durability", value=text)
+    head = metadata.SerializeToString()
+    rest = len(head).to_bytes(4, "big") + head + b"body"
+    return b"\x0e\x01" + crc32c.crc32c(rest).to_bytes(4, "big") + rest
+
+
+def test_a_message_may_ask_for_a_class_of_its_own() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        waits = require(us, 1, 4000, per_message=True)
+        sim.network.cut("us", "ap")
+        answered: list[str] = []
+        for sequence, text in enumerate(("1", "2", "nonsense", "3", "1", "all")):
+            part = asking(sequence, text)
+            name = f"{sequence}:{text}"
+            us.brokers[0].machine.run(us.log.publish, Run([part], [len(part)]), lambda _, name=name: answered.append(name), answered.append)
+        await asyncio.sleep(0)
+        assert answered == ["0:1"], "what asks for nothing more than its own region has it"
+        await asyncio.sleep(1)
+        assert answered == ["0:1", "1:2", "2:nonsense"], "eu has the second; the fourth wants ap as well, and the order holds"
+        await asyncio.sleep(5)
+        assert len(answered) == 6 and waits.degraded and [a.messages for a in waits.affected] == [1, 1], "only those two were promised more"
+        sim.network.heal("us", "ap")
+        await asyncio.sleep(20)
+        assert not waits.degraded and all(a["arrived_since"] and a["regions"] == 3 for a in waits.shown()["affected"])
+
+    play(scenario)
+
+
+def test_switched_off_what_waits_is_answered() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        require(us, durability.ALL, 0)
+        sim.network.cut("us", "ap")
+        answers: list[Any] = []
+        parts = [entry(1, "p", 0)]
+        us.brokers[0].machine.run(us.log.publish, Run(parts, [len(parts[0])]), answers.append, answers.append)
+        await asyncio.sleep(5)
+        assert answers == []
+        us.brokers[0].machine.run(us.brokers[0].links.require, us.log, None)
+        assert len(answers) == 1 and us.log.waits is None
+        sim.network.heal("us", "ap")
+
+    play(scenario)
+
+
+def _found(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any) -> None:
+    monkeypatch.setattr(RegionWaits, name, broken)
+    for seed in range(24):
+        try:
+            play(cuts_and_receipts, seed=seed)
+        except AssertionError:
+            return
+    raise AssertionError("no seed shows that the rule is gone")
+
+
+def test_mutant_one_region_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    _found(monkeypatch, "needed", lambda self, regions=None: 1)
+
+
+def test_mutant_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _found(monkeypatch, "_note", lambda self, receipt: None)
+
+
+def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = RegionWaits._note
+
+    def far(self: RegionWaits, receipt: Any) -> None:
+        note(self, receipt)
+        self._newest = (1 << 62, 0)
+
+    _found(monkeypatch, "_note", far)
