@@ -1,0 +1,31 @@
+"""Metrics of transaction coordinators, in Pulsar's names: how many began, how they ended, how long they took.
+
+Is: numbers of the coordinators that run on this broker. Isn't: what a topic holds of transactions (`topic_metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from region_node.metrics import Sample
+from region_node.transactions.latency import BUCKETS_MS
+from region_node.transactions.service import Transactions
+
+
+def samples(region: str, transactions: Transactions) -> Iterator[Sample]:
+    for number, kept in sorted(transactions.loaded.items()):
+        labels, core = {"cluster": region, "coordinator_id": str(number)}, kept.core
+        yield "pulsar_txn_active_count", "gauge", labels, len(core.open)
+        counters = (
+            ("created_total", core.created),
+            ("committed_total", core.committed),
+            ("aborted_total", core.aborted),
+            ("timeout_total", core.timed_out),
+            ("append_log_total", kept.writes),
+        )
+        for name, value in counters:
+            yield f"pulsar_txn_{name}", "counter", labels, value
+        for bound, count in zip((*map(str, BUCKETS_MS), "overflow"), kept.latencies.counts, strict=True):
+            yield f"pulsar_txn_execution_latency_le_{bound}", "counter", labels, count
+        yield "pulsar_txn_execution_latency_sum", "counter", labels, kept.latencies.sum_ms
+        yield "pulsar_txn_execution_latency_count", "counter", labels, kept.latencies.count

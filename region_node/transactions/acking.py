@@ -1,0 +1,208 @@
+"""SubscriptionTransactions: a subscription as a participant of transactions; and its cursor as dispatchers see it meanwhile.
+
+Is: acknowledging in a transaction, ending one, what is stored with the cursor. Isn't: the rules of who holds what (`pending`), or a wait: whoever
+answers a client awaits `stored`.
+Invariants: a commit and the acknowledgements it brings are one change of the cursor, stored in one write; nothing that a transaction holds goes out
+again before it is aborted. A subscription without transactions has none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import NotAllowed
+from heliograph.model.positions import Position
+from heliograph.wire.run import TxnId
+from region_node.subscriptions.port import CursorPort, Piece
+from region_node.transactions.errors import TransactionConflict
+from region_node.transactions.pending import PROPERTY, Held, Part, PendingAcks, left_of
+
+if TYPE_CHECKING:
+    from region_node.subscriptions.subscription import Subscription
+
+
+class SubscriptionTransactions:
+    """Made when the first transaction acknowledges something, or when its cursor was stored with one."""
+
+    __slots__ = ("_subscription", "_unstored", "aborts", "commits", "pending")
+
+    def __init__(self, subscription: Subscription, pending: PendingAcks | None = None) -> None:
+        self._subscription = subscription
+        self.pending = pending or PendingAcks()
+        self.commits = self.aborts = 0
+        self._unstored = False
+        subscription.delivering = delivering = DeliveryCursor(subscription.cursor, self.pending)
+        if subscription.dispatcher is not None:
+            subscription.dispatcher.cursor = delivering
+
+    # -- acknowledging --------------------------------------------------------------------------------------------------
+
+    def ack(self, txn: TxnId, whole: list[Position], partly: list[Part]) -> None:
+        """Raises TransactionConflict (another transaction holds one of them, or one is acknowledged already), NotAllowed. Then nothing was taken."""
+        subscription, cursor = self._subscription, self._subscription.cursor
+        last = subscription.ledger.last_confirmed
+        for position in [*whole, *(part[0] for part in partly)]:
+            if position > last:
+                raise NotAllowed(f"{position[0]}:{position[1]} is not there, or not decided yet: it cannot be acknowledged")
+            if cursor.is_acked(position):
+                raise TransactionConflict(f"{position[0]}:{position[1]} is acknowledged already")
+        for position, acked, size in partly:
+            known = cursor.partly_acked.get(position)
+            if known is not None and acked & left_of(known, size):
+                raise TransactionConflict(f"a message of {position[0]}:{position[1]} is acknowledged already")
+        self.pending.check(txn, whole, partly)
+        self.pending.add(txn, whole, partly)
+        self._unstored = True
+
+    def ack_cumulative(self, txn: TxnId, position: Position) -> None:
+        """Raises TransactionConflict, NotAllowed (a shared subscription)."""
+        if self._subscription.shared:
+            raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
+        self.pending.add_cumulative(txn, min(position, self._subscription.ledger.last_confirmed), self._subscription.cursor.mark_delete)
+        self._unstored = True
+
+    # -- ending ---------------------------------------------------------------------------------------------------------
+
+    def end(self, txn: TxnId, *, commit: bool, low: int) -> None:
+        """What it held is acknowledged, or goes out again. Again, or of one that held nothing: nothing happens. Durable after `stored`."""
+        for stale in self.pending.stale(txn[0], low):
+            if stale != txn:
+                self._give_back(self.pending.take(stale))
+        held = self.pending.take(txn, low)
+        self._unstored = True
+        self._keep()  # before the acknowledgements: whoever stores the cursor finds both
+        if held is None:
+            return
+        if not commit:
+            self.aborts += 1
+            self._give_back(held)
+            return
+        self.commits += 1
+        cursor, dispatcher = self._subscription.cursor, self._subscription.dispatcher
+        if held.cumulative is not None:
+            cursor.ack_cumulative(held.cumulative)
+        cursor.ack(list(held.whole))
+        left = {position: cursor.ack_batch(position, left_of(acked, size)) for position, (acked, size) in held.partly.items()}
+        if dispatcher is not None and dispatcher.consumers:
+            anyone = dispatcher.consumers[0]
+            dispatcher.acked(anyone, [*held.whole, *(position for position, bits in left.items() if not bits)])
+            for position, bits in left.items():
+                if bits:
+                    dispatcher.acked_partly(anyone, position, bits.bit_count())
+            dispatcher.wake()
+
+    def _give_back(self, held: Held | None) -> None:
+        dispatcher = self._subscription.dispatcher
+        if held is not None and dispatcher is not None:
+            dispatcher.again([*held.whole, *held.partly])
+
+    def forget(self) -> None:
+        """The cursor was moved by somebody: what transactions held is not held any more."""
+        if self.pending:
+            self.pending.clear()
+            self._unstored = True
+            self._keep()
+
+    # -- storing --------------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        if self._unstored:
+            self._unstored = False
+            cursor = self._subscription.cursor
+            cursor.set_properties({**cursor.properties, PROPERTY: self.pending.encode()})
+
+    async def stored(self) -> None:
+        """Until everything that was acknowledged or ended so far is durable. Raises what closed the topic."""
+        self._keep()
+        await self._subscription.cursor.flushed()
+
+
+class DeliveryCursor(CursorPort):
+    """A cursor whose held entries are not to be delivered. Implements CursorPort."""
+
+    __slots__ = ("_cursor", "_pending")
+
+    def __init__(self, cursor: CursorPort, pending: PendingAcks) -> None:
+        self._cursor, self._pending = cursor, pending
+
+    @property
+    def reading(self) -> Callable[[], Position] | None:
+        return self._cursor.reading
+
+    @reading.setter
+    def reading(self, reading: Callable[[], Position] | None) -> None:
+        self._cursor.reading = reading
+
+    @property
+    def fits(self) -> bool:
+        return self._cursor.fits
+
+    @property
+    def mark_delete(self) -> Position:
+        return self._cursor.mark_delete
+
+    @property
+    def backlog_entries(self) -> int:
+        return self._cursor.backlog_entries
+
+    @property
+    def backlog_bytes(self) -> int:
+        return self._cursor.backlog_bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return self._cursor.properties
+
+    @property
+    def partly_acked(self) -> Mapping[Position, int]:
+        held = self._pending.partly
+        if not held:
+            return self._cursor.partly_acked
+        merged = dict(self._cursor.partly_acked)
+        for position, by_transaction in held.items():
+            acked = 0
+            for bits in by_transaction.values():
+                acked |= bits
+            size = max(self._pending.held[txn].partly[position][1] for txn in by_transaction)
+            merged[position] = merged.get(position, (1 << size) - 1) & ~acked
+        return merged
+
+    def is_acked(self, position: Position) -> bool:
+        return self._cursor.is_acked(position) or self._pending.holds(position)
+
+    def unacked_runs(self, runs: list[Piece]) -> list[Piece]:
+        found = self._cursor.unacked_runs(runs)
+        if not self._pending:
+            return found
+        upto, out = self._pending.cumulative, []
+        for ledger, first, run in found:
+            start, last = first, first + run.count - 1
+            if upto is not None and upto >= (ledger, first):
+                start = last + 1 if upto >= (ledger, last) else upto[1] + 1
+            for entry in [*self._pending.within(ledger, start, last), last + 1]:
+                if start < entry:
+                    out.append((ledger, start, run.cut(start - first, entry - first)))
+                start = entry + 1
+        return out
+
+    def ack(self, positions: Sequence[Position]) -> None:
+        self._cursor.ack(positions)
+
+    def ack_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        self._cursor.ack_ranges(ranges)
+
+    def ack_batch(self, position: Position, given: int) -> int:
+        return self._cursor.ack_batch(position, given)
+
+    def ack_cumulative(self, position: Position) -> None:
+        self._cursor.ack_cumulative(position)
+
+    def reset(self, mark_delete: Position) -> None:
+        self._cursor.reset(mark_delete)
+
+    def set_properties(self, properties: dict[str, str]) -> None:
+        self._cursor.set_properties(properties)
+
+    async def flushed(self) -> None:
+        await self._cursor.flushed()

@@ -1,0 +1,189 @@
+"""Coordinator: the transactions of one coordinator: which are open, what takes part in them, and how they end.
+
+Is: the states of a transaction and the rules between them, its stored form. Isn't: storage, time, or the way to a participant (`keeping`, `service`).
+Invariants: a transaction that was told to commit never aborts, and the other way round; nothing joins one that is ending; a transaction at or above
+`low_watermark` may still be open, none below it is. Asking for the same again is no error.
+
+    OPEN -> COMMITTING -> COMMITTED, OPEN -> ABORTING -> ABORTED; a participant has ended it for good before the last step
+
+Stored, msgpack behind a version byte (1): [status, ttl ms, opened ms, ended ms, owner, [topic ...], [[topic, subscription] ...]]
+Source: docs/protocols/transactions.md, "The coordinator".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from heliograph.model.errors import ConfigError, CorruptData, NotAllowed
+from heliograph.model.ledgers import pack, unpack
+from region_node.transactions.errors import NoSuchTransaction, TransactionState
+
+
+class Status(IntEnum):
+    """Named as Pulsar's statistics do."""
+
+    OPEN = 0
+    COMMITTING = 1
+    ABORTING = 2
+    COMMITTED = 3
+    ABORTED = 4
+
+    @property
+    def final(self) -> bool:
+        return self >= Status.COMMITTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    open_max: int = 100_000
+    """Transactions that have not ended, of one coordinator."""
+    participants_max: int = 10_000
+    """Topics and subscriptions of one transaction."""
+    ttl_max_ms: int = 24 * 3600 * 1000
+    kept_ms: int = 120_000
+    """How long it is remembered how one ended, for clients that did not hear of it and ask again."""
+
+    def __post_init__(self) -> None:
+        if min(self.open_max, self.participants_max, self.ttl_max_ms, self.kept_ms) < 1:
+            raise ConfigError("limits of transactions must be 1 or more")
+
+
+class Txn:
+    """One transaction. `partitions`, `subscriptions`: what takes part, in the order of joining."""
+
+    __slots__ = ("ended_ms", "number", "opened_ms", "owner", "partitions", "status", "subscriptions", "timed_out", "ttl_ms")
+
+    def __init__(self, number: int, ttl_ms: int, opened_ms: int, owner: str) -> None:
+        self.number, self.ttl_ms, self.opened_ms, self.owner = number, ttl_ms, opened_ms, owner
+        self.status = Status.OPEN
+        self.ended_ms = 0
+        self.partitions: dict[str, None] = {}
+        self.subscriptions: dict[tuple[str, str], None] = {}
+        self.timed_out = False
+
+    @property
+    def participants(self) -> int:
+        return len(self.partitions) + len(self.subscriptions)
+
+    def encode(self) -> bytes:
+        subscriptions = [list(pair) for pair in self.subscriptions]
+        return pack([int(self.status), self.ttl_ms, self.opened_ms, self.ended_ms, self.owner, list(self.partitions), subscriptions])
+
+    @classmethod
+    def decode(cls, number: int, blob: bytes) -> Txn:
+        """Raises CorruptData."""
+        fields = unpack("transaction", blob)
+        try:
+            status, ttl_ms, opened_ms, ended_ms, owner, partitions, subscriptions = fields[:7]
+            made = cls(number, int(ttl_ms), int(opened_ms), str(owner))
+            made.status, made.ended_ms = Status(status), int(ended_ms)
+            made.partitions = dict.fromkeys(map(str, partitions))
+            made.subscriptions = {(str(topic), str(name)): None for topic, name in subscriptions}
+        except (ValueError, TypeError) as error:
+            raise CorruptData(f"transaction {number}: {error}") from error
+        return made
+
+
+class Coordinator:
+    """`open`: by number, ascending, those that have not ended for good; `final`: those that have, for a while, in the order of their ends."""
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self.settings = settings
+        self.open: dict[int, Txn] = {}
+        self.final: dict[int, Txn] = {}
+        self.next_number = 1
+        self.created = self.committed = self.aborted = self.timed_out = 0
+
+    def restore(self, txns: Iterable[Txn], next_number: int) -> None:
+        """What an earlier owner stored, in the order of the numbers."""
+        for txn in txns:
+            (self.final if txn.status.final else self.open)[txn.number] = txn
+        self.next_number = next_number
+
+    @property
+    def low_watermark(self) -> int:
+        """No transaction below this number has not ended."""
+        return next(iter(self.open), self.next_number)
+
+    # -- requests: each returns the transaction that is to be stored, or None where nothing has changed -------------------
+
+    def begin(self, number: int, ttl_ms: int, owner: str, now_ms: int) -> Txn:
+        """number: at or above `next_number`. Raises NotAllowed: too many are open."""
+        if len(self.open) >= self.settings.open_max:
+            raise NotAllowed(f"{len(self.open)} transactions of this coordinator are open, and no more are allowed: end some, or use another coordinator")
+        assert number >= self.next_number
+        self.next_number = number + 1
+        made = self.open[number] = Txn(number, max(1, min(ttl_ms, self.settings.ttl_max_ms)), now_ms, owner)
+        self.created += 1
+        return made
+
+    def find(self, number: int, owner: str | None = None) -> Txn:
+        """owner: who asks; None: an admin, or the broker itself. Raises NoSuchTransaction."""
+        found = self.open.get(number) or self.final.get(number)
+        if found is None or (owner is not None and found.owner != owner):
+            raise NoSuchTransaction(f"transaction {number} is not known: it was never begun, ended long ago, or is somebody else's")
+        return found
+
+    def join(self, number: int, owner: str | None, partitions: Iterable[str] = (), subscriptions: Iterable[tuple[str, str]] = ()) -> Txn | None:
+        """Raises NoSuchTransaction, TransactionState, NotAllowed (too many)."""
+        txn = self.find(number, owner)
+        topics = [topic for topic in partitions if topic not in txn.partitions]
+        pairs = [pair for pair in subscriptions if pair not in txn.subscriptions]
+        if txn.status is not Status.OPEN:
+            raise TransactionState(f"transaction {number} is {txn.status.name}: nothing can join it")
+        if txn.participants + len(topics) + len(pairs) > self.settings.participants_max:
+            raise NotAllowed(f"transaction {number}: more than {self.settings.participants_max} topics and subscriptions")
+        txn.partitions.update(dict.fromkeys(topics))
+        txn.subscriptions.update(dict.fromkeys(pairs))
+        return txn if topics or pairs else None
+
+    def end(self, number: int, *, commit: bool, owner: str | None = None) -> Txn | None:
+        """Decides it. Raises NoSuchTransaction, TransactionState where it ends, or has ended, the other way."""
+        txn = self.find(number, owner)
+        if txn.status is Status.OPEN:
+            txn.status = Status.COMMITTING if commit else Status.ABORTING
+            return txn
+        if commit != (txn.status in (Status.COMMITTING, Status.COMMITTED)):
+            why = ": its time was over" if txn.timed_out else ""
+            raise TransactionState(f"transaction {number} is {txn.status.name}{why}")
+        return None
+
+    def done(self, number: int, now_ms: int) -> Txn | None:
+        """Every participant has ended it for good."""
+        txn = self.find(number)
+        if txn.status.final:
+            return None
+        assert txn.status is not Status.OPEN
+        commit = txn.status is Status.COMMITTING
+        txn.status, txn.ended_ms = (Status.COMMITTED if commit else Status.ABORTED), now_ms
+        self.final[number] = self.open.pop(number)
+        self.committed += commit
+        self.aborted += not commit
+        return txn
+
+    # -- as time goes by ---------------------------------------------------------------------------------------------------
+
+    def expired(self, now_ms: int) -> list[Txn]:
+        """Open ones whose time is over."""
+        return [txn for txn in self.open.values() if txn.status is Status.OPEN and now_ms - txn.opened_ms >= txn.ttl_ms]
+
+    def ending(self) -> list[Txn]:
+        """Decided, and not ended everywhere."""
+        return [txn for txn in self.open.values() if txn.status in (Status.COMMITTING, Status.ABORTING)]
+
+    def forget(self, now_ms: int, count_max: int = 500) -> list[int]:
+        """Those whose end nobody asks for any more: what is stored of them can go."""
+        gone: list[int] = []
+        for number, txn in self.final.items():
+            if len(gone) >= count_max or now_ms - txn.ended_ms < self.settings.kept_ms:
+                break
+            gone.append(number)
+        for number in gone:
+            del self.final[number]
+        return gone
+
+    def slow(self, now_ms: int, older_ms: int) -> list[Txn]:
+        """Not ended, and open for so long."""
+        return [txn for txn in self.open.values() if now_ms - txn.opened_ms >= older_ms]

@@ -1,0 +1,27 @@
+"""What is wrong with a transaction: leaves of the error tree, each with a code of Pulsar's own."""
+
+from __future__ import annotations
+
+from heliograph.model.errors import TopicError
+
+
+class TransactionError(TopicError):
+    """Root."""
+
+
+class NoCoordinator(TransactionError):
+    """This broker does not have that coordinator, or transactions are off: look it up again."""
+
+    retryable = True
+
+
+class NoSuchTransaction(TransactionError):
+    """It was never begun, or ended long ago."""
+
+
+class TransactionState(TransactionError):
+    """It has ended, or is ending, the other way."""
+
+
+class TransactionConflict(TransactionError):
+    """Another transaction has acknowledged the same, or it is acknowledged already."""

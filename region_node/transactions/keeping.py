@@ -1,0 +1,314 @@
+"""KeptCoordinator: one coordinator on the broker that owns it: its state in the region's metadata, and the way of each transaction to its end.
+
+Is: loading, writes in groups, telling participants until each has it, timeouts. Isn't: the rules (`coordinator`), or who owns it (`service`).
+Invariants: no answer before what it says is stored; every write checks the epoch that this owner set when it loaded, so an owner of before writes nothing;
+a write that failed ends this object: the next request loads what is stored. A transaction is ended for good only after every participant has
+said that it is durable there.
+
+    /transactions/coordinators/{number:04}          u8 version (1), msgpack [epoch]: raised by each owner, which all its writes check
+    /transactions/open/{number:04}/{txn:020}        a transaction (`coordinator`)
+    counter transactions/{number:04}                numbers of transactions, taken in blocks
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
+from heliograph.model.ledgers import pack, unpack
+from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.run import TxnId
+from region_node.subscriptions.ready import Tasks
+from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
+from region_node.transactions.errors import NoCoordinator, TransactionState
+from region_node.transactions.latency import Latencies
+
+log = logging.getLogger("region_node.transactions")
+
+COORDINATORS = "/transactions/coordinators/"
+OPEN = "/transactions/open/"
+_BLOCK = 1000
+_OPS_MAX = 500
+_BYTES_MAX = 2 << 20
+_RETRY_S = (0.05, 2.0)
+_WRITE_TRIES = 5
+
+
+class Participants(Protocol):
+    """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried again."""
+
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
+
+    async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
+
+
+class KeptCoordinator:
+    """Made by `load`."""
+
+    def __init__(self, number: int, meta: MetadataStore, participants: Participants, clock: Clock, rng: Rng, settings: CoordinatorSettings) -> None:
+        self.number, self.core = number, Coordinator(settings)
+        self.failed: NoCoordinator | None = None
+        self.epoch = 0
+        self.writes = 0
+        self.loaded_ms = (0, 0)
+        """Wall time when loading began and ended."""
+        self.latencies = Latencies()
+        self._meta, self._participants, self._clock, self._rng = meta, participants, clock, rng
+        self._key = f"{COORDINATORS}{number:04}"
+        self._version = ABSENT
+        self._queue: deque[tuple[Op, asyncio.Future[None] | None]] = deque()
+        self._numbers: list[int] = []
+        self._taking: asyncio.Future[None] | None = None
+        self._writing = False
+        self._ended: dict[int, asyncio.Future[None]] = {}
+        self._tasks = Tasks()
+
+    @classmethod
+    async def load(
+        cls, number: int, meta: MetadataStore, participants: Participants, clock: Clock, rng: Rng, settings: CoordinatorSettings
+    ) -> KeptCoordinator:
+        """Becomes its owner: everybody before is fenced. What was decided and not ended goes on. Raises what the metadata raises."""
+        made = cls(number, meta, participants, clock, rng, settings)
+        began_ms = clock.wall_ms()
+        found = await meta.get(made._key)
+        made.epoch = 1 if found is None else int(unpack("coordinator", found[0])[0]) + 1
+        try:
+            made._version = await meta.put(made._key, pack([made.epoch]), expected=ABSENT if found is None else found[1])
+        except VersionConflict as error:
+            raise NoCoordinator(f"coordinator {number} is taken by another broker at this moment: look it up again") from error
+        prefix = f"{OPEN}{number:04}/"
+        txns: list[Txn] = []
+        start = prefix
+        while rows := await meta.range(start, prefix_end(prefix)):
+            txns += [Txn.decode(int(key.removeprefix(prefix)), value) for key, value, _ in rows]
+            start = rows[-1][0] + "\0"
+        await made._take_numbers(txns[-1].number + 1 if txns else 1)
+        made.core.restore(txns, made._numbers[0])
+        made.loaded_ms = (began_ms, clock.wall_ms())
+        log.info("coordinator.loaded", extra={"coordinator": number, "epoch": made.epoch, "transactions": len(txns)})
+        for txn in made.core.ending():
+            made._finish_soon(txn.number)
+        return made
+
+    async def close(self) -> None:
+        """Another broker goes on with it."""
+        self._fail(NoCoordinator(f"coordinator {self.number} has moved: look it up again"))
+        await self._tasks.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------------
+
+    async def begin(self, ttl_ms: int, owner: str = "") -> TxnId:
+        """Raises NoCoordinator, NotAllowed."""
+        started = self._clock.monotonic()
+        while not self._numbers:
+            self._check()
+            if self._taking is None:
+                self._taking = asyncio.get_running_loop().create_future()
+                self._tasks.spawn(self._refill(self._taking))
+            await asyncio.shield(self._taking)
+        self._check()
+        txn = self.core.begin(self._numbers.pop(0), ttl_ms, owner, self._clock.wall_ms())
+        await self._store(txn)
+        self.latencies.begun(self._clock.monotonic() - started)
+        return self.number, txn.number
+
+    async def join(
+        self, number: int, partitions: list[str], subscriptions: list[tuple[str, str]], owner: str | None = None
+    ) -> None:
+        """Raises NoCoordinator, NoSuchTransaction, TransactionState, NotAllowed."""
+        self._check()
+        txn = self.core.join(number, owner, partitions, subscriptions)
+        if txn is not None:
+            await self._store(txn)
+        else:
+            await self._stored()  # the first try may still be on its way
+
+    async def end(self, number: int, *, commit: bool, owner: str | None = None) -> None:
+        """Returns when every participant has it durably. Raises NoCoordinator, NoSuchTransaction, TransactionState."""
+        self._check()
+        txn = self.core.end(number, commit=commit, owner=owner)
+        if txn is not None:
+            await self._store(txn)
+        if self.core.find(number).status.final:
+            await self._stored()
+            return
+        await asyncio.shield(self._finish_soon(number))
+
+    async def tick(self) -> None:
+        """Once in a while: what is over time is aborted, what is long over is forgotten. Raises NoCoordinator."""
+        self._check()
+        now_ms = self._clock.wall_ms()
+        expired = self.core.expired(now_ms)
+        for txn in expired:
+            txn.timed_out = True
+            self.core.timed_out += 1
+            self.core.end(txn.number, commit=False)
+            log.warning("transaction.timed_out", extra={"transaction": f"{self.number}:{txn.number}", "ttl_ms": txn.ttl_ms})
+        if expired:
+            for txn in expired[:-1]:
+                self._put(txn)
+            await self._store(expired[-1])
+            for txn in expired:
+                self._finish_soon(txn.number)
+        for number in self.core.forget(now_ms):
+            self._append(Delete(self._txn_key(number)))
+
+    # -- to the end -----------------------------------------------------------------------------------------------------------
+
+    def _finish_soon(self, number: int) -> asyncio.Future[None]:
+        """Done when the transaction has ended everywhere."""
+        waiting = self._ended.get(number)
+        if waiting is None:
+            waiting = self._ended[number] = asyncio.get_running_loop().create_future()
+            waiting.add_done_callback(_heard)
+            self._tasks.spawn(self._finish(number, waiting))
+        return waiting
+
+    async def _finish(self, number: int, waiting: asyncio.Future[None]) -> None:
+        try:
+            txn = self.core.find(number)
+            commit = txn.status is Status.COMMITTING
+            left: list[tuple[str, str | None]] = [(topic, None) for topic in txn.partitions]
+            left += txn.subscriptions
+            pause_s = _RETRY_S[0]
+            while left:
+                results = await asyncio.gather(*(self._end_one(topic, name, number, commit) for topic, name in left))
+                left = [one for one, ended in zip(left, results, strict=True) if not ended]
+                if left:
+                    await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
+                    pause_s = min(2 * pause_s, _RETRY_S[1])
+                self._check()
+            if (changed := self.core.done(number, self._clock.wall_ms())) is not None:
+                await self._store(changed)
+                self.latencies.ended(max(0, changed.ended_ms - changed.opened_ms))
+            if not waiting.done():
+                waiting.set_result(None)
+        except HeliographError as error:
+            if not waiting.done():
+                waiting.set_exception(error)
+        finally:
+            self._ended.pop(number, None)
+            if not waiting.done():
+                waiting.set_exception(self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again"))
+
+    async def _end_one(self, topic: str, subscription: str | None, number: int, commit: bool) -> bool:
+        """Whether it is ended there for good."""
+        txn, low = (self.number, number), self.core.low_watermark
+        try:
+            if subscription is None:
+                await self._participants.end_partition(topic, txn, commit=commit, low=low)
+            else:
+                await self._participants.end_subscription(topic, subscription, txn, commit=commit, low=low)
+        except NotFound:
+            return True  # deleted meanwhile
+        except TransactionState as error:
+            log.error("transaction.contradicted", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
+            return True
+        except (HeliographError, TimeoutError, OSError) as error:
+            log.info("transaction.end_retried", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
+            return False
+        return True
+
+    # -- storing --------------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _txn_key(self, number: int) -> str:
+        return f"{OPEN}{self.number:04}/{number:020}"
+
+    def _put(self, txn: Txn) -> None:
+        self._append(Put(self._txn_key(txn.number), txn.encode()))
+
+    async def _store(self, txn: Txn) -> None:
+        """Until it, and everything before it, is stored."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._append(Put(self._txn_key(txn.number), txn.encode()), stored)
+        await stored
+
+    async def _stored(self) -> None:
+        """Until what was changed so far is stored."""
+        if self._queue or self._writing:
+            stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._append(Check(self._key, self._version), stored)
+            await stored
+
+    def _append(self, op: Op, stored: asyncio.Future[None] | None = None) -> None:
+        self._check()
+        self._queue.append((op, stored))
+        if not self._writing:
+            self._writing = True
+            self._tasks.spawn(self._write())
+
+    async def _write(self) -> None:
+        """One transaction of the metadata for everything that waits, one after the other."""
+        waiting: list[asyncio.Future[None]] = []
+        try:
+            while self._queue:
+                ops: dict[str, Op] = {}
+                size = 0
+                waiting = []
+                while self._queue and len(ops) < _OPS_MAX and size < _BYTES_MAX:
+                    op, stored = self._queue.popleft()
+                    if not isinstance(op, Check):
+                        ops[op.key] = op  # a later state of the same transaction takes the place of the one before
+                    size += len(op.value) if isinstance(op, Put) else 0
+                    if stored is not None:
+                        waiting.append(stored)
+                await self._commit([Check(self._key, self._version), *ops.values()])
+                self.writes += len(ops)
+                for stored in waiting:
+                    if not stored.done():
+                        stored.set_result(None)
+        except HeliographError as error:
+            reason = "is owned by another broker now" if isinstance(error, VersionConflict) else f"could not store its state ({error})"
+            self._fail(NoCoordinator(f"coordinator {self.number} {reason}: look it up again"))
+        finally:
+            self._writing = False
+            for stored in waiting:  # whatever ended this: nobody waits for ever
+                if not stored.done():
+                    stored.set_exception(self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again"))
+
+    async def _commit(self, ops: list[Op]) -> None:
+        for attempt in range(_WRITE_TRIES):
+            try:
+                await self._meta.txn(ops)
+                return
+            except MetadataUnavailable:
+                if attempt == _WRITE_TRIES - 1:
+                    raise
+                await asyncio.sleep(_RETRY_S[0] * 2**attempt)
+
+    async def _refill(self, taking: asyncio.Future[None]) -> None:
+        try:
+            await self._take_numbers(self.core.next_number)
+        except HeliographError as error:
+            self._fail(NoCoordinator(f"coordinator {self.number} got no numbers ({error}): try again"))
+        finally:
+            self._taking = None
+            taking.set_result(None)
+
+    async def _take_numbers(self, at_least: int) -> None:
+        first = await self._meta.next_ids(f"transactions/{self.number:04}", _BLOCK, at_least=at_least)
+        self._numbers += range(first, first + _BLOCK)
+
+    def _fail(self, error: NoCoordinator) -> None:
+        self.failed = self.failed or error
+        queued = [stored for _, stored in self._queue if stored is not None]
+        self._queue.clear()
+        for future in [*queued, *self._ended.values()]:
+            if not future.done():
+                future.set_exception(self.failed)
+
+
+def _heard(waiting: asyncio.Future[None]) -> None:
+    """Whoever asked may be gone."""
+    if not waiting.cancelled():
+        waiting.exception()
+
+

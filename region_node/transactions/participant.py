@@ -1,0 +1,99 @@
+"""TopicTransactions: one topic as a participant: what may be published into a transaction, and its end in the topic's log.
+
+Is: refusals, markers, waiting for them to be durable. Isn't: which entries readers see (`replicator.transactions`, `reading`), or whether a
+transaction commits (the coordinator).
+Invariants: a marker stands behind every entry of its transaction that was taken, and nothing is taken behind it; ending again is answered by what the
+log holds; an end that could not be stored is as if it had not been asked for, but for publishes, which stay refused until it is.
+Source: docs/protocols/transactions.md, "The end in a topic".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import HeliographError, NotAllowed, TopicTerminated
+from heliograph.wire.run import TxnId
+from region_node.transactions.errors import TransactionState
+from region_node.transactions.reading import CommittedView
+from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
+
+
+class TopicTransactions:
+    """Made when a topic is loaded that holds transactions, or when the first one comes."""
+
+    __slots__ = ("_ending", "_topic", "_view")
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._ending: dict[TxnId, int] = {}
+        self._view: CommittedView | None = None
+
+    @property
+    def _state(self) -> Any:
+        return getattr(self._topic.log, "state", None)
+
+    @property
+    def buffer(self) -> TransactionBuffer | None:
+        state = self._state
+        found: TransactionBuffer | None = None if state is None else state.transactions
+        return found
+
+    def refusal(self, txn: TxnId) -> HeliographError | None:
+        """Why nothing may be published into the transaction; None: it may."""
+        topic = self._topic
+        if topic.volatile or self._state is None:
+            return NotAllowed(f"{topic.text} is not persistent: it takes part in no transaction")
+        if txn in self._ending:
+            return NotAllowed(f"transaction {txn[0]}:{txn[1]} is ending: begin another one")
+        reason = "" if self.buffer is None else self.buffer.refuses(txn)
+        return NotAllowed(reason) if reason else None
+
+    def view(self) -> CommittedView:
+        """What clients read: decided, and not aborted. Only where there is a buffer."""
+        if self._view is None:
+            assert self.buffer is not None
+            self._view = CommittedView(self._topic.ledger, self.buffer)
+        return self._view
+
+    @property
+    def open(self) -> int:
+        """How many transactions are open here."""
+        return 0 if self.buffer is None else len(self.buffer.open)
+
+    async def end(self, txn: TxnId, *, commit: bool, low: int) -> None:
+        """Returns once that is durable. low: everything of that coordinator below it has ended. Raises TransactionState, and what storage raises."""
+        action = COMMIT if commit else ABORT
+        buffer = self.buffer
+        for key in [key for key in (buffer.open if buffer is not None else {}) if key[0] is None and key[1] == txn[0] and key[2] < low]:
+            await self._append((key[1], key[2]), ABORT, low)  # published without being registered: nobody will ever end it
+        if buffer is not None and (ended := buffer.ended(txn)) is not None:
+            if ended != action:
+                raise TransactionState(f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in {self._topic.text}")
+            return
+        if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
+            return  # nothing of it is here, and nothing can come
+        await self._append(txn, action, low)
+
+    async def _append(self, txn: TxnId, action: int, low: int) -> None:
+        if self._ending.get(txn, action) != action:
+            raise TransactionState(f"transaction {txn[0]}:{txn[1]} is ending the other way in {self._topic.text}")
+        if self._topic.terminated:
+            raise TopicTerminated(f"{self._topic.text} is terminated")
+        self._ending[txn] = action
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: object) -> None:
+            self._ending.pop(txn, None)
+            if not stored.done():
+                stored.set_result(None)
+
+        def failed(error: HeliographError) -> None:
+            if not stored.done():
+                stored.set_exception(error)
+
+        self._topic.log.publish(marker_run(txn, action, low), done, failed)
+        await stored

@@ -1,0 +1,227 @@
+"""PendingAcks: what open transactions have acknowledged of one subscription, and what happens to it when they end.
+
+Is: who holds which entry, or which messages of a batch; conflicts; the form in which it is stored. Isn't: the cursor, which hears of an
+acknowledgement only when its transaction is committed, or who decides that.
+Invariants: an entry (a message of a batch) is held by one transaction at most; what is held is not delivered to anybody; a commit moves what is held
+to the cursor and out of here in one change, which is stored in one write with it; an abort gives it back.
+
+Stored as a property of the cursor, base64 of msgpack: [1, [transaction ...], [[coordinator, low watermark] ...]]
+    transaction: coordinator, number, cumulative (list or nil), [[ledger, first, stop, first, stop ...] ...], [[ledger, entry, bits, messages] ...]
+bits (bytes, little endian): message i of the batch is acknowledged by it.
+Bounds: POSITIONS_MAX entries in all transactions of a subscription; a subscription with transactions costs its cursor 250 KiB at most.
+Source: docs/protocols/transactions.md, "Acknowledgements".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+
+import msgpack
+
+from heliograph.model.errors import CorruptData, NotAllowed
+from heliograph.model.positions import Position
+from heliograph.wire.run import TxnId
+from region_node.transactions.errors import TransactionConflict
+
+PROPERTY = "heliograph.transactions"
+VERSION = 1
+POSITIONS_MAX = 20_000
+ENDED_MAX = 1000
+Part = tuple[Position, int, int]
+"""(a batch, bits of the messages that are acknowledged, messages in it)."""
+
+
+class Held:
+    """Of one transaction. `whole`: entries; `partly`: batches -> (bits of the messages it acknowledges, messages in it); `cumulative`: up to here."""
+
+    __slots__ = ("cumulative", "partly", "whole")
+
+    def __init__(self) -> None:
+        self.whole: dict[Position, None] = {}
+        self.partly: dict[Position, tuple[int, int]] = {}
+        self.cumulative: Position | None = None
+
+
+def part_of(position: Position, left: int, size: int) -> Part:
+    """Of an acknowledgement as clients send it: `left`: bits of the messages that are not acknowledged; size 0: not told."""
+    size = size or left.bit_length() + 1  # whoever leaves nothing out at the end has acknowledged the last message
+    return position, ~left & (1 << size) - 1, size
+
+
+def left_of(acked: int, size: int) -> int:
+    """The other way round."""
+    return ~acked & (1 << size) - 1
+
+
+class PendingAcks:
+    """Of one subscription."""
+
+    __slots__ = ("_ended", "_low", "_partly", "_whole", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[TxnId, Held] = {}
+        self._whole: dict[Position, TxnId] = {}
+        self._partly: dict[Position, dict[TxnId, int]] = {}
+        self._low: dict[int, int] = {}
+        self._ended: dict[TxnId, None] = {}
+
+    # -- acknowledging --------------------------------------------------------------------------------------------------
+
+    def check(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
+        """Raises TransactionConflict where another transaction holds one of them, NotAllowed where there are too many."""
+        self._check_open(txn)
+        count = 0
+        for position in whole:
+            count += 1
+            if self._whole.get(position, txn) != txn or any(other != txn for other in self._partly.get(position, ())):
+                raise TransactionConflict(f"{position[0]}:{position[1]} is acknowledged by another transaction that has not ended")
+        for position, acked, _ in partly:
+            count += 1
+            overlap = any(other != txn and acked & theirs for other, theirs in self._partly.get(position, {}).items())
+            if self._whole.get(position, txn) != txn or overlap:
+                raise TransactionConflict(f"a message of {position[0]}:{position[1]} is acknowledged by another transaction that has not ended")
+        if len(self._whole) + len(self._partly) + count > POSITIONS_MAX:
+            raise NotAllowed(f"more than {POSITIONS_MAX} entries are acknowledged by transactions that have not ended: commit, or acknowledge cumulatively")
+
+    def add(self, txn: TxnId, whole: Iterable[Position], partly: Iterable[Part]) -> None:
+        """After `check`."""
+        held = self.held.setdefault(txn, Held())
+        for position in whole:
+            held.whole[position] = None
+            self._whole[position] = txn
+            if held.partly.pop(position, None) is not None:
+                self._drop_partly(position, txn)
+        for position, acked, size in partly:
+            if position in held.whole:
+                continue
+            before, known = held.partly.get(position, (0, 0))
+            held.partly[position] = (before | acked, max(known, size))
+            self._partly.setdefault(position, {})[txn] = before | acked
+
+    def add_cumulative(self, txn: TxnId, position: Position, mark_delete: Position) -> None:
+        """Raises TransactionConflict where another transaction has acknowledged cumulatively, or this much is acknowledged already."""
+        self._check_open(txn)
+        for other, held in self.held.items():
+            if other != txn and held.cumulative is not None:
+                raise TransactionConflict(f"transaction {other[0]}:{other[1]} has acknowledged up to {held.cumulative}, and has not ended")
+        mine = self.held.get(txn)
+        if position <= mark_delete or (mine is not None and mine.cumulative is not None and position < mine.cumulative):
+            raise TransactionConflict(f"everything up to {position[0]}:{position[1]} is acknowledged already")
+        self.held.setdefault(txn, Held()).cumulative = position
+
+    def _check_open(self, txn: TxnId) -> None:
+        if txn in self._ended or (txn[1] < self._low.get(txn[0], 0) and txn not in self.held):
+            raise TransactionConflict(f"transaction {txn[0]}:{txn[1]} has ended: begin another one")
+
+    # -- ending ---------------------------------------------------------------------------------------------------------
+
+    def take(self, txn: TxnId, low: int = 0) -> Held | None:
+        """The transaction ends: what it held is held no more. None: it held nothing. `low`: everything of its coordinator below has ended."""
+        self._low[txn[0]] = max(low, self._low.get(txn[0], 0))
+        self._ended[txn] = None
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        return self._remove(txn)
+
+    def stale(self, coordinator: int, low: int) -> list[TxnId]:
+        """Transactions that hold something, and have ended elsewhere without this subscription: they were never told of it."""
+        return [txn for txn in self.held if txn[0] == coordinator and txn[1] < low]
+
+    def _remove(self, txn: TxnId) -> Held | None:
+        held = self.held.pop(txn, None)
+        if held is not None:
+            for position in held.whole:
+                self._whole.pop(position, None)
+            for position in held.partly:
+                self._drop_partly(position, txn)
+        return held
+
+    def _drop_partly(self, position: Position, txn: TxnId) -> None:
+        found = self._partly.get(position)
+        if found is not None:
+            found.pop(txn, None)
+            if not found:
+                del self._partly[position]
+
+    def clear(self) -> None:
+        """The cursor was moved: what transactions held of it is forgotten, and goes out again."""
+        self.held, self._whole, self._partly = {}, {}, {}
+
+    # -- questions ------------------------------------------------------------------------------------------------------
+
+    @property
+    def low_watermarks(self) -> Mapping[int, int]:
+        """Coordinator -> every transaction below that has ended."""
+        return self._low
+
+    @property
+    def cumulative(self) -> Position | None:
+        return max((held.cumulative for held in self.held.values() if held.cumulative is not None), default=None)
+
+    def holds(self, position: Position) -> bool:
+        """Whether all of that entry is held: it is not to be delivered."""
+        upto = self.cumulative
+        return position in self._whole or (upto is not None and position <= upto)
+
+    def within(self, ledger: int, first: int, last: int) -> list[int]:
+        """Entries of [first, last] that are held wholly, ascending."""
+        if last - first < len(self._whole):
+            return [entry for entry in range(first, last + 1) if (ledger, entry) in self._whole]
+        return sorted(entry for number, entry in self._whole if number == ledger and first <= entry <= last)
+
+    @property
+    def partly(self) -> Mapping[Position, Mapping[TxnId, int]]:
+        """Batches of which transactions hold single messages -> by transaction, bits of the messages."""
+        return self._partly
+
+    def __bool__(self) -> bool:
+        return bool(self.held)
+
+    # -- storing --------------------------------------------------------------------------------------------------------
+
+    def encode(self) -> str:
+        held = [[*txn, _listed(h.cumulative), _ranges(h.whole), [[*p, _bytes(acked), n] for p, (acked, n) in h.partly.items()]] for txn, h in self.held.items()]
+        return base64.b64encode(msgpack.packb([VERSION, held, [[tc, low] for tc, low in self._low.items()]])).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> PendingAcks:
+        """Raises CorruptData."""
+        made = cls()
+        try:
+            version, held, low = msgpack.unpackb(base64.b64decode(text, validate=True))
+            if version != VERSION:
+                raise CorruptData(f"pending acknowledgements: format {version} is not known here (this version reads format {VERSION})")
+            for coordinator, number, cumulative, ranges, partly in held:
+                txn = (int(coordinator), int(number))
+                whole = [(r[0], entry) for r in ranges for i in range(1, len(r), 2) for entry in range(r[i], r[i + 1])]
+                made.add(txn, whole, [((int(a), int(b)), int.from_bytes(bits, "little"), int(n)) for a, b, bits, n in partly])
+                if cumulative is not None:
+                    made.held[txn].cumulative = (int(cumulative[0]), int(cumulative[1]))
+            made._low = {int(tc): int(number) for tc, number in low}
+        except (ValueError, TypeError, IndexError, KeyError, binascii.Error, msgpack.UnpackException) as error:
+            raise CorruptData(f"pending acknowledgements: {error}") from error
+        return made
+
+
+def _listed(position: Position | None) -> list[int] | None:
+    return None if position is None else list(position)
+
+
+def _bytes(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _ranges(positions: Iterable[Position]) -> list[list[int]]:
+    """[ledger, first, stop, first, stop ...] each."""
+    out: list[list[int]] = []
+    for ledger, entry in sorted(positions):
+        if out and out[-1][0] == ledger:
+            if out[-1][-1] == entry:
+                out[-1][-1] = entry + 1
+            else:
+                out[-1] += [entry, entry + 1]
+        else:
+            out.append([ledger, entry, entry + 1])
+    return out

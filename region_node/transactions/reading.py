@@ -1,0 +1,75 @@
+"""CommittedView: a topic's log as readers of committed data see it.
+
+Is: the reading half of a managed ledger, ended before the first open transaction, with aborted entries hidden. Isn't: a copy, or a decision (the
+`TransactionBuffer` of the topic's state has it). A topic without transactions is read without it.
+Invariants: nothing at or behind the first entry of an open transaction comes out; positions are the log's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.positions import Position
+from region_node.subscriptions.port import LedgerPort, Piece
+from replicator.transactions import below
+
+if TYPE_CHECKING:
+    from region_node.topics.port import ManagedLedgerPort
+    from replicator.transactions import TransactionBuffer
+
+
+class CommittedView(LedgerPort):
+    """Implements LedgerPort."""
+
+    __slots__ = ("_before", "_buffer", "_first", "_ledger")
+
+    def __init__(self, ledger: ManagedLedgerPort, buffer: TransactionBuffer) -> None:
+        self._ledger, self._buffer = ledger, buffer
+        self._first: Position | None = None
+        self._before: Position = (-1, -1)
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last position that is decided."""
+        undecided = self._buffer.undecided_from()
+        if undecided is None:
+            return self._ledger.last_confirmed
+        if undecided != self._first:
+            self._first, self._before = undecided, before(self._ledger, undecided)
+        return self._before
+
+    def ledgers(self) -> list[LedgerInfo]:
+        return self._ledger.ledgers()
+
+    def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        if self._ends_before(position):
+            return []
+        return self._shown(self._ledger.cached(position, max_entries, max_bytes))
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        if self._ends_before(position):
+            return []
+        return self._shown(await self._ledger.read(position, max_entries, max_bytes))
+
+    def _ends_before(self, position: Position) -> bool:
+        undecided = self._buffer.undecided_from()
+        return undecided is not None and position >= undecided
+
+    def _shown(self, pieces: list[Piece]) -> list[Piece]:
+        undecided = self._buffer.undecided_from()
+        if undecided is not None:
+            pieces = below(pieces, undecided)
+        if any(run.transaction is not None for _, _, run in pieces):
+            return self._buffer.committed_view(pieces)
+        return pieces
+
+
+def before(ledger: ManagedLedgerPort, position: Position) -> Position:
+    """The last position in front of `position` that there is; (-1, -1): none."""
+    if position[1] > 0:
+        return (position[0], position[1] - 1)
+    earlier = [info for info in ledger.ledgers() if info.ledger < position[0] and info.entries]
+    return (earlier[-1].ledger, earlier[-1].entries - 1) if earlier else (-1, -1)
+
+

@@ -1,0 +1,222 @@
+"""Transactions: all coordinators and participants of one broker.
+
+Is: which coordinators are here, loading and leaving them, this broker's topics as participants, the way to those of other brokers.
+Isn't: the rules of a transaction (`coordinator`, `keeping`), frames, or HTTP.
+Invariants: a coordinator runs only where the topic that names it is owned (its owner is found as that of any topic); one that moves is loaded by its
+new owner, which fences the old one; a coordinator that has transactions runs somewhere at all times, so that their time ends.
+Source: docs/protocols/transactions.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import HeliographError, NotFound, NotOwner
+from heliograph.model.names import TopicName, bundle_of
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.run import TxnId
+from region_node.subscriptions.ready import Tasks
+from region_node.transactions.errors import NoCoordinator
+from region_node.transactions.keeping import COORDINATORS, KeptCoordinator
+from region_node.transactions.naming import ASSIGN, NAMESPACE
+from region_node.transactions.settings import TransactionSettings
+
+if TYPE_CHECKING:
+    from global_config.view import ConfigView
+    from region_node.ownership.records import BrokerRecord
+    from region_node.ownership.service import Ownership
+    from region_node.topics.service import TopicService
+
+log = logging.getLogger("region_node.transactions")
+
+Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int], Awaitable[None]]
+"""(the owner, topic, subscription or None, transaction, commit, low watermark): ends it there. Raises as `Participants` does."""
+
+
+class Transactions:
+    """`loaded`: the coordinators that run here."""
+
+    def __init__(
+        self,
+        *,
+        meta: MetadataStore,
+        topics: Callable[[], TopicService],
+        ownership: Callable[[], Ownership],
+        view: ConfigView,
+        clock: Clock,
+        rng: Rng,
+        settings: TransactionSettings | None = None,
+    ) -> None:
+        self.settings = settings or TransactionSettings()
+        self.loaded: dict[int, KeptCoordinator] = {}
+        self.elsewhere: Elsewhere | None = None
+        """Set by whoever knows the way to the region's other brokers."""
+        self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = meta, topics, ownership, view, clock, rng
+        self._loading: dict[int, asyncio.Future[KeptCoordinator]] = {}
+        self._used: dict[int, None] = {}
+        self._tasks = Tasks()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticking = self._closed = False
+        self._stop_watch = meta.watch(COORDINATORS, self._on_coordinator)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._stop_watch()
+        if self._timer is not None:
+            self._timer.cancel()
+        loaded, self.loaded = self.loaded, {}
+        for coordinator in loaded.values():
+            await coordinator.close()
+        await self._tasks.close()
+
+    # -- coordinators -------------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return self.settings.coordinators
+
+    def coordinator_of(self, key: str) -> int:
+        """One coordinator for each key, the same at any time."""
+        return zlib.crc32(key.encode()) % self.count
+
+    def topic_of(self, number: int) -> str:
+        """The topic whose owner has that coordinator."""
+        return f"{ASSIGN}-partition-{number}"
+
+    async def coordinator(self, number: int) -> KeptCoordinator:
+        """Raises NoCoordinator where another broker has it, or it could not be loaded."""
+        if self._closed or not 0 <= number < self.count:
+            raise NoCoordinator(f"there is no transaction coordinator {number} here")
+        if not self._ownership().owns(self.topic_of(number)):
+            raise NoCoordinator(f"this broker does not have transaction coordinator {number}: look up {self.topic_of(number)}")
+        found = self.loaded.get(number)
+        if found is not None and found.failed is None:
+            return found
+        loading = self._loading.get(number)
+        if loading is None:
+            loading = self._loading[number] = self._loop.create_future()
+            self._tasks.spawn(self._load(number, loading))
+        return await asyncio.shield(loading)
+
+    async def _load(self, number: int, loading: asyncio.Future[KeptCoordinator]) -> None:
+        try:
+            if (old := self.loaded.pop(number, None)) is not None:
+                await old.close()
+            made = await KeptCoordinator.load(number, self._meta, self, self._clock, self._rng, self.settings.limits)
+            if self._closed or not self._ownership().owns(self.topic_of(number)):
+                await made.close()
+                raise NoCoordinator(f"transaction coordinator {number} has moved: look it up again")
+            self.loaded[number] = made
+            loading.set_result(made)
+        except HeliographError as error:
+            failed = error if isinstance(error, NoCoordinator) else NoCoordinator(f"transaction coordinator {number} cannot be loaded: {error}")
+            loading.set_exception(failed)
+            loading.exception()
+        finally:
+            self._loading.pop(number, None)
+            if not loading.done():
+                loading.set_exception(NoCoordinator("the broker is stopping"))
+                loading.exception()
+
+    # -- a transaction --------------------------------------------------------------------------------------------------------
+
+    async def begin(self, number: int, ttl_ms: int, owner: str = "") -> TxnId:
+        """Raises NoCoordinator, NotAllowed (too many are open)."""
+        return await (await self.coordinator(number)).begin(ttl_ms, owner)
+
+    async def add_partitions(self, txn: TxnId, topics: list[str], owner: str | None = None) -> None:
+        """topics: names that parse, kept as they are given. Raises NoCoordinator, NoSuchTransaction, TransactionState, NotAllowed."""
+        await (await self.coordinator(txn[0])).join(txn[1], topics, [], owner)
+
+    async def add_subscriptions(self, txn: TxnId, pairs: list[tuple[str, str]], owner: str | None = None) -> None:
+        """pairs: (name of a topic, subscription). Raises as `add_partitions`."""
+        await (await self.coordinator(txn[0])).join(txn[1], [], pairs, owner)
+
+    async def end(self, txn: TxnId, *, commit: bool, owner: str | None = None) -> None:
+        """Returns when every participant has it durably; the same again succeeds. Raises NoCoordinator, NoSuchTransaction, TransactionState."""
+        await (await self.coordinator(txn[0])).end(txn[1], commit=commit, owner=owner)
+
+    # -- participants -----------------------------------------------------------------------------------------------------------
+
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int) -> None:
+        """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be tried again."""
+        topic = str(TopicName.parse(topic))
+        owner = await self._ownership().owner(topic)
+        if owner is not self._ownership().record:
+            await self._at(owner, topic, None, txn, commit, low)
+        else:
+            await self.end_here(topic, None, txn, commit=commit, low=low)
+
+    async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
+        """The same of a subscription."""
+        topic = str(TopicName.parse(topic))
+        owner = await self._ownership().owner(topic)
+        if owner is not self._ownership().record:
+            await self._at(owner, topic, subscription, txn, commit, low)
+        else:
+            await self.end_here(topic, subscription, txn, commit=commit, low=low)
+
+    async def _at(self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int) -> None:
+        if self.elsewhere is None:
+            raise NotOwner(f"{topic} is owned by broker {owner.broker}, and this one knows no way there")
+        await self.elsewhere(owner, topic, subscription, txn, commit, low)
+
+    async def end_here(self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int) -> None:
+        """In a topic of this broker. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
+        loaded = await self._topics().get(topic, create=False)
+        if subscription is None:
+            await loaded.transactions.end(txn, commit=commit, low=low)
+            return
+        found = loaded.subscriptions.get(subscription)
+        if found is None:
+            raise NotFound(f"{topic} has no subscription {subscription!r} any more")
+        found.transactions.end(txn, commit=commit, low=low)
+        await found.transactions.stored()
+
+    # -- as time goes by ------------------------------------------------------------------------------------------------------------
+
+    def _on_coordinator(self, key: str, value: bytes | None, _version: int) -> None:
+        """A coordinator was used in this region: from now on it must run somewhere."""
+        number = int(key.removeprefix(COORDINATORS))
+        if value is not None:
+            self._used[number] = None
+            if self._timer is None and not self._closed:
+                self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+        if not self._ticking:
+            self._ticking = True
+            self._tasks.spawn(self._look_after())
+
+    async def _look_after(self) -> None:
+        try:
+            for number in list(self._used):
+                try:
+                    await self._look_after_one(number)
+                except HeliographError as error:
+                    log.info("coordinator.waits", extra={"coordinator": number, "error": str(error)})
+        finally:
+            self._ticking = False
+
+    async def _look_after_one(self, number: int) -> None:
+        ownership, topic = self._ownership(), self.topic_of(number)
+        if ownership.owns(topic):
+            await (await self.coordinator(number)).tick()
+            return
+        if (old := self.loaded.pop(number, None)) is not None:
+            await old.close()
+        policies = self._view.namespace(NAMESPACE)
+        if number < self.count and policies is not None and ownership.present_owner(NAMESPACE, bundle_of(topic, policies.bundles)) is None:
+            await ownership.owner(topic)  # whoever had it is gone, and nobody has looked it up since
+
+    def metadata(self, txn: TxnId) -> Any:
+        """What is known here of a transaction; None where this broker does not have its coordinator."""
+        found = self.loaded.get(txn[0])
+        return None if found is None else found.core.open.get(txn[1]) or found.core.final.get(txn[1])

@@ -1,0 +1,176 @@
+"""The buffer of a topic: what readers see of open, committed, and aborted transactions, however the log is cut and wherever it is read again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from heliograph.model.errors import CorruptData
+from heliograph.model.ledgers import pack, unpack
+from heliograph.model.positions import Position
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId, decode_block, encode_block
+from replicator import transactions
+from replicator.transactions import ABORT, COMMIT, TransactionBuffer, below, is_marker, marker_run, read_marker
+
+ORIGIN = (2, 1, 77)
+
+
+def run(txn: TxnId | None, *entries: bytes, origin: tuple[int, int, int] | None = None) -> Run:
+    return Run(list(entries), [len(e) for e in entries], transaction=txn, origin=origin, spans=((9, 0, len(entries)),) if origin else ())
+
+
+@dataclass
+class Log:
+    """A topic's log as the truth: what was appended, and how each transaction ended."""
+
+    pieces: list[tuple[int, int, Run]] = field(default_factory=list)
+    ended: dict[TxnId, int] = field(default_factory=dict)
+    ledger: int = 3
+
+    def append(self, made: Run) -> None:
+        first = sum(r.count for ledger, _, r in self.pieces if ledger == self.ledger)
+        self.pieces.append((self.ledger, first, made))
+
+    def visible(self) -> list[bytes]:
+        """By the definition: committed ones and those of no transaction, up to the first entry of an open one."""
+        out: list[bytes] = []
+        for _, _, made in self.pieces:
+            if is_marker(made):
+                continue
+            if made.transaction is not None and made.transaction not in self.ended:
+                return out
+            if made.transaction is None or self.ended[made.transaction] == COMMIT:
+                out += [bytes(part) for part in made.parts]
+        return out
+
+
+def seen(buffer: TransactionBuffer, pieces: list[tuple[int, int, Run]]) -> list[bytes]:
+    end = buffer.undecided_from()
+    kept = pieces if end is None else below(pieces, end)
+    shown = buffer.committed_view(kept)
+    return [bytes(p) for _, _, r in shown for i, p in enumerate(r.parts) if r.flags is None or not r.flags[i] & (FLAG_HIDDEN | FLAG_MARKER)]
+
+
+def play(seed: int, make: type[TransactionBuffer] = TransactionBuffer) -> None:
+    """A random history; after each step readers see what they must, also from a snapshot with the rest replayed in other cuts."""
+    rng, log, live = random.Random(seed), Log(), make()
+    snapshots: list[tuple[int, list[object]]] = [(0, make().dump())]
+    opened: list[TxnId] = []
+    number = 0
+    for _ in range(rng.randrange(10, 40)):
+        before = len(log.pieces)
+        match rng.randrange(8):
+            case 0:
+                number += 1
+                opened.append((rng.randrange(2), number))
+            case 1 if opened:
+                txn = opened.pop(rng.randrange(len(opened)))
+                action = rng.choice((COMMIT, ABORT))
+                low = min((n for tc, n in opened if tc == txn[0]), default=txn[1] + 1)
+                log.ended[txn] = action
+                log.append(marker_run(txn, action, min(low, txn[1])))
+            case 2:
+                log.ledger += 1
+            case _:
+                txn = rng.choice(opened) if opened and rng.random() < 0.7 else None
+                log.append(run(txn, *(rng.randbytes(3) for _ in range(rng.randrange(1, 5)))))
+        for ledger, first, made in log.pieces[before:]:
+            if made.transaction is not None:
+                live.confirm(ledger, first, made)
+        assert seen(live, log.pieces) == log.visible()
+        if rng.random() < 0.3:
+            snapshots.append((len(log.pieces), live.dump()))
+        at, dumped = rng.choice(snapshots)
+        again = make()
+        again.load(dumped)
+        for ledger, first, made in log.pieces[at:]:
+            if made.transaction is None:
+                continue
+            cut = rng.randrange(made.count + 1)
+            for start, stop in ((0, cut), (cut, made.count)):
+                if start < stop:
+                    again.confirm(ledger, first + start, made.cut(start, stop))
+        assert seen(again, log.pieces) == log.visible()
+        assert set(again.open) == set(live.open) and set(again.aborted) == set(live.aborted)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_readers_see_whole_transactions_and_nothing_else(seed: int) -> None:
+    play(seed)
+
+
+def test_nothing_is_published_into_what_has_ended() -> None:
+    buffer = TransactionBuffer()
+    buffer.confirm(1, 0, run((0, 5), b"a"))
+    buffer.confirm(1, 1, marker_run((0, 5), COMMIT, 3))
+    buffer.confirm(1, 2, marker_run((0, 6), ABORT, 3))
+    assert buffer.refuses((0, 5)) and buffer.refuses((0, 6)) and buffer.refuses((0, 2))
+    assert not buffer.refuses((0, 3)) and not buffer.refuses((1, 2))
+    assert (buffer.ended((0, 5)), buffer.ended((0, 6)), buffer.ended((0, 7))) == (COMMIT, ABORT, None)
+    assert (buffer.commits, buffer.aborts) == (1, 1)
+    buffer.confirm(1, 1, marker_run((0, 5), COMMIT, 3))
+    assert buffer.commits == 1
+
+
+def test_two_regions_transactions_of_one_name_are_two() -> None:
+    buffer = TransactionBuffer()
+    buffer.confirm(1, 0, run((0, 5), b"here"))
+    buffer.confirm(1, 1, run((0, 5), b"there", origin=ORIGIN))
+    buffer.confirm(1, 2, marker_run((0, 5), ABORT, 0))
+    there = marker_run((0, 5), COMMIT, 0).as_replicated(ORIGIN, 9, 5, [1])
+    assert buffer.undecided_from() == (1, 1)
+    buffer.confirm(1, 3, there)
+    pieces = [(1, 0, run((0, 5), b"here")), (1, 1, run((0, 5), b"there", origin=ORIGIN))]
+    assert buffer.undecided_from() is None and seen(buffer, pieces) == [b"there"]
+
+
+def test_what_was_trimmed_is_forgotten_once_nothing_of_it_can_come() -> None:
+    buffer = TransactionBuffer()
+    buffer.confirm(1, 0, run((0, 5), b"a", b"b"))
+    buffer.confirm(1, 2, marker_run((0, 5), ABORT, 5))
+    for first, low, left in (((1, 1), 9, 1), ((1, 3), 5, 1), ((1, 3), 9, 0)):
+        again = TransactionBuffer()
+        again.load(buffer.dump())
+        again.confirm(1, 3, marker_run((0, 8), COMMIT, low))
+        again.trimmed(first)
+        assert len(again.aborted) == left
+
+
+def test_a_topic_with_very_many_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = TransactionBuffer()
+    for number in range(1, 20_001):
+        buffer.confirm(1, 2 * number, run((number % 2, number), b"a"))
+        buffer.confirm(1, 2 * number + 1, marker_run((number % 2, number), ABORT, 1))
+    blob = pack(buffer.dump())
+    assert len(blob) < 100_000
+    again = TransactionBuffer()
+    again.load(unpack("buffer", blob))
+    assert set(again.aborted) == set(buffer.aborted)
+    assert all(0 <= again.aborted[key][1] - last[1] <= 4 * 512 for key, last in buffer.aborted.items())
+    monkeypatch.setattr(transactions, "ABORTED_MAX", 20_000)
+    assert "retention" in buffer.refuses((0, 99_999))
+    monkeypatch.setattr(transactions, "OPEN_MAX", 0)
+    assert "open" in TransactionBuffer().refuses((0, 1))
+
+
+@pytest.mark.parametrize("end", [(3, 4), (3, 0), (2, 9), (4, 0), (3, 5)])
+def test_pieces_end_before_an_open_transaction(end: Position) -> None:
+    pieces = [(3, 0, run(None, b"0", b"1", b"2")), (3, 3, run(None, b"3", b"4"))]
+    kept = below(pieces, end)
+    assert [(ledger, first + i) for ledger, first, r in kept for i in range(r.count)] == [(3, n) for n in range(5) if (3, n) < end]
+
+
+def test_a_block_keeps_the_transaction() -> None:
+    made = run((7, 1 << 40), b"abc", b"de")
+    _, _, read = decode_block(b"".join(encode_block(made, 4, 2)))
+    assert read.transaction == (7, 1 << 40) and read.cut(1, 2).transaction == (7, 1 << 40) and read.flagged(None).transaction is None
+    assert decode_block(b"".join(encode_block(run(None, b"x"), 4, 2)))[2].transaction is None
+
+
+def test_markers_that_make_no_sense() -> None:
+    assert read_marker(marker_run((0, 1), ABORT, 9).parts[0]) == (ABORT, 9)
+    for blob in (b"", b"\x02" + bytes(9), b"\x01\x07" + bytes(8)):
+        with pytest.raises(CorruptData):
+            read_marker(blob)

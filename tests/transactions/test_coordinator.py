@@ -1,0 +1,219 @@
+"""The rules of one coordinator, and what its owner does with the store: retries, the wrong way, limits, fencing, its own end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import CorruptData, NotAllowed
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.machine import KvMachine
+from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
+from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
+from region_node.transactions.keeping import KeptCoordinator
+
+
+def core(**limits: int) -> Coordinator:
+    return Coordinator(CoordinatorSettings(**limits))
+
+
+def test_an_end_is_final_and_the_same_again_is_no_error() -> None:
+    made = core()
+    made.begin(1, 1000, "a", 0)
+    assert made.join(1, "a", ["t"], [("t", "s")]) is not None and made.join(1, "a", ["t"], [("t", "s")]) is None
+    assert made.end(1, commit=True, owner="a") is not None and made.end(1, commit=True) is None
+    for step in range(2):
+        with pytest.raises(TransactionState):
+            made.end(1, commit=False)
+        with pytest.raises(TransactionState):
+            made.join(1, "a", ["u"])
+        if not step:
+            assert made.done(1, 5) is not None and made.done(1, 6) is None
+    assert made.end(1, commit=True) is None and made.committed == 1
+    made.begin(2, 1000, "a", 0)
+    made.end(2, commit=False)
+    with pytest.raises(TransactionState):
+        made.end(2, commit=True)
+
+
+def test_a_transaction_is_its_owners() -> None:
+    made = core()
+    made.begin(1, 1000, "a", 0)
+    for owner in ("b", ""):
+        with pytest.raises(NoSuchTransaction):
+            made.join(1, owner, ["t"])
+        with pytest.raises(NoSuchTransaction):
+            made.end(1, commit=True, owner=owner)
+    assert made.find(1).status is Status.OPEN and made.find(1, None) is made.find(1, "a")
+
+
+def test_limits() -> None:
+    made = core(open_max=2, participants_max=2)
+    made.begin(1, 1, "", 0)
+    made.begin(2, 1, "", 0)
+    with pytest.raises(NotAllowed):
+        made.begin(3, 1, "", 0)
+    made.end(1, commit=False)
+    made.done(1, 0)
+    made.begin(3, 1, "", 0)
+    made.join(3, "", ["a"], [("a", "s")])
+    with pytest.raises(NotAllowed):
+        made.join(3, "", ["b"])
+
+
+def test_the_low_watermark_is_the_first_that_has_not_ended() -> None:
+    made = core(kept_ms=100)
+    assert made.low_watermark == 1
+    for number in (1, 2, 5):
+        made.begin(number, 1000, "", 0)
+    assert made.low_watermark == 1
+    made.end(1, commit=True)
+    assert made.low_watermark == 1
+    made.done(1, 10)
+    assert made.low_watermark == 2
+    for number in (2, 5):
+        made.end(number, commit=False)
+        made.done(number, 20)
+    assert made.low_watermark == 6
+    assert made.forget(109) == [] and made.forget(115) == [1] and made.forget(1000) == [2, 5]
+    with pytest.raises(NoSuchTransaction):
+        made.find(5)
+
+
+def test_time_is_over() -> None:
+    made = core()
+    made.begin(1, 500, "", 1000)
+    made.begin(2, 5000, "", 1000)
+    assert made.expired(1499) == [] and [t.number for t in made.expired(1500)] == [1]
+    assert [t.number for t in made.slow(3000, 2000)] == [1, 2]
+    made.end(1, commit=True)
+    assert made.expired(9999) == [made.find(2)]  # what is decided is not over
+
+
+def test_what_is_stored_of_a_transaction() -> None:
+    txn = Txn(7, 1000, 5, "me")
+    txn.status, txn.ended_ms = Status.ABORTING, 9
+    txn.partitions["t"], txn.subscriptions["t", "s"] = None, None
+    again = Txn.decode(7, txn.encode())
+    assert all(getattr(txn, name) == getattr(again, name) for name in Txn.__slots__)
+    with pytest.raises(CorruptData):
+        Txn.decode(7, b"\x01\x93\x01\x02\x03")
+
+
+class Nobody:
+    """Participants that take whatever they are told, once they are let."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool, int]] = []
+        self.let = asyncio.Event()
+        self.let.set()
+
+    async def end_partition(self, topic: str, txn: tuple[int, int], *, commit: bool, low: int) -> None:
+        await self.let.wait()
+        self.told.append((topic, commit, low))
+
+    async def end_subscription(self, topic: str, subscription: str, txn: tuple[int, int], *, commit: bool, low: int) -> None:
+        await self.end_partition(f"{topic} {subscription}", txn, commit=commit, low=low)
+
+
+def simulated(test: Any) -> None:
+    async def main(sim: Simulation) -> None:
+        store, parts = EmbeddedStore(KvMachine()), Nobody()
+
+        async def load() -> KeptCoordinator:
+            return await KeptCoordinator.load(3, store, parts, sim.clock(), random.Random(1), CoordinatorSettings())
+
+        await test(store, parts, load)
+
+    with Simulation(1) as sim:
+        sim.run(main(sim))
+
+
+def test_an_owner_of_before_writes_nothing() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        old = await load()
+        txn = await old.begin(60_000, "me")
+        await old.join(txn[1], ["t"], [], "me")
+        new = await load()
+        assert (old.epoch, new.epoch) == (1, 2)
+        for call in (lambda: old.end(txn[1], commit=False), lambda: old.begin(1000), lambda: old.join(txn[1], ["u"], [])):
+            with pytest.raises(NoCoordinator):
+                await call()
+        assert parts.told == []
+        await new.end(txn[1], commit=True, owner="me")
+        assert parts.told == [("t", True, txn[1])]
+        again = await new.begin(1000)
+        assert again[0] == 3 and again[1] > txn[1] + 1  # numbers that the old one may have given away are not given again
+        for kept in (old, new):
+            await kept.close()
+
+    simulated(test)
+
+
+def test_what_was_decided_goes_on_with_the_next_owner() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        parts.let.clear()
+        first = await load()
+        txn = await first.begin(60_000, "me")
+        await first.join(txn[1], ["t", "u"], [("t", "s")], "me")
+        ending = asyncio.ensure_future(first.end(txn[1], commit=True, owner="me"))
+        await asyncio.sleep(1)
+        assert not ending.done()
+        await first.close()
+        with pytest.raises(NoCoordinator):
+            await ending
+        parts.let.set()
+        second = await load()
+        await second.end(txn[1], commit=True, owner="me")
+        assert sorted(topic for topic, commit, _ in parts.told if commit) == ["t", "t s", "u"]
+        third = await load()
+        await third.end(txn[1], commit=True, owner="me")  # its client did not hear of it, and asks again
+        with pytest.raises(TransactionState):
+            await third.end(txn[1], commit=False, owner="me")
+        for kept in (second, third):
+            await kept.close()
+
+    simulated(test)
+
+
+def test_many_requests_are_few_writes() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        kept = await load()
+        count = 0
+        plain = store.txn
+
+        async def counted(ops: Any) -> int:
+            nonlocal count
+            count += 1
+            return await plain(ops)
+
+        store.txn = counted  # type: ignore[method-assign]
+        begun = await asyncio.gather(*(kept.begin(1000, "") for _ in range(300)))
+        assert len(set(begun)) == 300 and count < 20
+        await kept.close()
+
+    simulated(test)
+
+
+def test_a_store_that_is_away_ends_it_and_loses_nothing() -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        kept = await load()
+        txn = await kept.begin(60_000, "me")
+        store.unavailable = "away"
+        with pytest.raises(NoCoordinator):
+            await kept.join(txn[1], ["t"], [], "me")
+        store.unavailable = None
+        with pytest.raises(NoCoordinator):
+            await kept.begin(1000)
+        again = await load()
+        await again.join(txn[1], ["t"], [], "me")
+        await again.end(txn[1], commit=True, owner="me")
+        assert parts.told == [("t", True, txn[1])]
+        await kept.close()
+        await again.close()
+
+    simulated(test)
