@@ -14,6 +14,7 @@ from typing import Any
 
 from heliograph.model import policy_values as v
 from heliograph.model.errors import NotAllowed
+from heliograph.model.ledgers import ANYWHERE, Affinity
 from heliograph.model.policy_values import Check
 
 Level = Mapping[str, Any]
@@ -42,6 +43,8 @@ class Policy:
     """None: nothing holds."""
     shown: Any = None
     """What a namespace says where it is not set; None: an empty answer."""
+    shown_topic: Any = None
+    """The same of a topic."""
     empty: int = 200
     """Status of an empty answer, as Pulsar has it: of a topic, or of a namespace where topics do not have it."""
 
@@ -112,16 +115,21 @@ POLICIES: tuple[Policy, ...] = (
     _row("encryptionRequired", v.flag, "encryption_required", False, topic="", shown=False),
     _row("schemaCompatibilityStrategy", v.SCHEMA_STRATEGY, "schema_compatibility_strategy", "UNDEFINED", put=True, put_topic=True, shown="UNDEFINED"),
     _row("schemaAutoUpdateCompatibilityStrategy", v.SCHEMA_AUTO_UPDATE, "schema_auto_update_compatibility_strategy", "Full", topic="", put=True, empty=204),
-    _row("schemaValidationEnforced", v.flag, "schema_validation_enforced", False, shown=False),
+    _row("schemaValidationEnforced", v.flag, "schema_validation_enforced", False, shown=False, shown_topic=False),
     _row("isAllowAutoUpdateSchema", v.flag, "is_allow_auto_update_schema", True, topic="", shown=True),
     _row("offloadPolicies", v.offload, "offload_policies"),
     _row("entryFilters", v.entry_filters, "entryFilters"),
     _row("dispatcherPauseOnAckStatePersistent", v.flag, "dispatcherPauseOnAckStatePersistentEnabled", shown=False),
+    _row("keySharedConsistentHashing", v.flag, default=False, namespace="", topic="", broker="subscriptionKeySharedUseConsistentHashing"),
     _row("subscriptionAuthMode", v.choice("None", "Prefix"), "subscription_auth_mode", "None", topic="", shown="None"),
     _row("antiAffinity", v.text, "antiAffinityGroup", topic="", empty=204),
     _row("resourceGroup", v.text, "resource_group_name", namespace="", topic=""),
     _row("properties", v.mapped(v.text), "properties", topic="", put=True, shown={}),
     _row("replication", v.listed(v.text), namespace=""),
+    _row("durability", v.DURABILITY, empty=204),
+    _row("replicationStart", v.REPLICATION_START, empty=204),
+    _row("replicationRoutes", v.mapped(v.listed(v.text)), empty=204),
+    _row("replicatedSubscriptions", v.flag, default=False, shown=False),
 )
 
 BY_NAME: dict[str, Policy] = {policy.name: policy for policy in POLICIES}
@@ -153,6 +161,11 @@ def applied(*levels: Level) -> Applied:
         if value is not None:
             found[policy.name] = value
     return Applied(found)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 class Applied:
@@ -197,6 +210,13 @@ class Applied:
     @property
     def ack_quorum(self) -> int:
         return int(self.part("persistence", "bookkeeperAckQuorum"))
+
+    @property
+    def affinity(self) -> Affinity:
+        """Groups of bookies that its ledgers are kept to."""
+        found = self.values.get("bookieAffinity") or {}
+        primary, secondary = (_listed(found.get(f"bookkeeperAffinityGroup{which}")) for which in ("Primary", "Secondary"))
+        return Affinity(primary, secondary) if primary else ANYWHERE
 
     @property
     def retention(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Protocol
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.meter import Meter
+from region_node.subscriptions.port import CompactedPort
 
 
 class SubscriptionType(IntEnum):
@@ -54,6 +55,7 @@ class Consumer:
     """`pending`: positions that it holds unacknowledged, with their message counts (shared subscriptions only).
 
     Key_Shared only: `hash_ranges`, (first, last) each, of a sticky consumer, None of others; `out_of_order`: keys need no order.
+    Exclusive and failover only: `compacted`: what it reads of the topic in place of its log.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Consumer:
         "blocked",
         "bytes_out",
         "client_version",
+        "compacted",
         "connected_ms",
         "epoch",
         "flow_ms",
@@ -96,7 +99,9 @@ class Consumer:
         connected_ms: int = 0,
         hash_ranges: Sequence[tuple[int, int]] | None = None,
         out_of_order: bool = False,
+        compacted: CompactedPort | None = None,
     ) -> None:
+        self.compacted = compacted
         self.hash_ranges, self.out_of_order = hash_ranges, out_of_order
         self.id, self.name, self.sink, self.priority, self.epoch = consumer_id, name, sink, priority, epoch
         self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms

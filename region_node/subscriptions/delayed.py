@@ -25,6 +25,7 @@ from heliograph.wire.run import Run
 SLOT_MS = 100
 MINUTE_MS = 60_000
 DELAYED_MAX = 4_000_000
+DEAL_MAX = 20_000
 LATEST_MS = 1 << 43
 
 
@@ -123,11 +124,8 @@ class Delayed:
         bucket.extend((ledger, entry, slot_and_hash))
 
     def due(self, now_ms: int, count_max: int) -> list[tuple[Position, int]]:
-        """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due."""
-        while self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
-            bucket = self._minutes.pop(heappop(self._far))
-            for at in range(0, len(bucket), 3):
-                self._put(bucket[at], bucket[at + 1], bucket[at + 2], now_ms)
+        """Takes out up to `count_max` entries whose time has come: (position, hash). Fewer: nothing more is due, or the sleeper is woken again."""
+        self._deal(now_ms)
         out: list[tuple[Position, int]] = []
         while self._near and self._near[0] * SLOT_MS <= now_ms and len(out) < count_max:
             bucket = self._slots[self._near[0]]
@@ -137,9 +135,32 @@ class Delayed:
             if not bucket:
                 del self._slots[heappop(self._near)]
             out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
+        while self._far and (self._far[0] + 1) * MINUTE_MS <= now_ms and len(out) < count_max:  # nobody took anything for a while
+            taken = self._taken(count_max - len(out))
+            out += [((taken[at], taken[at + 1]), taken[at + 2] & 0xFFFF) for at in range(0, len(taken), 3)]
+        if self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
+            self._wheel.arm(self._sleeper, now_ms)
         self.count -= len(out)
         self._wheel.held -= len(out)
         return out
+
+    def _deal(self, now_ms: int) -> None:
+        """Entries of a minute that is near get their slots: a bounded number at once, the others in the next turn."""
+        left = DEAL_MAX
+        while left and self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms < (self._far[0] + 1) * MINUTE_MS:
+            taken = self._taken(left)
+            left -= len(taken) // 3
+            for at in range(0, len(taken), 3):
+                self._put(taken[at], taken[at + 1], taken[at + 2], now_ms)
+
+    def _taken(self, count_max: int) -> array[int]:
+        """From the nearest minute, which goes when it is empty."""
+        bucket = self._minutes[self._far[0]]
+        taken = bucket[-3 * count_max :]
+        del bucket[-3 * count_max :]
+        if not bucket:
+            del self._minutes[heappop(self._far)]
+        return taken
 
     def clear(self) -> None:
         self._wheel.held -= self.count

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, visible
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.throttle import NO_LIMIT, Throttle
@@ -48,6 +49,12 @@ class Dispatcher(ABC):
         self._end_told = False
         self.throttle: Throttle | None = None
         """What the rates of the topic and of the subscription let go out."""
+        self.pausing = False
+        """Nothing new goes out while more is acknowledged above the mark-delete position than can be stored."""
+        self.filtering: Filtering | None = None
+        """What decides who gets what, beside the type."""
+        self._judged: tuple[Position, Sequence[int]] | None = None
+        """What filters said of entries that could not go out: the first of them, and the verdicts."""
 
     # -- what types decide
 
@@ -67,6 +74,15 @@ class Dispatcher(ABC):
     def acked_partly(self, consumer: Consumer, position: Position, left: int) -> None:  # noqa: B027 - most types need not know
         """`left` messages of that batch are not acknowledged yet."""
 
+    def again(self, positions: list[Position]) -> None:
+        """What a transaction had acknowledged goes out again: it was aborted."""
+        self.rewind()
+        self.wake()
+
+    def read_through(self, ledger: LedgerPort) -> None:
+        """From now on entries are read there."""
+        self.ledger = ledger
+
     @abstractmethod
     def _limit(self) -> int:
         """Messages that may go out now; 0: nothing moves before a permit or an acknowledgement comes."""
@@ -74,6 +90,9 @@ class Dispatcher(ABC):
     @abstractmethod
     def _give(self, piece: Piece) -> int:
         """Hands out entries from the start of `piece`, all visible and unacknowledged; returns how many."""
+
+    def _found_nothing(self) -> None:  # noqa: B027 - only where positions may be passed over
+        """A read brought nothing, at a position that the log has confirmed."""
 
     def _before_new(self) -> bool:
         """Work that goes ahead of new entries. True: it is stuck (permits, a read), and new entries must wait."""
@@ -105,9 +124,8 @@ class Dispatcher(ABC):
     def rewind(self) -> None:
         """Everything behind the mark-delete position goes out again."""
         self.position = after(self.cursor.mark_delete)
-        self._fetched = []
+        self._fetched, self._judged = [], None
         self._generation += 1
-
     def drop_rest(self) -> int:
         """Gives up what did not go out; returns how many messages. Only where nothing is stored."""
         dropped = sum(run.messages for _, _, run in self.ledger.cached(self.position, READ_ENTRIES, TURN_BYTES))
@@ -121,6 +139,9 @@ class Dispatcher(ABC):
             if entries >= TURN_ENTRIES or size_bytes >= TURN_BYTES:
                 self.wake()
                 return
+            if self.pausing and not self.cursor.fits:
+                self.stalled = True  # the owner's tick looks again
+                return
             fetched = bool(self._fetched)
             pieces = self._next(limit)
             if not pieces:
@@ -133,6 +154,8 @@ class Dispatcher(ABC):
                     if fetched:
                         rest = (piece[0], piece[1] + given, piece[2].cut(given, piece[2].count))
                         self._fetched = [rest, *pieces[index + 1 :]]
+                    if self.stalled:
+                        return
                     break
         if self.throttle is not None and not self.throttle.messages():
             self.throttle.wake_later(self)
@@ -144,7 +167,7 @@ class Dispatcher(ABC):
         if self._reading:
             return []
         if self.position > self.ledger.last_confirmed:
-            if not self._end_told and self._on_end():
+            if not self._end_told and self._on_end() and self.cursor.mark_delete >= self.ledger.last_confirmed:
                 self._end_told = True
                 for consumer in self.consumers:
                     consumer.sink.reached_end(consumer)
@@ -174,6 +197,8 @@ class Dispatcher(ABC):
             self._fetched = pieces
             self._messages_per_entry = max(1, pieces[0][2].messages // pieces[0][2].count)
             self.wake()
+        elif not self.stalled:
+            self._found_nothing()
 
     def _pass(self, piece: Piece) -> int:
         """Hands out a piece as far as it goes; returns the entries that are behind the read position then."""
@@ -182,12 +207,55 @@ class Dispatcher(ABC):
         if hidden:
             self.cursor.ack_ranges(hidden)
         for part in self.cursor.unacked_runs(shown):
-            given = self._give(part)
+            given = self._give(part) if self.filtering is None else self._give_filtered(part)
             if given < part[2].count:
                 self.position = (ledger, part[1] + given)
                 return part[1] + given - first
         self.position = (ledger, first + run.count)
         return run.count
+
+    def _give_filtered(self, piece: Piece) -> int:
+        """As `_give`, of what the entry filters accept; what they reject counts as acknowledged."""
+        ledger, first, run = piece
+        verdicts = self._verdicts(piece)
+        at = 0
+        while at < run.count:
+            verdict, stop = verdicts[at], at + 1
+            while stop < run.count and verdicts[stop] == verdict:
+                stop += 1
+            if verdict == REJECT:
+                self.cursor.ack_ranges([(ledger, first + at, first + stop - 1)])
+                at = stop
+                continue
+            give = self._give if verdict == ACCEPT else self._reschedule
+            given = give((ledger, first + at, run.cut(at, stop)))
+            if given < stop - at:
+                if verdict == ACCEPT:  # they are not asked again
+                    self._judged = (ledger, first + at + given), [*verdicts[at + given :], *(self._judged[1] if self._judged is not None else ())]
+                return at + given
+            at = stop
+        return run.count
+
+    def filter_by(self, filtering: Filtering | None) -> None:
+        """From now on; what other filters said counts no more."""
+        self.filtering, self._judged = filtering, None
+
+    def _verdicts(self, piece: Piece) -> Sequence[int]:
+        ledger, first, run = piece
+        judged, self._judged = self._judged, None
+        known = list(judged[1][: run.count]) if judged is not None and judged[0] == (ledger, first) else []
+        if known and judged is not None and len(judged[1]) > run.count:
+            self._judged = (ledger, first + run.count), judged[1][run.count :]
+        if len(known) < run.count:
+            assert self.filtering is not None
+            rest = run.cut(len(known), run.count)
+            known += self.filtering.verdicts(ledger, first + len(known), rest) or [ACCEPT] * rest.count
+        return known
+
+    def _reschedule(self, piece: Piece) -> int:
+        """A filter wants it later: here it, and all behind it, waits for the owner's tick. Returns how many entries of it are taken care of."""
+        self.stalled = True
+        return 0
 
 
 def after(position: Position) -> Position:

@@ -18,7 +18,8 @@ from heliograph.wire.run import Buffer, Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES
-from region_node.subscriptions.keys import AutoSplit, Sticky, key_hash, sticky_key
+from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
+from region_node.subscriptions.keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.shared import SharedDispatcher
@@ -48,7 +49,7 @@ class KeySharedDispatcher(SharedDispatcher):
     ) -> None:
         super().__init__(ledger, cursor, ready, reads, on_end=on_end, wheel=wheel)
         self.sticky, self.out_of_order = sticky, out_of_order
-        self.ranges: AutoSplit | Sticky = Sticky() if sticky else AutoSplit()
+        self.ranges: HashRanges = Sticky() if sticky else AutoSplit()
         self._hashes: dict[Position, int] = {}
         """Of what is held or waits."""
         self._held: dict[int, tuple[Consumer, int]] = {}
@@ -57,6 +58,9 @@ class KeySharedDispatcher(SharedDispatcher):
         """Hash -> heap of what waits; `_replaying` says which of them still do."""
         self._at_hand: dict[Position, Run] = {}
         self._known: dict[bytes, int] = {}
+        self._unhashed: list[Position] = []
+        """Entries that transactions gave back, whose keys are not known any more."""
+        self._hashing = False
         self._again = True
         """Something has changed for what waits: a permit, an acknowledgement, a consumer."""
 
@@ -66,6 +70,28 @@ class KeySharedDispatcher(SharedDispatcher):
             raise ConsumerBusy("the subscription has consumers of another Key_Shared policy")
         if isinstance(self.ranges, Sticky):
             self.ranges.check(consumer.hash_ranges or ())
+
+    def divide(self, *, consistent: bool) -> None:
+        """How hashes are divided from now on, where consumers do not say it themselves. Whoever holds messages of a hash keeps them until they are
+        acknowledged; the next owner waits for that, as at any change."""
+        if self.sticky or isinstance(self.ranges, ConsistentHash) is consistent:
+            return
+        self.ranges = ConsistentHash() if consistent else AutoSplit()
+        for consumer in self.consumers:
+            self.ranges.add(consumer)
+        self.wake()
+
+    def draining(self) -> dict[Consumer, dict[int, int]]:
+        """Who holds messages of hashes that belong to another now -> hash -> how many messages: they hold the next owner up."""
+        out: dict[Consumer, dict[int, int]] = {}
+        for hashed, (holder, _) in self._held.items():
+            if self.ranges.owner(hashed) is not holder:
+                out.setdefault(holder, {})[hashed] = 0
+        for holder, hashes in out.items():
+            for position, messages in holder.pending.items():
+                if (hashed := self._hashes.get(position, -1)) in hashes:
+                    hashes[hashed] += messages
+        return out
 
     def add(self, consumer: Consumer) -> None:
         self.ranges.add(consumer)
@@ -83,6 +109,7 @@ class KeySharedDispatcher(SharedDispatcher):
     def rewind(self) -> None:
         super().rewind()
         self._hashes, self._held, self._waiting, self._at_hand = {}, {}, {}, {}
+        self._unhashed = []
 
     def acked(self, consumer: Consumer, positions: list[Position]) -> None:
         for position in dict.fromkeys(positions):
@@ -95,6 +122,28 @@ class KeySharedDispatcher(SharedDispatcher):
     def _put_back(self, position: Position) -> None:
         self._release(position)
         self._wait(position, self._hashes[position])
+
+    def _nobody_has(self, position: Position) -> None:
+        self._unhashed.append(position)
+
+    async def _hash_again(self, generation: int) -> None:
+        """Reads the keys of what was passed over, so that it goes out in its key's order."""
+        try:
+            while self._unhashed and generation == self._generation:
+                position = self._unhashed[-1]
+                pieces = await self.ledger.read(position, 1, TURN_BYTES)
+                if generation != self._generation:
+                    return
+                self._unhashed.pop()
+                if pieces and pieces[0][:2] == position and position not in self._hashes and not self.cursor.is_acked(position):
+                    self._wait(position, self._hash(pieces[0][2].parts[0]))
+        except HeliographError as error:
+            self.stalled = True
+            log.warning("dispatch.read_failed", extra={"position": self._unhashed[-1], "error": str(error)})
+        finally:
+            self._hashing = False
+        if not self.stalled:
+            self.wake()
 
     # -- keys
 
@@ -177,6 +226,10 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _before_new(self) -> bool:
         self._take_due()
+        if self._unhashed and not self._hashing:
+            self._hashing = True
+            generation = self._generation
+            self._reads.start(lambda: self._hash_again(generation))
         if self._again and self._replaying:
             self._again = False
             self._give_waiting()
@@ -198,7 +251,15 @@ class KeySharedDispatcher(SharedDispatcher):
                     if run is None:
                         missing = position if missing is None else min(missing, position)
                         break
-                    self._hand_to(owner, *position, run, [hashed])
+                    verdict = ACCEPT if self.filtering is None else self._verdicts((*position, run))[0]
+                    if verdict == ACCEPT:
+                        self._hand_to(owner, *position, run, [hashed])
+                    else:
+                        if verdict == RESCHEDULE and not self._reschedule((*position, run)):
+                            break
+                        if verdict == REJECT:
+                            self.cursor.ack([position])
+                        self._hashes.pop(position, None)
                 elif position in self._replaying:
                     self._hashes.pop(position, None)
                 self._replaying.pop(position, None)

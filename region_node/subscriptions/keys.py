@@ -1,7 +1,7 @@
 """Sticky keys: which consumer of a Key_Shared subscription a message belongs to. Cores.
 
-Is: the hash of an entry's key, and the two ways to divide the hashes among consumers. Isn't: permits, order, or dispatch.
-Invariants: while there is a consumer, `AutoSplit` gives each hash to exactly one; ranges of `Sticky` never overlap.
+Is: the hash of an entry's key, and the three ways to divide the hashes among consumers. Isn't: permits, order, or dispatch.
+Invariants: while there is a consumer, `AutoSplit` and `ConsistentHash` give each hash to exactly one; ranges of `Sticky` never overlap.
 Source: docs/protocols/pulsar.md, "Key_Shared"; the hash is Murmur3 (32 bits, seed 0, sign bit cleared) modulo 65536.
 """
 
@@ -19,6 +19,7 @@ from heliograph.wire.run import Buffer
 from region_node.subscriptions.consumer import Consumer
 
 HASHES = 65536
+RING_POINTS = 100
 _MASK = 0xFFFFFFFF
 
 
@@ -108,6 +109,61 @@ class AutoSplit:
 
     def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
         return [((self._ends[i - 1] + 1 if i else 0), end) for i, end in enumerate(self._ends) if self._owners[i] is consumer]
+
+
+class ConsistentHash:
+    """Each consumer has RING_POINTS points on the circle of hashes, by its name; a hash belongs to the next point at or after it.
+
+    Who joins takes from all a little, who goes leaves to all a little, and who comes back with the same name has the same hashes again.
+    Consumers of one name are told apart by a number, the lowest that is free. On a point that several have, the first by name counts.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[int] = []
+        self._owners: dict[int, list[tuple[str, int, Consumer]]] = {}
+        self._numbers: dict[Consumer, int] = {}
+
+    def add(self, consumer: Consumer) -> None:
+        taken = {number for other, number in self._numbers.items() if other.name == consumer.name}
+        number = self._numbers[consumer] = next(n for n in range(len(taken) + 1) if n not in taken)
+        for point in self._points_of(consumer.name, number):
+            owners = self._owners.setdefault(point, [])
+            owners.append((consumer.name, number, consumer))
+            owners.sort(key=lambda row: row[:2])
+        self._points = sorted(self._owners)
+
+    def remove(self, consumer: Consumer) -> None:
+        number = self._numbers.pop(consumer, None)
+        if number is None:
+            return
+        for point in self._points_of(consumer.name, number):
+            self._owners[point] = [row for row in self._owners[point] if row[2] is not consumer]
+            if not self._owners[point]:
+                del self._owners[point]
+        self._points = sorted(self._owners)
+
+    @staticmethod
+    def _points_of(name: str, number: int) -> list[int]:
+        """Each once."""
+        return list(dict.fromkeys(key_hash(f"{name}\0{number}\0{index}".encode()) for index in range(RING_POINTS)))
+
+    def owner(self, key_hash: int) -> Consumer | None:
+        if not self._points:
+            return None
+        at = bisect_left(self._points, key_hash)
+        return self._owners[self._points[at % len(self._points)]][0][2]
+
+    def ranges(self, consumer: Consumer) -> list[tuple[int, int]]:
+        out: list[tuple[int, int]] = []
+        last = -1
+        for point in [*self._points, HASHES - 1] if self._points else []:
+            if point > last and self.owner(point) is consumer:
+                if out and out[-1][1] == last:
+                    out[-1] = (out[-1][0], point)
+                else:
+                    out.append((last + 1, point))
+            last = point
+        return out
 
 
 class Sticky:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from heliograph.model.positions import Position
-from heliograph.wire.run import Run
+from heliograph.wire.run import FLAG_KAFKA, Run
 
 Piece = tuple[int, int, Run]
 """(ledger, first entry, run)."""
@@ -25,11 +25,27 @@ class LedgerPort(Protocol):
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]: ...
 
 
+class CompactedPort(LedgerPort, Protocol):
+    """The same, without what is not the latest of its key, as far as the topic is compacted."""
+
+    def beyond(self, position: Position) -> Position:
+        """Where a reader stands who found nothing at or after `position`."""
+        ...
+
+
 class CursorPort(Protocol):
     """What a subscription has acknowledged."""
 
     reading: Callable[[], Position] | None
     """Set while somebody reads for it: where. The entry cache keeps what active readers need."""
+
+    @property
+    def fits(self) -> bool:
+        """False: what is acknowledged is more than the last write of it could hold."""
+        ...
+
+    @property
+    def properties(self) -> dict[str, str]: ...
 
     @property
     def mark_delete(self) -> Position: ...
@@ -73,14 +89,14 @@ class CursorPort(Protocol):
 def visible(piece: Piece) -> tuple[list[Piece], list[tuple[int, int, int]]]:
     """(what clients may see of it, hidden and marker entries as (ledger, first, last))."""
     ledger, first, run = piece
-    if run.flags is None or not any(run.flags):
+    if run.flags is None or not any(flag & ~FLAG_KAFKA for flag in run.flags):
         return [piece], []
     shown: list[Piece] = []
     hidden: list[tuple[int, int, int]] = []
     start = 0
     for index in range(1, run.count + 1):
-        if index == run.count or bool(run.flags[index]) != bool(run.flags[start]):
-            if run.flags[start]:
+        if index == run.count or bool(run.flags[index] & ~FLAG_KAFKA) != bool(run.flags[start] & ~FLAG_KAFKA):
+            if run.flags[start] & ~FLAG_KAFKA:
                 hidden.append((ledger, first + start, first + index - 1))
             else:
                 shown.append((ledger, first + start, run.cut(start, index)))

@@ -14,9 +14,11 @@ from heapq import heappop, heappush
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
+from region_node.subscriptions.chunks import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import LATEST_MS, Delayed, DelayWheel, delayed_entries
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
+from region_node.subscriptions.filters import RESCHEDULE_MS
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 
@@ -25,6 +27,7 @@ log = logging.getLogger("region_node.topics")
 UNACKED_CONSUMER_MAX = 50_000
 UNACKED_SUBSCRIPTION_MAX = 200_000
 DUE_MAX = 1000
+_NO_CHUNKS: dict[int, Chunk] = {}
 
 
 class SharedDispatcher(Dispatcher):
@@ -52,6 +55,7 @@ class SharedDispatcher(Dispatcher):
         self.delaying = True
         """False: what is to be delivered later goes out at once."""
         self._turn = 0
+        self._chunks: ChunkHolders | None = None
         self._replay: list[Position] = []
         self._replaying: dict[Position, None] = {}
         self._counts: dict[Position, int] = {}
@@ -115,6 +119,19 @@ class SharedDispatcher(Dispatcher):
             self._put_back(position)
         self.wake()
 
+    def again(self, positions: list[Position]) -> None:
+        for position in positions:
+            holder = self._holder(position)
+            if holder is not None:
+                self.redeliver(holder, [position])
+            elif position < self.position:
+                self._nobody_has(position)
+        self.wake()
+
+    def _nobody_has(self, position: Position) -> None:
+        """It was passed over while a transaction held it, and is to go out again."""
+        self._put_back(position)
+
     def _put_back(self, position: Position) -> None:
         """It is to go out again."""
         if position not in self._replaying:
@@ -126,6 +143,7 @@ class SharedDispatcher(Dispatcher):
         if self.delayed is not None:
             self.delayed.clear()
         self._replay, self._replaying, self._counts, self._replay_fetched = [], {}, {}, []
+        self._chunks = None
 
     def drop_rest(self) -> int:
         dropped = len(self._replaying)
@@ -171,21 +189,50 @@ class SharedDispatcher(Dispatcher):
 
     def _give_now(self, piece: Piece) -> int:
         ledger, first, run = piece
+        chunks = chunked_entries(run) if len(self.consumers) > 1 and not self.volatile else _NO_CHUNKS
         given = 0
         while given < run.count and not self.blocked:
             ready = self._ready_consumers()
             if not ready:
                 break
-            if len(ready) == 1:
-                rest = run.cut(given, run.count)
+            if given in chunks:
+                if not self._give_chunk(chunks[given], ledger, first + given, run.cut(given, given + 1), ready):
+                    break
+                count = 1
+            elif len(ready) == 1:
+                rest = run.cut(given, min((index for index in chunks if index > given), default=run.count))
                 count = entries_for(rest, min(ready[0].permits, self._let()))
                 self._hand(ready[0], ledger, first + given, rest.cut(0, count))
             else:
                 count = 1
-                self._turn += 1
-                self._hand(ready[self._turn % len(ready)], ledger, first + given, run.cut(given, given + 1))
+                self._hand(self._next_of(ready), ledger, first + given, run.cut(given, given + 1))
             given += count
         return given
+
+    def _next_of(self, ready: list[Consumer]) -> Consumer:
+        self._turn += 1
+        return ready[self._turn % len(ready)]
+
+    def _give_chunk(self, chunk: Chunk, ledger: int, entry: int, run: Run, ready: list[Consumer]) -> bool:
+        """A piece of a message goes where its first piece went, or waits for it. False: too many wait."""
+        if self._chunks is None:
+            self._chunks = ChunkHolders()
+        holder = self._chunks.holder(chunk, self.consumers, lambda: self._next_of(ready))
+        if self._room(holder):
+            self._hand(holder, ledger, entry, run)
+            return True
+        self._chunks.keep(chunk, holder)
+        if not self._chunks.put_aside((ledger, entry), holder):
+            self.stalled = True  # the owner's tick tries again
+            return False
+        return True
+
+    def _free_chunks(self) -> None:
+        if self._chunks is not None:
+            for position in self._chunks.free(lambda c: c not in self.consumers or self._room(c)):
+                if position not in self._replaying and not self.cursor.is_acked(position):
+                    self._replaying[position] = None
+                    heappush(self._replay, position)
 
     def _hand(self, consumer: Consumer, ledger: int, first: int, run: Run) -> None:
         redeliveries = None
@@ -214,7 +261,7 @@ class SharedDispatcher(Dispatcher):
         """Delayed messages whose time has come go out like what goes out again."""
         if self.delayed is None or self._wheel is None or not self.delayed.count or len(self._replaying) >= self._room_for_due():
             return
-        due = self.delayed.due(self._wheel.now_ms if self.delaying else LATEST_MS, DUE_MAX)
+        due = self.delayed.due(self._wheel.now_ms if self.delaying or self.filtering is not None else LATEST_MS, DUE_MAX)
         for position, hashed in due:
             if not self.cursor.is_acked(position):
                 self._now_due(position, hashed)
@@ -231,7 +278,9 @@ class SharedDispatcher(Dispatcher):
 
     def _before_new(self) -> bool:
         self._take_due()
+        self._free_chunks()
         while self._replaying:
+            self._older_first()
             if not self._replay_fetched and not self._fetch_replay():
                 return True
             piece = self._replay_fetched.pop(0)
@@ -240,12 +289,39 @@ class SharedDispatcher(Dispatcher):
                 position = (ledger, first + index)
                 if position not in self._replaying:
                     continue
-                if self.cursor.is_acked(position) or self._give((ledger, first + index, run.cut(index, index + 1))):
+                if self.cursor.is_acked(position) or self._give_again((ledger, first + index, run.cut(index, index + 1))):
                     del self._replaying[position]
                 else:
                     self._replay_fetched.insert(0, (ledger, first + index, run.cut(index, run.count)))
                     return True
         return self._limit() <= 0
+
+    def _older_first(self) -> None:
+        """What was fetched goes back where something older has come meanwhile: the pieces of a message go out in their order."""
+        if self._replay_fetched:
+            while self._replay and self._replay[0] not in self._replaying:
+                heappop(self._replay)
+            if self._replay and self._replay[0] < self._replay_fetched[0][:2]:
+                fetched, self._replay_fetched = self._replay_fetched, []
+                for ledger, first, run in fetched:
+                    for position in [(ledger, first + i) for i in range(run.count)]:
+                        if position in self._replaying:
+                            heappush(self._replay, position)
+
+    def _give_again(self, piece: Piece) -> int:
+        return self._give(piece) if self.filtering is None else self._give_filtered(piece)
+
+    def _reschedule(self, piece: Piece) -> int:
+        """It goes out later, others go on. What is not stored cannot wait, and is dropped."""
+        ledger, first, run = piece
+        if self.delayed is None or self._wheel is None:
+            return run.count
+        for index in range(run.count):
+            if self._wheel.full:
+                self.stalled = True
+                return index
+            self.delayed.add((ledger, first + index), self._wheel.now_ms + RESCHEDULE_MS, self._hash(run.parts[index]))
+        return run.count
 
     def _fetch_replay(self) -> bool:
         """True: the first entries that go out again are at hand. False: they are being read."""

@@ -30,9 +30,15 @@ class SingleActive(Dispatcher):
         on_end: Callable[[], bool],
     ) -> None:
         super().__init__(ledger, cursor, ready, reads, on_end=on_end)
+        self._whole = ledger
         self.kind = kind
         self.active: Consumer | None = None
         self._partition = partition
+
+    def read_through(self, ledger: LedgerPort) -> None:
+        self._whole = ledger
+        if self.active is None or self.active.compacted is None:
+            self.ledger = ledger
 
     def add(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
@@ -55,6 +61,7 @@ class SingleActive(Dispatcher):
                 joined.sink.consumer_active(joined, joined is chosen)
             return
         self.active = chosen
+        self.ledger = self._whole if chosen is None or chosen.compacted is None else chosen.compacted
         self.rewind()
         for consumer in self.consumers:
             consumer.sink.consumer_active(consumer, consumer is chosen)
@@ -63,6 +70,12 @@ class SingleActive(Dispatcher):
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         if consumer is self.active:
             self.rewind()
+            self.wake()
+
+    def _found_nothing(self) -> None:
+        compacted = self.active.compacted if self.active is not None else None
+        if compacted is not None and (beyond := compacted.beyond(self.position)) > self.position:
+            self.position = beyond
             self.wake()
 
     def _limit(self) -> int:

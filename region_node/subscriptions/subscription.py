@@ -16,6 +16,7 @@ from heliograph.model.positions import Position
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.filters import EntryFilter, Filtering
 from region_node.subscriptions.key_shared import KeySharedDispatcher
 from region_node.subscriptions.keys import Sticky
 from region_node.subscriptions.meter import Meter, iso_time
@@ -24,7 +25,13 @@ from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single import SingleActive
 from region_node.subscriptions.throttle import Throttle
+from region_node.transactions.acking import SubscriptionTransactions
+from region_node.transactions.pending import PROPERTY as TRANSACTIONS
+from region_node.transactions.pending import PendingAcks
 from replicator.subscription_state import PROPERTY
+
+_INTERNAL = (PROPERTY, TRANSACTIONS)
+"""Properties of a cursor that are no client's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,13 @@ class Rules:
     unacked_consumer_max: int = UNACKED_CONSUMER_MAX
     delaying: bool = True
     throttle: Throttle | None = None
+    consistent: bool = False
+    """Hashes of Key_Shared are divided by consistent hashing."""
+    pausing: bool = False
+    """Dispatch pauses while acknowledgements cannot all be stored."""
+    filters: tuple[tuple[str, EntryFilter | None], ...] = ()
+    """(name, filter), in their order; None: this broker does not have it."""
+    topic: str = ""
 
 
 class Subscription:
@@ -60,7 +74,10 @@ class Subscription:
         self.dropped = 0
         self._wheel = wheel
         self.name, self.ledger, self.cursor, self.durable = name, ledger, cursor, durable
-        self.properties = {key: value for key, value in (properties or {}).items() if key != PROPERTY}
+        self.properties = {key: value for key, value in (properties or {}).items() if key not in _INTERNAL}
+        self.delivering: CursorPort = cursor
+        """The cursor as dispatchers see it: without what open transactions have acknowledged."""
+        self._transactions: SubscriptionTransactions | None = None
         self._ready, self._reads, self._partition, self._on_end = ready, reads, partition, on_end
         self.dispatcher: Dispatcher | None = None
         self.kind = SubscriptionType.EXCLUSIVE
@@ -73,12 +90,16 @@ class Subscription:
         self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
         self.meter = Meter(5)
         self.rules = Rules()
+        self.filtering: Filtering | None = None
+        """Where entry filters decide, or have decided, what it gets."""
         self.expired = 0
         """Messages that their time to live, or a backlog quota, has taken away unacknowledged: as entries."""
         self.last_expired_ms = 0
         self.unused_since = 0.0
         """Of a durable one: when it was first found without consumers; 0: it has some."""
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+        if properties is not None and TRANSACTIONS in properties:
+            self._transactions = SubscriptionTransactions(self, PendingAcks.decode(properties[TRANSACTIONS]))
 
     @property
     def shared(self) -> bool:
@@ -107,12 +128,12 @@ class Subscription:
             self.kind = kind
             if kind is SubscriptionType.SHARED:
                 self.dispatcher = SharedDispatcher(
-                    self.ledger, self.cursor, self._ready, self._reads, on_end=self._on_end, wheel=self._wheel
+                    self.ledger, self.delivering, self._ready, self._reads, on_end=self._on_end, wheel=self._wheel
                 )
             elif kind is SubscriptionType.KEY_SHARED:
                 self.dispatcher = KeySharedDispatcher(
                     self.ledger,
-                    self.cursor,
+                    self.delivering,
                     self._ready,
                     self._reads,
                     on_end=self._on_end,
@@ -122,7 +143,7 @@ class Subscription:
                 )
             else:
                 self.dispatcher = SingleActive(
-                    kind, self.ledger, self.cursor, self._ready, self._reads, partition=self._partition, on_end=self._on_end
+                    kind, self.ledger, self.delivering, self._ready, self._reads, partition=self._partition, on_end=self._on_end
                 )
             self.dispatcher.volatile = self.volatile
             self._rule(self.dispatcher)
@@ -138,15 +159,23 @@ class Subscription:
             self.dispatcher.wake()
 
     def _rule(self, dispatcher: Dispatcher) -> None:
-        dispatcher.throttle = self.rules.throttle
+        dispatcher.throttle, dispatcher.pausing = self.rules.throttle, self.rules.pausing
+        if self.rules.filters and self.filtering is None:
+            self.filtering = Filtering(self.rules.topic, self.name, self.properties)
+        if self.filtering is not None:
+            self.filtering.filters = self.rules.filters
+        dispatcher.filter_by(self.filtering if self.rules.filters else None)
         if isinstance(dispatcher, SharedDispatcher):
             dispatcher.unacked_max, dispatcher.unacked_consumer_max = self.rules.unacked_max, self.rules.unacked_consumer_max
             dispatcher.delaying = self.rules.delaying
+        if isinstance(dispatcher, KeySharedDispatcher):
+            dispatcher.divide(consistent=self.rules.consistent)
 
     def set_properties(self, properties: dict[str, str]) -> None:
         """They are durable when the cursor is flushed."""
         self.properties = properties
-        self.cursor.set_properties(properties)
+        kept = {key: value for key, value in self.cursor.properties.items() if key in _INTERNAL}
+        self.cursor.set_properties({**properties, **kept})
 
     def passed(self) -> None:
         """The cursor was moved on from here: what consumers hold of that is not waited for any more."""
@@ -199,6 +228,8 @@ class Subscription:
             self.dispatcher.acked(consumer, positions)
         if not self.shared:
             consumer.messages_acked += len(positions)
+        if self._on_end():
+            self.wake()  # with the last one acknowledged, consumers hear of the end
 
     def ack_batch(self, consumer: Consumer, position: Position, given: int) -> None:
         """Acknowledges messages of a batch: bit i of `given` says that message i is not."""
@@ -215,10 +246,32 @@ class Subscription:
         if self.shared:
             raise NotAllowed("cumulative acknowledgement is not possible on a shared subscription")
         self.cursor.ack_cumulative(min(position, self.ledger.last_confirmed))
+        if self._on_end():
+            self.wake()
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         if self.dispatcher is not None:
             self.dispatcher.redeliver(consumer, positions)
+
+    # -- transactions
+
+    @property
+    def transactions(self) -> SubscriptionTransactions:
+        """What transactions acknowledge of it; made with the first one."""
+        if self._transactions is None:
+            self._transactions = SubscriptionTransactions(self)
+        return self._transactions
+
+    @property
+    def transactional(self) -> SubscriptionTransactions | None:
+        """The same; None where there never was one."""
+        return self._transactions
+
+    def read_through(self, ledger: LedgerPort) -> None:
+        """From now on entries are read there."""
+        self.ledger = ledger
+        if self.dispatcher is not None:
+            self.dispatcher.read_through(ledger)
 
     # -- moving
 
@@ -231,6 +284,8 @@ class Subscription:
     def reset(self, mark_delete: Position) -> None:
         """Moves the cursor; the consumers are closed and subscribe again."""
         self.disconnect()
+        if self._transactions is not None:
+            self._transactions.forget()
         self.cursor.reset(mark_delete)
         if self.on_reset is not None:
             self.on_reset()
@@ -261,6 +316,7 @@ class Subscription:
         shared = self.dispatcher if isinstance(self.dispatcher, SharedDispatcher) else None
         delayed = shared.delayed.count if shared is not None and shared.delayed is not None else 0
         keyed = self.dispatcher if isinstance(self.dispatcher, KeySharedDispatcher) else None
+        draining = keyed.draining() if keyed is not None else {}
         return {
             "msgBacklog": backlog_entries,
             "msgBacklogNoDelayed": backlog_entries - delayed,
@@ -284,12 +340,29 @@ class Subscription:
             "lastConsumedFlowTimestamp": self.last_flow_ms,
             "lastConsumedTimestamp": self.last_consumed_ms,
             "lastAckedTimestamp": self.last_acked_ms,
+            "filterProcessedMsgCount": self.filtering.processed if self.filtering is not None else 0,
+            "filterAcceptedMsgCount": self.filtering.accepted if self.filtering is not None else 0,
+            "filterRejectedMsgCount": self.filtering.rejected if self.filtering is not None else 0,
+            "filterRescheduledMsgCount": self.filtering.rescheduled if self.filtering is not None else 0,
             "consumersAfterMarkDeletePosition": {},
             **({"msgDropCount": self.dropped} if self.volatile else {}),
             "consumers": [
-                consumer_stats(c) | ({"keyHashRanges": [f"[{low}, {high}]" for low, high in keyed.ranges.ranges(c)]} if keyed else {}) for c in consumers
+                consumer_stats(c) | (_keyed_stats(keyed.ranges.ranges(c), draining.get(c, {})) if keyed else {}) for c in consumers
             ],
         }
+
+
+_DRAINING_SHOWN = 100
+
+
+def _keyed_stats(ranges: list[tuple[int, int]], draining: dict[int, int]) -> dict[str, Any]:
+    """What ConsumerStats says of a Key_Shared consumer beside the rest. draining: hash -> messages it holds that another waits for."""
+    return {
+        "keyHashRanges": [f"[{low}, {high}]" for low, high in ranges],
+        "drainingHashesCount": len(draining),
+        "drainingHashesUnackedMessages": sum(draining.values()),
+        "drainingHashes": [{"hash": hashed, "unackMsgs": messages} for hashed, messages in sorted(draining.items())[:_DRAINING_SHOWN]],
+    }
 
 
 def consumer_stats(consumer: Consumer) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 
 from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
+from heliograph.model.routes import targets
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
+from region_node.topics.filter_book import FilterBook
 from region_node.topics.keeping import Keeper
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import LinksPort, ViewPort
@@ -36,14 +38,16 @@ class PolicyApplier:
         region: Callable[[], RegionInfo],
         tasks: Tasks,
         clock: Clock,
+        filters: FilterBook | None = None,
     ) -> None:
+        self._filters = filters or FilterBook()
         self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = policies, view, links, keeper, loaded, region, tasks
         self._groups = Groups(view.resource_group, clock)
         policies.on_change(self._changed)
 
     def apply(self, topic: Topic) -> None:
         policies = self._policies.of(topic.name)
-        topic.obey(policies, self._groups.rates(policies.values.get("resourceGroup", "")))
+        topic.obey(policies, self._groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
         self._keeper.follow(topic)
         if topic.volatile:
             return
@@ -51,11 +55,12 @@ class PolicyApplier:
             topic.log.deduplication = policies.deduplication
         topic.ledger.set_retention(*policies.retention)
         topic.ledger.set_quorums(policies.ensemble, policies.write_quorum, policies.ack_quorum)
-        groups = policies.values.get("bookieAffinity") or {}
-        topic.ledger.set_affinity(*(_names(groups.get(f"bookkeeperAffinityGroup{which}")) for which in ("Primary", "Secondary")))
+        topic.ledger.set_mark_delete_rate(float(policies.part("persistence", "managedLedgerMaxMarkDeleteRate") or 0))
+        topic.ledger.set_affinity(policies.affinity.primary, policies.affinity.secondary)
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
         regions = policies.values.get("replication") or (namespace.regions if namespace is not None else ())
-        self._links.attach(topic.log, [region for region in regions if region != own])
+        self._links.attach(topic.log, targets(policies.values.get("replicationRoutes"), own, regions))
+        self._links.obey(topic.log, policies.values)
 
     def _changed(self, namespace: str, base: str) -> None:
         if base:
@@ -77,7 +82,3 @@ class PolicyApplier:
             await asyncio.sleep(0)
             self._apply_all(topics[start : start + AT_ONCE])
 
-
-def _names(text: str | None) -> list[str]:
-    """Of groups, separated by commas."""
-    return [name for part in (text or "").split(",") if (name := part.strip())]

@@ -17,19 +17,19 @@ MakePartitions = Callable[[str, int], Awaitable[None]]
 
 
 class Creation:
-    """`exists`, `names`: of what is stored in this region."""
+    """`exists`, `count`: of what is stored in this region."""
 
     def __init__(
         self,
         policies: PolicyBook,
         view: ViewPort,
         exists: Callable[[str], Awaitable[bool]],
-        names: Callable[[str], Awaitable[list[str]]],
+        count: Callable[[str], Awaitable[int]],
         partition: MakePartitions | None,
         *,
         allowed: bool,
     ) -> None:
-        self._policies, self._view, self._exists, self._names, self._partition, self._allowed = policies, view, exists, names, partition, allowed
+        self._policies, self._view, self._exists, self._count, self._partition, self._allowed = policies, view, exists, count, partition, allowed
 
     def may_create(self, topic: str) -> bool:
         """Whether a client that asks for a topic that is not there makes it."""
@@ -55,5 +55,5 @@ class Creation:
     async def check_room(self, name: TopicName) -> None:
         """Raises NotAllowed where the namespace has as many topics as it may have."""
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
-        if most and name.persistent and not await self._exists(str(name)) and len(await self._names(name.namespace)) >= most:
+        if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:
             raise NotAllowed(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")

@@ -1,6 +1,7 @@
 """Keeper: what policies want done as time goes by, on the broker's tick.
 
-Is: time to live, backlog quotas, subscriptions and topics that nobody uses. Isn't: retention (the managed ledger trims by itself), or a timer of its own.
+Is: time to live, backlog quotas, compaction, subscriptions and topics that nobody uses. Isn't: retention (the managed ledger does that), or a timer of its
+own.
 Invariants: a topic without such a policy costs nothing; one look at a topic at a time, and a bounded number of them in the whole broker; cursors
 of links are never moved from here; a topic that other regions hold too is never deleted by its inactivity.
 Source: docs/protocols/admin.md, "Policies".
@@ -31,8 +32,18 @@ def is_kept(topic: Topic) -> bool:
     policies = topic.policies
     quotas = policies.quota("destination_storage") or policies.quota("message_age")
     return bool(
-        policies.limit("messageTTL") or quotas or policies.part("inactiveTopics", "deleteWhileInactive") or policies.limit("subscriptionExpiration")
+        policies.limit("messageTTL")
+        or quotas
+        or policies.part("inactiveTopics", "deleteWhileInactive")
+        or policies.limit("subscriptionExpiration")
+        or policies.limit("compactionThreshold")
+        or snapshot_interval_s(topic)
     )
+
+
+def snapshot_interval_s(topic: Topic) -> int:
+    """How often what deduplication knows is written; 0: by the number of entries alone."""
+    return topic.policies.values.get("deduplicationSnapshotInterval") or 0 if topic.policies.deduplication else 0
 
 
 class Keeper:
@@ -42,6 +53,8 @@ class Keeper:
         self._reads, self._clock, self._delete, self._replicated = reads, clock, delete, replicated
         self._topics: dict[Topic, None] = {}
         self._looking: dict[Topic, None] = {}
+        self._snapshots: dict[Topic, float] = {}
+        """Of topics whose policy says how often: when the last one was asked for."""
 
     def follow(self, topic: Topic) -> None:
         """Its policies are known, or have changed."""
@@ -50,11 +63,14 @@ class Keeper:
         else:
             self._topics.pop(topic, None)
             topic.over_quota = ""
+        if not snapshot_interval_s(topic):
+            self._snapshots.pop(topic, None)
 
     def tick(self) -> None:
         for topic in list(self._topics):
             if topic.closed:
                 del self._topics[topic]
+                self._snapshots.pop(topic, None)
             elif topic not in self._looking:
                 self._looking[topic] = None
                 self._reads.start(lambda topic=topic: self._look(topic))  # type: ignore[misc]
@@ -64,11 +80,19 @@ class Keeper:
             if not topic.volatile:
                 await self._expire(topic)
                 await self._keep_quota(topic)
+                await topic.compact_if_due()
+                self._snapshot(topic)
             await self._drop_unused(topic)
         except HeliographError as error:  # the next tick tries again
             log.warning("topic.keeping_failed", extra={"topic": topic.text, "error": str(error)})
         finally:
             self._looking.pop(topic, None)
+
+    def _snapshot(self, topic: Topic) -> None:
+        interval_s, now = snapshot_interval_s(topic), self._clock.monotonic()
+        if interval_s and now - self._snapshots.setdefault(topic, now) >= interval_s:
+            self._snapshots[topic] = now
+            topic.ledger.checkpoint()
 
     # -- time to live -------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,12 @@ def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
         raise BacklogQuotaExceeded(f"Cannot create producer on topic {topic.text} with backlog quota exceeded")
 
 
+def check_region(topic: Topic) -> None:
+    """Raises RegionPassive where another region publishes to the namespace, or this one may not confirm now."""
+    if topic.gate is not None and (refused := topic.gate.refusal()) is not None:
+        raise refused
+
+
 def check_type(topic: Topic, kind: SubscriptionType) -> None:
     """Raises NotAllowed where the topic does not have subscriptions of this type."""
     types = topic.policies.values["subscriptionTypes"]

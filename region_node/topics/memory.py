@@ -20,6 +20,7 @@ from region_node.topics.port import Segments
 class MemoryCursor:
     """Everything that was published counts as acknowledged."""
 
+    fits = True
     def __init__(self, ledger: MemoryLedger, name: str, properties: dict[str, str]) -> None:
         self._ledger, self.name, self.properties = ledger, name, properties
         self.partly_acked: dict[Position, int] = {}
@@ -106,6 +107,10 @@ class MemoryLedger:
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None: ...
 
+    def set_mark_delete_rate(self, per_s: float) -> None: ...
+
+    def checkpoint(self) -> None: ...
+
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None: ...
 
     async def oldest_unacked_ms(self, name: str) -> int:
@@ -127,7 +132,7 @@ class MemoryLedger:
 class MemoryLog:
     def __init__(self) -> None:
         self.ledger = MemoryLedger()
-        self.deduplication = False
+        self.deduplication = self.aliases = False
         self._closed = False
 
     def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError
@@ -49,6 +49,14 @@ class ManagedLedgerPort(LedgerPort, Protocol):
         """Of the ledgers that are opened from now on."""
         ...
 
+    def set_mark_delete_rate(self, per_s: float) -> None:
+        """How often a second cursors are written at most, where nobody waits for it; 0: no limit."""
+        ...
+
+    def checkpoint(self) -> None:
+        """The state's snapshot is written soon, where anything was appended since the last one."""
+        ...
+
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
         """Groups of bookies, of the ledgers that are opened from now on."""
         ...
@@ -72,10 +80,18 @@ class ManagedLedgerPort(LedgerPort, Protocol):
     async def terminate(self) -> Position: ...
 
 
+class ReadablePort(LedgerPort, Protocol):
+    """What clients may read of a topic: its ledger, or a view of it."""
+
+    def ledgers(self) -> list[LedgerInfo]: ...
+
+
 class LogPort(Protocol):
     """`replicator.log.ReplicatedLog`, as a topic uses it."""
 
     deduplication: bool
+    aliases: bool
+    """One region at a time publishes: a message whose producer tried again in another one is stored once."""
 
     @property
     def ledger(self) -> ManagedLedgerPort: ...
@@ -89,6 +105,27 @@ class LogPort(Protocol):
         ...
 
 
+class GatePort(Protocol):
+    """Of an active-passive namespace: `region_node.dr.writing.Gate`, as a topic uses it."""
+
+    @property
+    def open(self) -> bool:
+        """Whether this region takes messages now."""
+        ...
+
+    def refusal(self) -> HeliographError | None: ...
+
+    def enter(self, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> PassagePort | HeliographError:
+        """What to hear of a run in place of `done` and `failed`, or why it is not taken."""
+        ...
+
+
+class PassagePort(Protocol):
+    def done(self, segments: Segments) -> None: ...
+
+    def failed(self, error: HeliographError) -> None: ...
+
+
 class FactoryPort(Protocol):
     """`storage.managed_ledger.ManagedLedgerFactory`, as the service uses it."""
 
@@ -98,11 +135,21 @@ class FactoryPort(Protocol):
 
     async def names(self, namespace: str) -> list[str]: ...
 
+    def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]: ...
+
+    async def count(self, namespace: str) -> int: ...
+
 
 class LinksPort(Protocol):
     """`replicator.manager.LinkManager`, as the service uses it."""
 
     def attach(self, log: Any, targets: Sequence[str]) -> None: ...
+
+    def schemas_changed(self, topic: str) -> None: ...
+
+    def obey(self, log: Any, values: Mapping[str, Any]) -> None:
+        """The policies that hold for the topic."""
+        ...
 
     async def detach(self, log: Any) -> None: ...
 
@@ -119,5 +166,9 @@ class ViewPort(Protocol):
     def resource_group(self, name: str) -> ResourceGroup | None: ...
 
     def partitions(self, topic: str) -> int: ...
+
+    def partitioned(self, namespace: str) -> list[str]:
+        """Full names of the partitioned topics of a namespace."""
+        ...
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...

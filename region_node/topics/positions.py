@@ -8,13 +8,13 @@ from __future__ import annotations
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
-from heliograph.wire.run import Buffer
-from region_node.topics.port import ManagedLedgerPort
+from heliograph.wire.run import FLAG_KAFKA, Buffer
+from region_node.topics.port import ManagedLedgerPort, ReadablePort
 
 _LOOK_BACK = 64
 
 
-async def last_visible(ledger: ManagedLedgerPort) -> tuple[Position, int]:
+async def last_visible(ledger: ReadablePort) -> tuple[Position, int]:
     """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""
     position, span = ledger.last_confirmed, 1
     while position[1] >= 0:
@@ -31,7 +31,7 @@ async def last_visible(ledger: ManagedLedgerPort) -> tuple[Position, int]:
     return position, -1
 
 
-async def _last_visible(log: ManagedLedgerPort, ledger: int, first: int, last: int) -> tuple[Position, int] | None:
+async def _last_visible(log: ReadablePort, ledger: int, first: int, last: int) -> tuple[Position, int] | None:
     """(position, last batch index) of the last entry of [first, last] that clients see."""
     seen: tuple[int, Buffer] | None = None
     at = first
@@ -40,7 +40,7 @@ async def _last_visible(log: ManagedLedgerPort, ledger: int, first: int, last: i
         if not pieces:
             break
         for _, start, run in pieces:
-            visible = [i for i in range(run.count) if run.flags is None or not run.flags[i]]
+            visible = [i for i in range(run.count) if run.flags is None or not run.flags[i] & ~FLAG_KAFKA]
             if visible:
                 seen = start + visible[-1], run.parts[visible[-1]]
         at = pieces[-1][1] + pieces[-1][2].count
@@ -75,6 +75,6 @@ async def _publish_ms(ledger: ManagedLedgerPort, position: Position) -> int:
     if not pieces or pieces[0][:2] != position:
         return 0
     run = pieces[0][2]
-    if run.flags is not None and run.flags[0]:
+    if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
         return run.time_ms
     return entry_metadata(run.parts[0])[0].publish_time

@@ -101,6 +101,11 @@ class ProducerRegistry:
         self.topic_epoch = -1
         self._exclusive: Producer | None = None
 
+    def check_shared(self) -> None:
+        """Raises ProducerBusy where one producer has the topic for itself, or waits for it."""
+        if self.waiting or self._exclusive is not None:
+            raise ProducerBusy("an exclusive producer holds the topic")
+
     def rival(self, producer: Producer) -> Producer | None:
         """A producer of the same name that may only be replaced where its connection is dead."""
         old = self.producers.get(producer.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ from heliograph.model.policy_table import Applied, Level
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from region_node.compaction.compactor import Compactor
+from region_node.compaction.settings import CompactorSettings
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
@@ -37,14 +39,16 @@ from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
+from region_node.topics.filter_book import FilterBook
 from region_node.topics.keeping import Keeper
 from region_node.topics.listing import TopicLists
 from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import FactoryPort, LinksPort, LogPort, ViewPort
+from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, ViewPort
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
+    from storage.ledger.context import LedgerContext
     from storage.managed_ledger.factory import ManagedLedgerFactory
 
 log = logging.getLogger("region_node.topics")
@@ -63,6 +67,7 @@ class TopicSettings:
     """Single messages of a batch can be acknowledged; else an entry only once all its messages are."""
     close_timeout_s: float = 10.0
     """How long unloading waits for appends under way."""
+    compaction: CompactorSettings = field(default_factory=CompactorSettings)
     policies: Level = field(default_factory=dict)
     """Of this broker's settings: what holds where nothing is set."""
 
@@ -87,18 +92,30 @@ class TopicService:
         settings: TopicSettings | None = None,
         open_log: OpenLog | None = None,
         create_partitioned: MakePartitions | None = None,
+        arrival: Callable[[str], Awaitable[None]] | None = None,
+        context: LedgerContext | None = None,
+        filters: FilterBook | None = None,
     ) -> None:
+        """arrival: waits while a topic's bundle is on its way to this broker."""
         self.settings = settings or TopicSettings()
         self.loaded: dict[str, Topic] = {}
+        self.tombstones: Mapping[str, object] = {}
+        """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks further."""
+        self.tombstone_of: Callable[[TopicName], str] = lambda _: ""
+        """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
+        self.gate_of: Callable[[str], GatePort | None] = lambda _: None
+        """Namespace -> the gate of an active-passive one; set before anything is loaded."""
         self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
+        self._arrival = arrival
         self._clock, self._rng = clock, rng
         self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         self.ready = ReadyQueue(self._loop.call_soon)
         self._meta = meta
+        self._compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction) if context is not None else None
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max)
@@ -107,8 +124,9 @@ class TopicService:
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self.policies = PolicyBook(meta, view, self.settings.policies)
-        self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock)
-        self.creation = Creation(self.policies, view, self.exists, self._factory.names, create_partitioned, allowed=self.settings.auto_create)
+        self.filters = filters or FilterBook()
+        self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters)
+        self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create)
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
     # -- loading
@@ -121,6 +139,8 @@ class TopicService:
             found = self.loaded.get(text)
             if found is not None and not found.closed:
                 return found
+            if self._arrival is not None and not self._owns(text):
+                await self._arrival(text)
             self._check(name, text)
             if (unloading := self._unloading.get(text)) is not None:
                 await asyncio.shield(unloading)
@@ -141,6 +161,8 @@ class TopicService:
             raise TopicClosed("the broker is stopping: look the topic up again")
         if self.view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
+        if self.tombstones and (dead := self.tombstone_of(name)):
+            raise NotFound(dead)
         if name.partition >= 0 and 0 < self.view.partitions(str(name.partitioned)) <= name.partition:
             raise NotFound(f"{text}: the topic has only {self.view.partitions(str(name.partitioned))} partition(s)")
         if not self._owns(text):
@@ -157,11 +179,22 @@ class TopicService:
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
-            topic = Topic(name, opened, ready=self.ready, reads=self._reads, tasks=self.tasks, clock=self._clock, wheel=self._wheel, meta=self._meta)
+            topic = Topic(
+                name,
+                opened,
+                ready=self.ready,
+                reads=self._reads,
+                tasks=self.tasks,
+                clock=self._clock,
+                wheel=self._wheel,
+                meta=self._meta,
+                compactor=self._compactor,
+            )
             topic.on_fatal = self._fatal
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
             self._applier.apply(topic)
+            self._give_gate(topic, self.gate_of(name.namespace))
             self.loaded[text] = topic
             log.info("topic.loaded", extra={"topic": text})
             loading.set_result(topic)
@@ -187,8 +220,8 @@ class TopicService:
         policies = self.view.namespace(namespace)
         if policies is None or len(policies.regions) < 2:
             return
-        for topic in await self._factory.names(namespace):
-            if bundle_of(topic, policies.bundles) == bundle:
+        async for page in self._factory.names_of_bundle(namespace, bundle, policies.bundles):
+            for topic in page:
                 try:
                     await self.get(topic, create=False)
                 except HeliographError as error:
@@ -229,11 +262,15 @@ class TopicService:
         except (HeliographError, TimeoutError) as error:  # fenced or out of bookies: the next owner recovers the ledger
             log.warning("topic.close_failed", extra={"error": str(error)})
 
-    async def unload_bundle(self, namespace: str, bundle: int) -> None:
+    async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
+        """next_owner: its URLs without and with TLS, "" where it has none: clients are sent there, and need not look the topics up."""
         policies = self.view.namespace(namespace)
         bundles = policies.bundles if policies is not None else 1
         names = [t.text for t in self.loaded.values() if t.name.namespace == namespace and bundle_of(t.text, bundles) == bundle]
         names += [n for n in self._loading if TopicName.parse(n).namespace == namespace and bundle_of(n, bundles) == bundle]
+        for name in names:
+            if (topic := self.loaded.get(name)) is not None:
+                topic.next_owner = next_owner
         await asyncio.gather(*(self.unload(name) for name in names))
 
     async def close(self) -> None:
@@ -254,7 +291,16 @@ class TopicService:
         """Full names of the persistent topics of a namespace, partitions one by one. Raises NotFound."""
         if self.view.namespace(namespace) is None:
             raise NotFound(f"namespace {namespace} does not exist")
-        return sorted(await self._factory.names(namespace))
+        names = await self._factory.names(namespace)
+        return sorted(names if not self.tombstones else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))])
+
+    async def listed(self, namespace: str) -> list[str]:
+        """The same with the partitions that nobody has used yet: what clients are told."""
+        found = dict.fromkeys(await self.topics(namespace))
+        for topic in self.view.partitioned(namespace):
+            if topic.startswith("persistent:"):
+                found.update(dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic))))
+        return sorted(found)
 
     def volatile_topics(self, namespace: str) -> list[str]:
         """Full names of the non-persistent topics of a namespace that this broker has loaded."""
@@ -282,6 +328,7 @@ class TopicService:
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
         await self.unload(loaded.text)
         if not loaded.volatile:
+            await loaded.forget_compacted()
             await self._factory.delete(loaded.text)
         if loaded.name.partition < 0:
             await self.schemas.delete(loaded.name)
@@ -297,7 +344,9 @@ class TopicService:
     async def new_schema(self, topic: TopicName, schema: Schema) -> int:
         """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema."""
         may_create = self.policies.of(topic).on("isAllowAutoUpdateSchema")
-        return await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
+        number = await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
+        self._links.schemas_changed(str(topic))
+        return number
 
     async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
         """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises as `new_schema`."""
@@ -305,6 +354,22 @@ class TopicService:
             await self.new_schema(topic.name, schema)
         else:
             await self.schemas.check_consumer(topic.name, schema, self.schema_strategy(topic.name))
+
+    async def unload_deleted(self, topic: str) -> None:
+        """A topic that has a tombstone, with its partitions: clients and links are closed."""
+        name = TopicName.parse(topic)
+        for loaded in [text for text, found in self.loaded.items() if found.name.partitioned == name or text == topic]:
+            await self.unload(loaded)
+
+    async def purge(self, topic: str) -> None:
+        """Deletes what is stored of a topic that nobody can load any more."""
+        name = TopicName.parse(topic)
+        await self.unload(topic)
+        await self._factory.delete(topic)
+        if name.partition < 0:
+            await self.schemas.delete(name)
+            await self.policies.forget(topic)
+        await self._meta.delete(topic_epoch_key(name))
 
     async def _delete_inactive(self, topic: Topic) -> None:
         await self.delete_topic(topic.text, force=bool(topic.subscriptions))
@@ -342,6 +407,20 @@ class TopicService:
         """Pulsar's TopicStats of a topic that this broker owns; loads it."""
         loaded = await self.get(topic, create=False)
         return loaded.stats(list(self._links.stats(loaded.text)))
+
+    def leadership_changed(self, namespace: str) -> None:
+        """Another region may be the active one of a namespace: producers that would not be heard here are closed, behind their receipts."""
+        gate = self.gate_of(namespace)
+        for topic in list(self.loaded.values()):
+            if topic.name.namespace == namespace:
+                self._give_gate(topic, gate)
+                if gate is not None and not gate.open:
+                    topic.close_producers()
+
+    @staticmethod
+    def _give_gate(topic: Topic, gate: GatePort | None) -> None:
+        topic.gate = gate
+        topic.log.aliases = gate is not None
 
     def check_now(self) -> None:
         """What policies want done as time goes by is looked at."""

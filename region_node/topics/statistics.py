@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 
+NOT_COMPACTED = dict.fromkeys(
+    (
+        "lastCompactionRemovedEventCount",
+        "lastCompactionSucceedTimestamp",
+        "lastCompactionFailedTimestamp",
+        "lastCompactionDurationTimeInMills",
+    ),
+    0,
+)
+
+
 def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
     """Pulsar's TopicStats. `links`: what the link manager says of this topic."""
     end = topic.ledger.last_confirmed
@@ -43,6 +54,7 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         "deduplicationStatus": "Enabled" if topic.log.deduplication else "Disabled",
         "topicCreationTimeStamp": topic.created_ms,
         "lastPublishTimestamp": topic.last_publish_ms,
+        "compaction": topic.compacted.stats() if topic.compacted is not None else NOT_COMPACTED,
     }
 
 

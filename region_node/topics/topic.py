@@ -17,18 +17,23 @@ from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
+from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
+from region_node.compaction.compactor import Compactor, TopicCompaction
+from region_node.compaction.entries import last_kept_index
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Rules, Subscription
 from region_node.subscriptions.throttle import NO_LIMIT
 from region_node.topics.epochs import TopicEpoch
+from region_node.topics.filter_book import Chosen
 from region_node.topics.limits import SubscribeRate, check_new_subscription, is_strict, refusal
-from region_node.topics.port import LogPort, Segments
+from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments
 from region_node.topics.positions import before_publish_time, last_visible
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
 from region_node.topics.statistics import topic_stats
+from region_node.transactions.participant import TopicTransactions
 
 log = logging.getLogger("region_node.topics")
 
@@ -37,11 +42,18 @@ INTERNAL_CURSORS = "pulsar."
 _READER_IDLE_S = 60.0
 
 
+def is_internal(cursor: str) -> bool:
+    """Whether a cursor of that name is no subscription."""
+    return cursor.startswith(INTERNAL_CURSORS) or cursor == COMPACTION_CURSOR
+
+
 class Topic:
     """`terminated`: nothing is appended any more."""
 
     __slots__ = (
         "_clock",
+        "_compaction",
+        "_compactor",
         "_epoch",
         "_meta",
         "_offered",
@@ -53,11 +65,14 @@ class Topic:
         "_strict",
         "_subscribe_rate",
         "_tasks",
+        "_transactions",
         "_wheel",
         "bytes_in",
         "closed",
         "created_ms",
         "entries_in",
+        "filters",
+        "gate",
         "idle_since",
         "inactive_since",
         "last_publish_ms",
@@ -66,6 +81,7 @@ class Topic:
         "messages_in",
         "meter",
         "name",
+        "next_owner",
         "on_fatal",
         "over_quota",
         "policies",
@@ -87,11 +103,15 @@ class Topic:
         clock: Clock,
         wheel: DelayWheel | None = None,
         meta: MetadataStore | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
         self._wheel = wheel
-        self.name, self.text, self.log, self.ledger = name, str(name), log, log.ledger
+        self.name, self.log, self.ledger = name, log, log.ledger
+        self.text: str = getattr(log.ledger, "topic", "") or str(name)
         self.producers = ProducerRegistry()
         self._meta = meta
+        self._compactor = compactor
+        self._compaction: TopicCompaction | None = None
         self._epoch: TopicEpoch | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.volatile = not name.persistent
@@ -99,6 +119,10 @@ class Topic:
         """Of a non-persistent one: when the tick first found nobody connected."""
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
+        self.gate: GatePort | None = None
+        """Of an active-passive namespace: what is published passes it twice."""
+        self.next_owner: tuple[str, str] | None = None
+        """Where clients find it when it closes here: URLs without and with TLS."""
         self.created_ms = clock.wall_ms()
         self.last_publish_ms = 0
         self.messages_in = self.bytes_in = self.entries_in = 0
@@ -107,6 +131,7 @@ class Topic:
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
         self._offered = 0
         self.policies = DEFAULTS
+        self.filters: Chosen = ()
         self.over_quota = ""
         """What happens to producers, while the backlog is above its quota."""
         self.inactive_since = 0.0
@@ -114,10 +139,18 @@ class Topic:
         self._strict = False
         self._rates: TopicRates | None = None
         self._oldest: dict[str, tuple[Position, int]] | None = None
+        self._transactions: TopicTransactions | None = None
+        state = getattr(log, "state", None)
+        if state is not None and state.transactions is not None:
+            self._transactions = TopicTransactions(self)
+        elif state is not None:
+            state.host = self
         self._stop_wake = self.ledger.wake_on_append(self._appended)
         for cursor in list(self.ledger.cursors.values()):
-            if not cursor.name.startswith(INTERNAL_CURSORS):
+            if not is_internal(cursor.name):
                 self.subscriptions[cursor.name] = self._subscription(cursor.name, cursor, durable=True)
+        if compactor is not None and COMPACTION_CURSOR in self.ledger.cursors:
+            self._compaction = compactor.of(self)
 
     @property
     def epoch(self) -> TopicEpoch | None:
@@ -139,6 +172,15 @@ class Topic:
         if self._strict and (error := refusal(self, run, self._clock.wall_ms())) is not None:
             failed(error)
             return
+        if run.transaction is not None and (error := self.transactions.refusal(run.transaction)) is not None:
+            failed(error)
+            return
+        if self.gate is not None:
+            passed = self.gate.enter(done, failed)
+            if isinstance(passed, HeliographError):
+                failed(passed)
+                return
+            done, failed = passed.done, passed.failed
         self.entries_in += run.count
         self.messages_in += run.messages
         self.bytes_in += run.size_bytes
@@ -178,11 +220,36 @@ class Topic:
             elif dispatcher is not None and not dispatcher.queued:
                 dispatcher.run_ready()
 
+    # -- transactions
+
+    @property
+    def transactions(self) -> TopicTransactions:
+        """Its part in transactions."""
+        if self._transactions is None:
+            self._transactions = TopicTransactions(self)
+        return self._transactions
+
+    @property
+    def transactional(self) -> bool:
+        """Whether it ever took part in one since it was loaded, or holds one."""
+        return self._transactions is not None
+
+    @property
+    def readable(self) -> ReadablePort:
+        """What clients read: the ledger itself, unless there are transactions in it."""
+        found = self._transactions
+        return self.ledger if found is None or found.buffer is None else found.view()
+
+    def first_transaction(self) -> None:
+        """From now on clients read through the committed view."""
+        for subscription in self.subscriptions.values():
+            subscription.read_through(self.transactions.view())
+
     # -- policies
 
-    def obey(self, policies: Applied, groups: GroupRates = NO_GROUP) -> None:
+    def obey(self, policies: Applied, groups: GroupRates = NO_GROUP, filters: Chosen = ()) -> None:
         """They are known, or have changed: they hold from now on. groups: the rates that the namespace shares with others."""
-        self.policies = policies
+        self.policies, self.filters = policies, filters
         self._strict = is_strict(self)
         if self._rates is None and self._wheel is not None and has_rates(policies, groups):
             self._rates = TopicRates(self._clock, self._wheel, self._readers)
@@ -205,6 +272,10 @@ class Topic:
             unacked_consumer_max=self.policies.limit("maxUnackedPerConsumer") or NO_LIMIT,
             delaying=bool(self.policies.part("delayedDelivery", "active")),
             throttle=self._rates.throttle(subscription) if self._rates is not None else None,
+            consistent=self.policies.on("keySharedConsistentHashing"),
+            pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
+            filters=self.filters,
+            topic=self.text,
         )
 
     def check_subscribe_rate(self, client: str) -> None:
@@ -239,7 +310,46 @@ class Topic:
 
     async def truncate(self) -> None:
         """Nothing that was published so far is there any more."""
+        if self._compaction is not None and self._compactor is not None:
+            await self._compactor.truncate(self)
         self._dropped(await self.ledger.truncate(), "truncated")
+
+    # -- compaction
+
+    def compaction(self) -> TopicCompaction:
+        """How it is compacted, and what a consumer reads that wants it so; made when it is first asked for. Raises NotAllowed."""
+        if self._compaction is None:
+            if self._compactor is None:
+                raise NotAllowed(f"{self.text} cannot be compacted here")
+            self._compaction = self._compactor.of(self)
+        return self._compaction
+
+    @property
+    def compacted(self) -> TopicCompaction | None:
+        """The same; None where nobody has asked for it, and nothing is compacted."""
+        return self._compaction
+
+    def compact(self) -> None:
+        """Begins to, in the background. Raises NotAllowed; AlreadyExists where that is under way."""
+        self.compaction()
+        assert self._compactor is not None
+        self._compactor.start(self)
+
+    async def compact_if_due(self) -> None:
+        """Once what is not compacted is larger than the policy says."""
+        threshold = self.policies.limit("compactionThreshold")
+        if not threshold or self._compactor is None or self.volatile:
+            return
+        await self._compactor.hold_log(self)
+        state = self.compaction()
+        horizon = state.view.compacted.horizon if state.view.compacted is not None else BEFORE_ALL
+        if state.status != "RUNNING" and self.ledger.bytes_between(horizon, self.ledger.last_confirmed) > threshold:
+            self.compact()
+
+    async def forget_compacted(self) -> None:
+        """The topic is being deleted."""
+        if self._compaction is not None and self._compactor is not None:
+            await self._compactor.forget(self)
 
     def _dropped(self, counts: dict[str, int], why: str) -> None:
         for name, count in counts.items():
@@ -255,7 +365,7 @@ class Topic:
     def _subscription(self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None) -> Subscription:
         made = Subscription(
             name,
-            self.ledger,
+            self.readable,
             cursor,
             self._ready,
             self._reads,
@@ -276,7 +386,7 @@ class Topic:
 
         Raises NotFound (not there and not `create`), NotAllowed (a name that is not available).
         """
-        if not name or name.startswith(INTERNAL_CURSORS) or "/" in name:
+        if not name or is_internal(name) or "/" in name:
             raise NotAllowed(f"subscription name {name!r} is not available")
         found = self.subscriptions.get(name)
         if found is not None and not found.closed:
@@ -330,11 +440,26 @@ class Topic:
 
     async def last_message(self) -> tuple[Position, int]:
         """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""
-        return ((0, -1), -1) if self.volatile else await last_visible(self.ledger)
+        return ((0, -1), -1) if self.volatile else await last_visible(self.readable)
+
+    async def last_compacted_message(self) -> tuple[Position, int]:
+        """The same, for a consumer that reads it compacted: what was taken away is not there."""
+        view = self.compaction().view
+        found = await last_visible(self.readable)
+        if view.compacted is None or found[0] > view.compacted.horizon:
+            return found
+        kept = await view.last()
+        return ((-1, -1), -1) if kept is None else (kept[0], last_kept_index(kept[1].parts[0]))
 
     async def before_time(self, publish_ms: int) -> Position:
         """The position before the first entry published at `publish_ms` or later."""
         return await before_publish_time(self.ledger, publish_ms)
+
+    async def before_time_compacted(self, publish_ms: int) -> Position:
+        """The same, for a consumer that reads it compacted: also where only the compacted ledger goes back so far."""
+        target = await self.before_time(publish_ms)
+        found = await self.compaction().view.before_publish_time(publish_ms) if target < self.ledger.first_position() else None
+        return target if found is None else min(found, target)
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
         """The consumers are closed, then the cursor moves."""
@@ -351,8 +476,13 @@ class Topic:
         await self.seek(found, self.ledger.last_confirmed)
 
     async def terminate(self) -> Position:
-        """Nothing is appended any more; returns the last position."""
+        """Nothing is appended any more; returns the last position. Raises NotAllowed while transactions are open: they could not end."""
+        if self._transactions is not None and self._transactions.open:
+            raise NotAllowed(f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort them")
         self.terminated = True
+        for producer in [*self.producers.producers.values(), *self.producers.waiting]:  # made anew they are refused, which fails what they still want to send
+            self.producers.remove(producer)
+            producer.sink.producer_closed(producer)
         position = await self.ledger.terminate()
         self._appended()
         return position

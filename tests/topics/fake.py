@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from heliograph.model.errors import HeliographError, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.names import bundle_of
 from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -29,6 +30,8 @@ class FakeClock:
 
 
 class FakeCursor:
+    fits = True
+
     def __init__(self, ledger: FakeLedger, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> None:
         self.ledger, self.name, self.mark_delete, self.durable, self.properties = ledger, name, mark_delete, durable, properties
         self.acked: set[Position] = set()
@@ -110,6 +113,8 @@ class FakeLedger:
         self.waiting: list[tuple[int, int, Run, Callable[[int, int, Run], None], Any]] = []
         self.wakers: list[Callable[[], None]] = []
         self.retention = (0, 0)
+        self.mark_delete_rate = 0.0
+        self.checkpoints = 0
         self.closed = False
 
     def positions(self) -> list[Position]:
@@ -205,6 +210,12 @@ class FakeLedger:
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
         self.quorums = (ensemble, write_quorum, ack_quorum)
 
+    def set_mark_delete_rate(self, per_s: float) -> None:
+        self.mark_delete_rate = per_s
+
+    def checkpoint(self) -> None:
+        self.checkpoints += 1
+
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
         self.affinity = (tuple(primary), tuple(secondary))
 
@@ -244,7 +255,7 @@ class FakeLog:
 
     def __init__(self, ledger: FakeLedger) -> None:
         self.ledger = ledger
-        self.deduplication = False
+        self.deduplication = self.aliases = False
         self.highest: dict[str, int] = {}
         self.closed = False
 
@@ -297,11 +308,19 @@ class FakeFactory:
     async def names(self, namespace: str) -> list[str]:
         return [t for t in self.ledgers if t.startswith(f"persistent://{namespace}/")]
 
+    async def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]:
+        for name in await self.names(namespace):
+            if bundle_of(name, bundles) == bundle:
+                yield [name]
+
+    async def count(self, namespace: str) -> int:
+        return len(await self.names(namespace))
+
 
 class FakeView:
     def __init__(self) -> None:
         self.namespaces = {"public/default": NamespacePolicies(regions=("us",))}
-        self.partitioned: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self.topics: dict[str, TopicPolicies] = {}
         self.groups: dict[str, ResourceGroup] = {}
         self.callbacks: list[Callable[[str], None]] = []
@@ -310,7 +329,10 @@ class FakeView:
         return self.namespaces.get(namespace)
 
     def partitions(self, topic: str) -> int:
-        return self.partitioned.get(topic, 0)
+        return self.counts.get(topic, 0)
+
+    def partitioned(self, namespace: str) -> list[str]:
+        return sorted(topic for topic in self.counts if topic.partition("://")[2].startswith(f"{namespace}/"))
 
     def resource_group(self, name: str) -> ResourceGroup | None:
         return self.groups.get(name)
@@ -331,9 +353,16 @@ class FakeView:
 class FakeLinks:
     def __init__(self) -> None:
         self.attached: dict[str, list[str]] = {}
+        self.obeyed: dict[str, Mapping[str, Any]] = {}
 
     def attach(self, log: FakeLog, targets: Sequence[str]) -> None:
         self.attached[log.ledger.topic] = list(targets)
+
+    def schemas_changed(self, topic: str) -> None:
+        pass
+
+    def obey(self, log: FakeLog, values: Mapping[str, Any]) -> None:
+        self.obeyed[log.ledger.topic] = values
 
     async def detach(self, log: FakeLog) -> None:
         self.attached.pop(log.ledger.topic, None)

@@ -92,6 +92,33 @@ def test_nothing_is_early_and_nothing_is_late(seed: int) -> None:
     assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_many_of_one_minute_and_a_long_pause_hold_the_loop_for_a_bounded_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "DEAL_MAX", 7)
+    rng, timers = random.Random(seed), Timers()
+    sleeper = Woken()
+    waits = Delayed(timers.wheel, sleeper)
+    due: dict[tuple[int, int], int] = {}
+    for n in range(150):
+        at = due[7, n] = timers.now_ms + 120_000 + rng.choice([rng.randrange(50_000), rng.randrange(HOUR_MS)])
+        waits.add((7, n), at)
+    if rng.random() < 0.5:  # nobody has room for a long time
+        timers.pass_ms(rng.choice([150_000, HOUR_MS // 2, 2 * HOUR_MS]))
+    while due:
+        slots = sum(len(b) for b in waits._slots.values())
+        before = sleeper.times
+        got = waits.due(timers.now_ms, 5)
+        assert sum(len(b) for b in waits._slots.values()) <= slots + 3 * 7
+        for position, _ in got:
+            assert due.pop(position) <= timers.now_ms
+        if len(got) < 5 and due:
+            while sleeper.times == before:
+                timers.pass_ms(SLOT_MS)
+                late = timers.now_ms - 2 * SLOT_MS
+                assert sleeper.times > before or all(at > late for at in due.values()), "something is due, and nobody is woken"
+    assert timers.wheel.held == 0 and not waits._minutes and not waits._slots
+
+
 def test_a_million_delayed_messages_are_small() -> None:
     timers = Timers()
     waits = Delayed(timers.wheel, Woken())

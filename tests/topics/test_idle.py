@@ -21,8 +21,9 @@ from tests.managed_ledger.world import Broker, Region
 from tests.topics.fake import FakeLinks, FakeView
 
 COUNT = 300
-OBJECTS_MAX = 80
-BYTES_MAX = 8_192
+OBJECTS_MAX = 40
+BYTES_MAX = 4_700
+"""Of them some 350 are the metadata's and the world's of this test; the others are a broker's, which is to need no more than 4 KiB a topic."""
 INFO = RegionInfo(name="us", number=1)
 
 

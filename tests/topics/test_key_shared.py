@@ -14,7 +14,8 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions import key_shared
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.keys import HASHES, AutoSplit, Sticky, key_hash, murmur3_32, sticky_key
+from region_node.subscriptions.keys import HASHES, AutoSplit, ConsistentHash, Sticky, key_hash, murmur3_32, sticky_key
+from region_node.subscriptions.subscription import Rules
 from tests.pulsar.codec import entry
 from tests.topics.test_dispatch import Sink, World, run
 
@@ -58,6 +59,68 @@ def test_the_ranges_of_auto_split_are_the_whole_and_move_little(seed: int) -> No
                 owner = split.owner(h)
                 assert owner is not None and any(low <= h <= high for low, high in split.ranges(owner))
                 assert before[i] is owner or changed in (before[i], owner)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_consistent_hashing_moves_what_it_must_and_comes_back_to_the_same(seed: int) -> None:
+    rng, ring, here = random.Random(seed), ConsistentHash(), list[Consumer]()
+    for step in range(20):
+        before = [ring.owner(h) for h in range(0, HASHES, 97)]
+        changed: Consumer
+        if here and rng.random() < 0.4:
+            changed = here.pop(rng.randrange(len(here)))
+            ring.remove(changed)
+        else:
+            changed = Consumer(1, f"c{rng.randrange(4)}", Sink())
+            here.append(changed)
+            ring.add(changed)
+        ranges = sorted(r for c in here for r in ring.ranges(c))
+        assert [low for low, _ in ranges] == [0, *[high + 1 for _, high in ranges[:-1]]][: len(ranges)]
+        if not here:
+            continue
+        assert ranges[-1][1] == HASHES - 1
+        for i, h in enumerate(range(0, HASHES, 97)):
+            owner = ring.owner(h)
+            assert owner is not None and owner in here
+            assert before[i] is owner or changed in (before[i], owner), f"step {step}: hash {h} moved between two others"
+    again = ConsistentHash()
+    names = [f"n{i}" for i in range(5)]
+    first, second = ([Consumer(1, name, Sink()) for name in order] for order in (names, names[::-1]))
+    other = ConsistentHash()
+    for ring_, consumers in ((again, first), (other, second)):
+        for consumer in consumers:
+            ring_.add(consumer)
+    assert all(again.owner(h).name == other.owner(h).name for h in range(0, HASHES, 11))  # type: ignore[union-attr]
+    shares = [sum(high + 1 - low for low, high in again.ranges(c)) / HASHES for c in first]
+    assert min(shares) > 0.1 and max(shares) < 0.35
+
+
+def test_the_division_changes_while_messages_are_held() -> None:
+    async def test(w: World) -> None:
+        keys = [f"k{i}" for i in range(40)]
+        a, b = w.join(KEYED, 1000), w.join(KEYED, 1000)
+        append(w, keys)
+        await w.settle()
+        w.subscription.obey(Rules(consistent=True))
+        append(w, keys)
+        await w.settle()
+        dispatcher = w.subscription.dispatcher
+        assert isinstance(dispatcher, key_shared.KeySharedDispatcher)
+        draining = dispatcher.draining()
+        moved = {key for c in (a, b) for key in draining.get(c, {})}
+        assert 5 < len(moved) < 35
+        for consumer, other in ((a, b), (b, a)):
+            hashes = {key_hash(keys[e % 40].encode()) for e in w.entries(consumer) if e >= 40}
+            assert not hashes & moved, "went out beside what another holds"
+            assert all(dispatcher.ranges.owner(h) is consumer for h in hashes)
+            row = next(c for c in w.subscription.stats(0, 0)["consumers"] if c["consumerName"] == consumer.name)
+            assert row["drainingHashesCount"] == len(draining.get(consumer, {})) == row["drainingHashesUnackedMessages"]
+            assert other is not consumer
+        w.subscription.ack(a, [(10, e) for e in range(40)])
+        await w.settle()
+        assert len(w.entries(a)) + len(w.entries(b)) == 80 and not dispatcher.draining()
+
+    run(test)
 
 
 def test_sticky_ranges() -> None:
@@ -156,9 +219,12 @@ def test_a_slow_consumer_does_not_hold_the_others_up_and_look_ahead_is_bounded(m
     run(test)
 
 
-def model(seed: int, *, out_of_order: bool = False, sticky: bool = False) -> Callable[[World], Any]:
+def model(seed: int, *, out_of_order: bool = False, sticky: bool = False, consistent: bool = False) -> Callable[[World], Any]:
+    """consistent: by consistent hashing, and now and then by the other way, while messages are under way."""
+
     async def test(w: World) -> None:
         rng = random.Random(seed)
+        w.subscription.obey(Rules(consistent=consistent))
         keys = [f"k{i}" for i in range(rng.choice([1, 3, 12]))]
         key_of: dict[Position, str] = {}
         here: list[Consumer] = []
@@ -231,6 +297,8 @@ def model(seed: int, *, out_of_order: bool = False, sticky: bool = False) -> Cal
                     for position in mine if back is None else back:
                         del holder[position]
                     w.subscription.redeliver(consumer, back if back is None or back else [(1, 1)])
+            if consistent and rng.random() < 0.05:
+                w.subscription.obey(Rules(consistent=rng.random() < 0.7))
             if rng.random() < 0.1:
                 w.ledger.cache, w.ledger.read_turns = rng.random() < 0.5, rng.randrange(6)
             if rng.random() < 0.6:
@@ -261,6 +329,11 @@ def model(seed: int, *, out_of_order: bool = False, sticky: bool = False) -> Cal
 @pytest.mark.parametrize("seed", range(150))
 def test_the_messages_of_a_key_keep_their_order(seed: int) -> None:
     run(model(seed))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_messages_of_a_key_keep_their_order_with_consistent_hashing(seed: int) -> None:
+    run(model(seed, consistent=True))
 
 
 @pytest.mark.parametrize("seed", range(40))

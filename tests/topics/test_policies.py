@@ -370,7 +370,7 @@ def test_a_change_reaches_every_topic_of_a_large_namespace_and_holds_the_loop_fo
         obey(broker, maxProducers=4)  # a second change meanwhile
         await settle()
         assert all(topic.policies.limit("maxProducers") == 4 for topic in [*topics, part])
-        broker.view.partitioned[TOPIC] = 2
+        broker.view.counts[TOPIC] = 2
         await broker.topics.policies.change_topic(TOPIC, lambda t: replace(t, policies={"maxProducers": 9}))
         await settle()
         assert part.policies.limit("maxProducers") == 9 and topics[0].policies.limit("maxProducers") == 4

@@ -25,7 +25,7 @@ from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import Run
 from region_node.topics.topic import Topic
-from tests.pulsar.codec import entry, send
+from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, settle, with_broker
 
 NAMESPACE = "public/default"
@@ -112,6 +112,11 @@ def test_replicated_topics_load_without_clients_and_follow_their_policies() -> N
             NamespacePolicies(regions=("us", "ap"), policies={"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}),
         )
         assert broker.links.attached == {n: ["ap"] for n in mine}
+        routes = {"replicationRoutes": {"us": ["eu", "elsewhere"], "eu": ["us"]}}
+        broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "eu", "ap"), policies=routes))
+        assert broker.links.attached == {n: ["eu"] for n in mine}, "only where a route leads, and only to regions of the namespace"
+        kept = {"deduplication": True, "retention": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}}
+        broker.view.set(NAMESPACE, NamespacePolicies(regions=("us", "ap"), policies=kept))
         topic = broker.topics.loaded[mine[0]]
         assert topic.log.deduplication and broker.ledger(mine[0]).retention == (5, 7)
         quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 1}
@@ -169,6 +174,24 @@ def test_subscriptions_outlive_an_unload_and_readers_do_not() -> None:
     with_broker(test)
 
 
+def test_the_end_is_told_once_everything_is_acknowledged() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        await client.flow(10)
+        for n in range(2):
+            await client.do(send(1, n, entry(b"x")))
+        await broker.topics.terminate(TOPIC)
+        assert K.REACHED_END_OF_TOPIC not in [c.type for c, _ in await client.news()]  # read, but not acknowledged
+        ids = [pb.MessageIdData(ledgerId=10, entryId=n) for n in range(2)]
+        assert await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[ids[1]])) == []
+        told = await client.do(frame(K.ACK, consumer_id=1, ack_type=0, message_id=[ids[0]]))
+        assert [c.type for c, _ in told] == [K.REACHED_END_OF_TOPIC]
+
+    with_broker(test)
+
+
 def test_a_terminated_topic() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
@@ -176,9 +199,9 @@ def test_a_terminated_topic() -> None:
         await client.subscribe(1)
         await client.flow(10)
         await broker.topics.terminate(TOPIC)
-        assert [c.type for c, _ in await client.news()] == [K.REACHED_END_OF_TOPIC]
-        ((answer, _),) = await client.do(send(1, 0, entry(b"x")))
-        assert answer.send_error.error == pb.TopicTerminatedError
+        assert sorted(c.type for c, _ in await client.news()) == [K.CLOSE_PRODUCER, K.REACHED_END_OF_TOPIC]
+        ((answer, _),) = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=7))
+        assert answer.error.error == pb.TopicTerminatedError
         failures: list[HeliographError] = []
         broker.topics.loaded[TOPIC].publish(Run([b"x"], [1]), lambda _: None, failures.append)
         assert isinstance(failures[0], TopicTerminated)

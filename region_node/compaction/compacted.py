@@ -1,0 +1,191 @@
+"""CompactedView: a topic as it reads once what is not the latest of its key is left out.
+
+Is: a LedgerPort: up to the horizon the entries of the compacted ledger, behind it the log; and what is known of that ledger, as it is stored with the
+cursor `__compaction`. Isn't: compaction (`compactor`).
+Invariants: positions are those of the log; a reader that was at a position goes on at the first entry behind it, whichever compaction came between.
+Where the compacted ledger is gone although it is named (a restored region), the log is read alone, as far as it goes back, and that is logged once.
+
+Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough` (ledger:entry, the horizon),
+`CompactedEntries`, `CompactedBytes`, and `CompactionGarbage`: ledgers, by commas, that are this topic's and nobody needs unless they are the first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.positions import Position
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.run import Run
+from region_node.compaction.stored import pieces_of, position_of
+from region_node.subscriptions.port import LedgerPort, Piece
+from storage.ledger.context import LedgerContext
+from storage.ledger.reader import ledger_metadata, read_entries
+
+log = logging.getLogger("region_node.compaction")
+
+CURSOR = "__compaction"
+_ENDS_KEPT = 16
+_NAMES = ("CompactedTopicLedger", "CompactedThrough", "CompactedEntries", "CompactedBytes")
+_GARBAGE = "CompactionGarbage"
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """ledger -1: nothing is left. horizon: the last position of the log that it stands for."""
+
+    ledger: int
+    entries: int
+    size_bytes: int
+    horizon: Position
+
+
+def properties_of(compacted: Compacted | None, garbage: list[int]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if compacted is not None:
+        values = (compacted.ledger, f"{compacted.horizon[0]}:{compacted.horizon[1]}", compacted.entries, compacted.size_bytes)
+        found = {name: str(value) for name, value in zip(_NAMES, values, strict=True)}
+    return found | ({_GARBAGE: ",".join(map(str, garbage))} if garbage else {})
+
+
+def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, list[int]]:
+    """(what is compacted, ledgers to be deleted). Raises CorruptData."""
+    try:
+        garbage = [int(text) for text in properties.get(_GARBAGE, "").split(",") if text]
+        if _NAMES[0] not in properties:
+            return None, garbage
+        ledger, horizon, entries, size = (properties[name] for name in _NAMES)
+        at, _, entry = horizon.partition(":")
+        compacted = Compacted(int(ledger), int(entries), int(size), (int(at), int(entry)))
+    except (KeyError, ValueError) as error:
+        raise CorruptData(f"properties of cursor {CURSOR}: {error}") from error
+    return compacted, [number for number in garbage if number != compacted.ledger]
+
+
+class CompactedView:
+    """`compacted`: what is there; changed by the compactor once it is durable. log: the topic's, as clients read it at the time."""
+
+    __slots__ = ("_context", "_ends", "_log", "_lost", "_metadata", "compacted")
+
+    def __init__(self, log: Callable[[], LedgerPort], context: LedgerContext, compacted: Compacted | None) -> None:
+        self._log, self.compacted = log, compacted
+        self._context = context
+        self._metadata: LedgerMetadata | None = None
+        self._ends: dict[Position, tuple[int, int]] = {}
+        """Where earlier reads ended -> (compacted ledger, its entry there)."""
+        self._lost = -1
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self._log().last_confirmed
+
+    def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        compacted = self.compacted
+        return [] if compacted is not None and position <= compacted.horizon else self._log().cached(position, max_entries, max_bytes)
+
+    async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        while True:
+            compacted = self.compacted
+            if compacted is None or position > compacted.horizon or compacted.ledger == self._lost:
+                return await self._log().read(position, max_entries, max_bytes)
+            try:
+                found = await self._read(compacted, position, max_entries, max_bytes)
+            except (NoSuchLedger, NoSuchEntry, BookieUnavailable, CorruptData):
+                if self.compacted is not compacted:  # it was replaced meanwhile
+                    continue
+                raise
+            if compacted.ledger == self._lost:
+                continue
+            return found or await self._log().read((compacted.horizon[0], compacted.horizon[1] + 1), max_entries, max_bytes)
+
+    def beyond(self, position: Position) -> Position:
+        """Where a reader stands who found nothing at or after `position`: what was compacted away up to the horizon is passed."""
+        if self.compacted is None or position > self.compacted.horizon:
+            return position
+        return self.compacted.horizon[0], self.compacted.horizon[1] + 1
+
+    async def last(self) -> tuple[Position, Run] | None:
+        """The last entry of the compacted ledger, as a run of one; None where nothing is left."""
+        compacted = self.compacted
+        if compacted is None or not compacted.entries or compacted.ledger == self._lost:
+            return None
+        found = await self._entries(compacted, compacted.entries - 1, 1, 1)
+        if not found:
+            return None
+        ledger, first, run = pieces_of(found[0][1])[-1]
+        return (ledger, first + run.count - 1), run.cut(run.count - 1, run.count)
+
+    async def before_publish_time(self, publish_ms: int) -> Position | None:
+        """The position before the first entry left that was published at that time or later, by halving; None where none of them was."""
+        compacted = self.compacted
+        if compacted is None or compacted.ledger == self._lost:
+            return None
+        low, high, found = 0, compacted.entries, None
+        while low < high:
+            middle = (low + high) // 2
+            runs = await self._entries(compacted, middle, 1, 1)
+            if not runs:
+                return None
+            ledger, first, run = pieces_of(runs[0][1])[0]
+            if entry_metadata(run.parts[0])[0].publish_time < publish_ms:
+                low = middle + 1
+            else:
+                high, found = middle, (ledger, first - 1)
+        return found
+
+    # -- the compacted ledger -----------------------------------------------------------------------------------------
+
+    async def _read(self, compacted: Compacted, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
+        known = self._ends.pop(position, None)
+        at = known[1] if known is not None and known[0] == compacted.ledger else await self._find(compacted, position)
+        if at >= compacted.entries or max_entries < 1:
+            return []
+        out: list[Piece] = []
+        for first, run in await self._entries(compacted, at, max_entries, max_bytes):
+            out += pieces_of(run)
+            at = first + run.count
+        if out:
+            ledger, first, run = out[-1]
+            while len(self._ends) >= _ENDS_KEPT:
+                del self._ends[next(iter(self._ends))]
+            self._ends[ledger, first + run.count] = compacted.ledger, at
+        return out
+
+    async def _find(self, compacted: Compacted, position: Position) -> int:
+        """The first of its entries at or after `position`, by halving."""
+        low, high = 0, compacted.entries
+        while low < high:
+            middle = (low + high) // 2
+            found = await self._entries(compacted, middle, 1, 1)
+            if not found:
+                return compacted.entries
+            if position_of(found[0][1].parts[0]) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _entries(self, compacted: Compacted, first: int, count: int, max_bytes: int) -> list[tuple[int, Run]]:
+        """Of its entries, at least one; [] where it is lost."""
+        if compacted.ledger < 0:
+            return []
+        if self._metadata is None or self._metadata.ledger != compacted.ledger:
+            try:
+                self._metadata = await ledger_metadata(self._context, compacted.ledger)
+            except NoSuchLedger:
+                if self.compacted is not compacted:
+                    raise
+                self._lost = compacted.ledger
+                log.error("compaction.ledger_lost", extra={"ledger": compacted.ledger, "horizon": compacted.horizon})
+                return []
+        metadata, last = self._metadata, min(first + count, compacted.entries) - 1
+        try:
+            return await read_entries(self._context, metadata, first, last, max_bytes)
+        except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
+            self._metadata = await ledger_metadata(self._context, compacted.ledger)  # copies may have moved
+            if self._metadata.fragments == metadata.fragments:
+                raise
+            return await read_entries(self._context, self._metadata, first, last, max_bytes)

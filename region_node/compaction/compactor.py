@@ -1,0 +1,376 @@
+"""Compactor: writes, beside a topic's log, a ledger with the latest message of each key.
+
+Is: the two readings of a topic, the ledger that comes of them, and the change from the old one to the new. Isn't: a decision when (the policy's, or
+an operator's), or what stays of an entry (`latest`, `entries`).
+Invariants: before the new ledger exists it is named as garbage with the cursor `__compaction`; one write of that cursor makes it the compacted ledger,
+moves the horizon, and names the old one as garbage. So after a crash at any point the topic reads as before or as after, and the next owner
+deletes what is left over. The cursor holds what is not compacted in the log, whatever retention says. An owner that was replaced changes nothing:
+every write of a cursor is checked. What is written is what was counted: where the second reading differs from the first, nothing is changed.
+Bounds: one compaction at a time in a broker, `keys_max` keys in memory (more are another reading each), a bit a message, 4 MiB under way; it takes at
+most half of the loop's time.
+Source: docs/protocols/pulsar.md, "Compaction".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import AlreadyExists, HeliographError, LedgerFenced, NotAllowed, TopicClosed
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
+from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
+from local_meta import keys
+from region_node.compaction.compacted import CURSOR, Compacted, CompactedView, properties_of, read_properties
+from region_node.compaction.entries import Opened, open_entry, without
+from region_node.compaction.latest import LatestKeys
+from region_node.compaction.settings import CompactorSettings
+from region_node.compaction.stored import Gather, wrap
+from region_node.subscriptions.port import LedgerPort, Piece, visible
+from region_node.subscriptions.ready import Tasks
+from storage.ledger.context import LedgerContext
+from storage.ledger.handle import LedgerHandle
+from storage.ledger.reader import delete_on_bookies
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
+
+log = logging.getLogger("region_node.compaction")
+
+_READ_ENTRIES = 512
+_READ_BYTES = 1 << 20
+_SLICE = 256
+"""Messages that are looked at before others have their turn, and the rest of a batch."""
+_UNDER_WAY_BYTES = 4 << 20
+
+
+class TopicCompaction:
+    """Of one topic: what it reads compacted, and how the last compaction went. Made for topics that are, or are read, compacted.
+
+    `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded, `removed` of the last one.
+    """
+
+    __slots__ = ("bytes_read", "duration_ms", "error", "failed", "failed_ms", "removed", "status", "succeeded", "succeeded_ms", "view")
+
+    def __init__(self, view: CompactedView) -> None:
+        self.view = view
+        self.status, self.error = "NOT_RUN", ""
+        self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = self.bytes_read = 0
+
+    def numbers(self) -> list[float]:
+        """In the order of the metrics."""
+        found, seconds = self.view.compacted, self.duration_ms / 1000
+        entries, size_bytes = (0, 0) if found is None else (found.entries, found.size_bytes)
+        rates = (self.bytes_read / seconds, size_bytes / seconds) if seconds and self.status == "SUCCESS" else (0.0, 0.0)
+        return [self.removed, self.succeeded, self.failed, self.duration_ms, *rates, entries, size_bytes]
+
+    def stats(self) -> dict[str, int]:
+        """Pulsar's CompactionStats."""
+        return {
+            "lastCompactionRemovedEventCount": self.removed,
+            "lastCompactionSucceedTimestamp": self.succeeded_ms,
+            "lastCompactionFailedTimestamp": self.failed_ms,
+            "lastCompactionDurationTimeInMills": self.duration_ms,
+        }
+
+    def ledger_stats(self) -> dict[str, Any]:
+        """Pulsar's CompactedLedger."""
+        found = self.view.compacted
+        numbers = (-1, -1, -1) if found is None else (found.ledger, found.entries, found.size_bytes)
+        return {**dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)), "offloaded": False, "underReplicated": False}
+
+
+class Compactor:
+    """One a broker. Make it on the event loop."""
+
+    def __init__(
+        self, context: LedgerContext, meta: MetadataStore, clock: Clock, tasks: Tasks, settings: CompactorSettings | None = None
+    ) -> None:
+        self.settings = settings or CompactorSettings()
+        self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
+        self._turn = asyncio.Lock()
+
+    def of(self, topic: Topic) -> TopicCompaction:
+        """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not persistent: NotAllowed."""
+        if topic.volatile:
+            raise NotAllowed(f"{topic.text} is not persistent: nothing of it is stored, so there is nothing to compact")
+        cursor = topic.ledger.cursors.get(CURSOR)
+        compacted, garbage = read_properties(cursor.properties) if cursor is not None else (None, [])
+        made = TopicCompaction(CompactedView(lambda: topic.readable, self._context, compacted))
+        if compacted is not None:
+            made.status = "SUCCESS"
+        if garbage:
+            self._tasks.spawn(self._sweep(topic, made, garbage))
+        return made
+
+    def start(self, topic: Topic) -> None:
+        """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under way."""
+        state = topic.compaction()
+        if state.status == "RUNNING":
+            raise AlreadyExists(f"Compaction already in progress: {topic.text}")
+        state.status, state.error = "RUNNING", ""
+        self._tasks.spawn(self._compact(topic, state))
+
+    async def hold_log(self, topic: Topic) -> None:
+        """From now on the log keeps what is not compacted."""
+        if CURSOR not in topic.ledger.cursors:
+            await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
+
+    async def forget(self, topic: Topic) -> None:
+        """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log only."""
+        cursor = topic.ledger.cursors.get(CURSOR)
+        if cursor is not None:
+            compacted, garbage = read_properties(cursor.properties)
+            await self._delete([*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])])
+
+    async def truncate(self, topic: Topic) -> None:
+        """Nothing that was published so far is there any more, compacted or not."""
+        state = topic.compaction()
+        if state.status == "RUNNING":
+            raise AlreadyExists(f"{topic.text} is being compacted: truncate it once that is done")
+        compacted, cursor = state.view.compacted, topic.ledger.cursors.get(CURSOR)
+        if compacted is not None and cursor is not None:
+            garbage = [compacted.ledger] if compacted.ledger >= 0 else []
+            cursor.set_properties(properties_of(None, garbage))
+            await cursor.flushed()
+            state.view.compacted = None
+            await self._sweep(topic, state, garbage)
+
+    # -- one compaction -----------------------------------------------------------------------------------------------
+
+    async def _compact(self, topic: Topic, state: TopicCompaction) -> None:
+        async with self._turn:
+            began = self._clock.monotonic()
+            try:
+                await self._run(topic, state)
+                state.status, state.succeeded, state.succeeded_ms = "SUCCESS", state.succeeded + 1, self._clock.wall_ms()
+            except HeliographError as error:
+                state.status, state.error, state.failed, state.failed_ms = "ERROR", str(error), state.failed + 1, self._clock.wall_ms()
+                log.warning("compaction.failed", extra={"topic": topic.text, "error": str(error)})
+            except BaseException as error:
+                state.status, state.error = "ERROR", repr(error)
+                raise
+            finally:
+                state.duration_ms = int(1000 * (self._clock.monotonic() - began))
+
+    async def _run(self, topic: Topic, state: TopicCompaction) -> None:
+        cursor = await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
+        before, upto = state.view.compacted, topic.readable.last_confirmed
+        if upto[1] < 0 or (before is not None and before.horizon >= upto):
+            state.removed = 0
+            return
+        work = _Work(topic, CompactedView(lambda: topic.readable, self._context, before), upto, self._clock, self.settings)
+        await work.count()
+        writer = _Writer(topic, self._context, self._meta, before)
+        try:
+            await work.write(writer)
+            after = await writer.finish(upto)
+        except BaseException:
+            await writer.give_up()
+            raise
+        garbage = [number for number in read_properties(cursor.properties)[1] if number != after.ledger]
+        garbage += [before.ledger] if before is not None and before.ledger >= 0 else []
+        cursor.set_properties(properties_of(after, garbage))
+        cursor.ack_cumulative(upto)
+        await cursor.flushed()  # where this fails the topic is lost to us, and its next owner knows which ledger counts
+        state.view.compacted, state.removed, state.bytes_read = after, work.messages - work.kept, work.bytes_read
+        log.info("compaction.done", extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes})
+        await self._sweep(topic, state, garbage)
+
+    async def _sweep(self, topic: Topic, state: TopicCompaction, garbage: list[int]) -> None:
+        await self._delete(garbage)
+        cursor = topic.ledger.cursors.get(CURSOR)
+        if garbage and cursor is not None and not topic.closed and read_properties(cursor.properties)[1] == garbage:
+            cursor.set_properties(properties_of(state.view.compacted, []))
+
+    async def _delete(self, ledgers: list[int]) -> None:
+        await delete_ledgers(self._context, self._meta, ledgers)
+
+
+async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: list[int]) -> None:
+    """Their metadata first. What is gone already is no error."""
+    for ledger in ledgers:
+        found = await meta.get(keys.ledger(ledger))
+        if found is not None:
+            await meta.delete(keys.ledger(ledger))
+            await delete_on_bookies(context, LedgerMetadata.decode(found[0]))
+
+
+class _Work:
+    """Reads a topic from its beginning to `upto`, twice. `messages`: how many there are; `kept`: how many of them were written."""
+
+    def __init__(self, topic: Topic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings) -> None:
+        self._topic, self._source, self._upto, self._clock, self._settings = topic, source, upto, clock, settings
+        self._latest = LatestKeys(settings.keys_max)
+        self._rested, self._since = clock.monotonic(), 0
+        self.messages = self.kept = self.bytes_read = 0
+
+    @property
+    def passes(self) -> int:
+        return self._latest.passes + 1
+
+    async def count(self) -> None:
+        """The first reading, or as many as the keys need."""
+        while self._latest.begin():
+            number = await self._read(self._look)
+            if self._latest.passes > 1 and number != self.messages:
+                raise TopicClosed(f"{self._topic.text} changed while it was compacted: nothing was done")
+            self.messages = number
+
+    async def write(self, writer: _Writer) -> None:
+        """The last reading: what stays goes to `writer`."""
+
+        async def take(piece: Piece, number: int) -> int:
+            ledger, first, run = piece
+            for index, part in enumerate(run.parts):
+                part = _plain(run, index, part)
+                opened = open_entry(part)
+                stays = [self._latest.stays(number + i) for i in range(len(opened.messages))]
+                number += len(stays)
+                kept = sum(stays)
+                if kept:
+                    self.kept += kept
+                    entry = part if kept == len(stays) or not opened.batch else without(part, stays)
+                    position = (ledger, first + index)
+                    await writer.add(position, run.time_ms, run.first_index + run.messages_before(index), entry, run.counts[index] if run.counts else 1)
+                await self._looked_at(len(stays))
+            return number
+
+        if await self._read(take) != self.messages:
+            raise TopicClosed(f"{self._topic.text} changed while it was compacted: nothing was done")
+
+    async def _look(self, piece: Piece, number: int) -> int:
+        for index, part in enumerate(piece[2].parts):
+            opened = open_entry(_plain(piece[2], index, part))
+            self._note(opened, number)
+            number += len(opened.messages)
+            await self._looked_at(len(opened.messages))
+        return number
+
+    def _note(self, opened: Opened, number: int) -> None:
+        latest = self._latest
+        for at, message in enumerate(opened.messages, number):
+            if message.gone:
+                continue
+            if message.key is None and not self._settings.retain_null_key:
+                continue
+            if opened.chunk is not None:
+                latest.chunk(at, message.key, *opened.chunk)
+            elif message.key is None:
+                latest.keep(at)
+            else:
+                latest.message(at, message.key, tombstone=message.empty)
+
+    async def _read(self, take: Callable[[Piece, int], Any]) -> int:
+        """Every piece that clients see, with the number of its first message; returns how many messages there were."""
+        position: Position = BEFORE_ALL
+        number = 0
+        while position <= self._upto:
+            pieces = await self._source.read(position, _READ_ENTRIES, _READ_BYTES)
+            if not pieces:
+                break
+            for ledger, first, run in pieces:
+                if (ledger, first) > self._upto:
+                    return number
+                if (ledger, first + run.count - 1) > self._upto:
+                    run = run.cut(0, self._upto[1] - first + 1)
+                self.bytes_read += run.size_bytes
+                for shown in visible((ledger, first, run))[0]:
+                    number = await take(shown, number)
+                position = (ledger, first + run.count)
+            await self._rest()
+        return number
+
+    async def _looked_at(self, messages: int) -> None:
+        self._since += messages
+        if self._since >= _SLICE:
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Gives others as long as was worked."""
+        if self._topic.closed:
+            raise TopicClosed(f"{self._topic.text} is being unloaded")
+        now = self._clock.monotonic()
+        await asyncio.sleep(min(max(now - self._rested, 0.0), 0.1))
+        self._rested, self._since = self._clock.monotonic(), 0
+
+
+def _plain(run: Run, index: int, part: Buffer) -> Buffer:
+    """An entry that a Kafka client wrote, as Pulsar's clients see it; any other as it is."""
+    return as_pulsar(part) if run.flags is not None and run.flags[index] & FLAG_KAFKA else part
+
+
+class _Writer:
+    """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
+
+    def __init__(self, topic: Topic, context: LedgerContext, meta: MetadataStore, before: Compacted | None) -> None:
+        self._topic, self._context, self._meta, self._before = topic, context, meta, before
+        self._gather = Gather()
+        self._handle: LedgerHandle | None = None
+        self._number = -1
+        self._failed: HeliographError | None = None
+        self._moved = asyncio.Event()
+
+    async def add(self, position: Position, time_ms: int, index: int, entry: Buffer, messages: int) -> None:
+        run = self._gather.add(wrap(position, time_ms, index, entry), messages)
+        if run is not None:
+            await self._append(run)
+
+    async def finish(self, horizon: Position) -> Compacted:
+        run = self._gather.rest()
+        if run is not None:
+            await self._append(run)
+        if self._handle is None:
+            return Compacted(-1, 0, 0, horizon)
+        last = self._handle.last_appended
+        await self._handle.drained()
+        closed = await self._handle.close()
+        if self._failed is not None or closed.last_entry != last:
+            raise self._failed or TopicClosed(f"ledger {self._number} was closed before all of it was durable; compact again")
+        return Compacted(self._number, last + 1, closed.size_bytes, horizon)
+
+    async def give_up(self) -> None:
+        """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction, does."""
+        if self._handle is not None:
+            self._handle.stop()
+        if self._number >= 0:
+            try:
+                await delete_ledgers(self._context, self._meta, [self._number])
+            except HeliographError as error:
+                log.warning("compaction.leftover", extra={"topic": self._topic.text, "ledger": self._number, "error": str(error)})
+
+    async def _append(self, run: Run) -> None:
+        if self._handle is None:
+            self._handle = await self._create()
+        if self._failed is not None:
+            raise self._failed
+        self._handle.append_run(run)
+        while self._failed is None and self._handle.pending_bytes > _UNDER_WAY_BYTES:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _create(self) -> LedgerHandle:
+        policies = self._topic.policies
+        affinity = policies.affinity
+        bookies = self._context.pool.pick(policies.ensemble, policies.write_quorum, affinity)
+        self._number = await self._meta.next_ids(keys.LEDGER_IDS)
+        cursor = self._topic.ledger.cursors[CURSOR]
+        named = properties_of(self._before, [*read_properties(cursor.properties)[1], self._number])
+        cursor.set_properties(named)
+        await cursor.flushed()
+        stride = self._context.settings.stride if len(bookies) > policies.write_quorum else 0
+        places = ((0, bookies),)
+        metadata = LedgerMetadata(self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity)
+        version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
+        cursor.set_properties(named)
+        await cursor.flushed()  # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
+        return LedgerHandle(self._context, metadata, version, on_lac=self._moved.set, on_failed=self._on_failed)
+
+    def _on_failed(self, error: HeliographError) -> None:
+        self._failed = error if not isinstance(error, LedgerFenced) else TopicClosed(str(error))
+        self._moved.set()

@@ -1,0 +1,150 @@
+"""Entries to messages with keys, and back to entries that hold fewer of them. A core.
+
+Is: what compaction must know of each message in an entry: key, whether it has a value, chunk; and the same entry without some of its messages.
+Isn't: a decision what stays (`latest`), or any position.
+Invariants: a batch keeps its number of messages, whatever goes: what went is an empty message with `compacted_out`, so that the indexes of the others,
+and with them acknowledgements, stay the same. What cannot be opened (encrypted, damaged, of a compression that is not known) is one message with
+the key that stands in its outer metadata, as Pulsar has it.
+Source: docs/protocols/pulsar.md, "Compaction".
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import cramjam
+import crc32c
+from google.protobuf.message import DecodeError
+
+from heliograph.model.errors import CorruptData
+from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.run import Buffer
+
+PAYLOAD_MAX = 64 << 20
+"""A batch that says it is larger when opened is not opened."""
+_MAGIC = b"\x0e\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """key None: it has none. empty: it has no value, and takes its key away. gone: compacted out earlier."""
+
+    key: bytes | None
+    empty: bool = False
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """messages: of a batch that could be opened, one by one; else the entry as one. chunk: (uuid, index, count)."""
+
+    messages: tuple[Message, ...]
+    batch: bool = False
+    chunk: tuple[str, int, int] | None = None
+
+
+def open_entry(entry: Buffer) -> Opened:
+    """Never raises: what cannot be read at all is one message without a key."""
+    try:
+        metadata, payload = entry_metadata(entry)
+    except CorruptData:
+        return Opened((Message(None),))
+    if metadata.HasField("num_messages_in_batch") and not metadata.encryption_keys:
+        singles = _singles(metadata, payload)
+        if singles is not None:
+            return Opened(tuple(_message(single) for single, _ in singles), batch=True)
+    key = metadata.partition_key.encode() if metadata.HasField("partition_key") else None
+    chunk = (metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg) if metadata.num_chunks_from_msg > 1 else None
+    size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(payload)
+    return Opened((Message(key, empty=metadata.null_value or (size == 0 and chunk is None)),), chunk=chunk)
+
+
+def _message(single: pb.SingleMessageMetadata) -> Message:
+    key = single.partition_key.encode() if single.HasField("partition_key") else None
+    return Message(key, empty=single.null_value or single.payload_size == 0, gone=single.compacted_out)
+
+
+def last_kept_index(entry: Buffer) -> int:
+    """Index of the last message of a batch that was not compacted out; -1 where the entry is no batch."""
+    opened = open_entry(entry)
+    return max((index for index, message in enumerate(opened.messages) if not message.gone), default=-1) if opened.batch else -1
+
+
+def without(entry: Buffer, stays: Sequence[bool]) -> Buffer:
+    """A batch that could be opened, with only those messages left. It is compressed as before where that is known how."""
+    metadata, payload = entry_metadata(entry)
+    singles = _singles(metadata, payload)
+    assert singles is not None and len(singles) == len(stays)
+    out: list[Buffer] = []
+    for (single, body), stay in zip(singles, stays, strict=True):
+        kept = single if stay else pb.SingleMessageMetadata(payload_size=0, compacted_out=True)
+        head = kept.SerializeToString()
+        out += [len(head).to_bytes(4, "big"), head]
+        if stay:
+            out.append(body)
+    plain = b"".join(out)
+    packed = _compress(metadata.compression, plain)
+    metadata.uncompressed_size = len(plain)
+    del metadata.compacted_batch_indexes[:]
+    metadata.compacted_batch_indexes.extend(index for index, stay in enumerate(stays) if not stay)
+    outer = metadata.SerializeToString()
+    checked = b"".join([len(outer).to_bytes(4, "big"), outer, packed])
+    return b"".join([_MAGIC, crc32c.crc32c(checked).to_bytes(4, "big"), checked])
+
+
+def _singles(metadata: pb.MessageMetadata, payload: memoryview) -> list[tuple[pb.SingleMessageMetadata, memoryview]] | None:
+    """None where the batch cannot be opened."""
+    plain = _decompress(metadata.compression, payload, metadata.uncompressed_size)
+    if plain is None:
+        return None
+    out: list[tuple[pb.SingleMessageMetadata, memoryview]] = []
+    at = 0
+    for _ in range(metadata.num_messages_in_batch):
+        size = int.from_bytes(plain[at : at + 4], "big")
+        at += 4
+        single = pb.SingleMessageMetadata()
+        try:
+            single.ParseFromString(bytes(plain[at : at + size]))
+        except DecodeError:
+            return None
+        at += size
+        if single.payload_size < 0 or at + single.payload_size > len(plain):
+            return None
+        out.append((single, plain[at : at + single.payload_size]))
+        at += single.payload_size
+    return out
+
+
+_OPEN: dict[int, Callable[[bytes, int], bytes]] = {
+    pb.LZ4: lambda data, size: bytes(cramjam.lz4.decompress_block(data, output_len=size)),
+    pb.ZLIB: lambda data, size: zlib.decompressobj().decompress(data, size),
+    pb.ZSTD: lambda data, size: bytes(cramjam.zstd.decompress(data, output_len=size)),
+    pb.SNAPPY: lambda data, size: bytes(cramjam.snappy.decompress_raw(data)),
+}
+_CLOSE: dict[int, Callable[[bytes], bytes]] = {
+    pb.LZ4: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
+    pb.ZLIB: zlib.compress,
+    pb.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
+    pb.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
+}
+
+
+def _decompress(kind: int, payload: memoryview, size: int) -> memoryview | None:
+    """None where it is not what it says, or of a kind that is not known."""
+    if kind == pb.NONE:
+        return payload
+    opener = _OPEN.get(kind)
+    if opener is None or not 0 <= size <= PAYLOAD_MAX:
+        return None
+    try:
+        plain = opener(bytes(payload), size)
+    except (cramjam.DecompressionError, zlib.error, ValueError):
+        return None
+    return memoryview(plain) if len(plain) == size else None
+
+
+def _compress(kind: int, plain: bytes) -> bytes:
+    return plain if kind == pb.NONE else _CLOSE[kind](plain)

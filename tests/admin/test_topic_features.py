@@ -1,0 +1,209 @@
+"""What a topic can do beside messages, over HTTP and with the official client: entry filters, publishing by HTTP, grants that end with a topic."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+
+from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+
+pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+
+NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+EARLIEST, SHARED, KEYED = pulsar.InitialPosition.Earliest, pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
+FILTERS = {"mine": "tests.topics.plugins:ByProperty", "broken": "tests.topics.plugins:Broken"}
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with Region(tmp_path_factory.mktemp("features")) as region:
+        region.start(bookies=2, brokers=2, entry_filters=FILTERS)
+        rest = Rest(region.admin_url())
+        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
+        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})[0] == 204
+        yield region
+
+
+@pytest.fixture(scope="module")
+def rest(region: Region) -> Rest:
+    return Rest(region.admin_url())
+
+
+@pytest.fixture(scope="module")
+def client(region: Region) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
+    yield made
+    made.close()
+
+
+def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+    return found
+
+
+# -- entry filters
+
+
+def test_a_filter_holds_at_once_and_ends_at_once(client: pulsar.Client, rest: Rest) -> None:
+    consumer = client.subscribe("filtered", "s", SHARED)
+    producer = client.create_producer("filtered")
+    assert rest("POST", f"{TOPICS}/filtered/entryFilters", {"entryFilterNames": "nobody"})[0] == 400
+    assert rest("POST", f"{TOPICS}/filtered/entryFilters", {"entryFilterNames": "mine"})[0] == 204
+    assert rest("GET", f"{TOPICS}/filtered/entryFilters")[1] == {"entryFilterNames": "mine"}
+    for index, says in enumerate(["yes", "no", "later", "yes"]):
+        producer.send(str(index).encode(), properties={"filter": says})
+    got = []
+    for _ in range(3):
+        message = consumer.receive(20_000)
+        consumer.acknowledge(message)
+        got.append(message.data())
+    assert sorted(got) == [b"0", b"2", b"3"]
+    stats = until(lambda: (s := rest("GET", f"{TOPICS}/filtered/stats")[1]["subscriptions"]["s"])["msgBacklog"] == 0 and s)
+    assert (stats["filterAcceptedMsgCount"], stats["filterRejectedMsgCount"], stats["filterRescheduledMsgCount"]) == (3, 1, 1)
+    assert rest("DELETE", f"{TOPICS}/filtered/entryFilters")[0] == 204
+    producer.send(b"4", properties={"filter": "no"})
+    assert consumer.receive(20_000).data() == b"4"
+    for one in (consumer, producer):
+        one.close()
+
+
+def test_a_faulty_filter_of_the_namespace_holds_everything_back(client: pulsar.Client, rest: Rest) -> None:
+    assert rest("POST", f"{NAMESPACE}/entryFilters", {"entryFilterNames": "broken"})[0] == 204
+    try:
+        consumer = client.subscribe("held", "s", initial_position=EARLIEST)
+        client.create_producer("held").send(b"x")
+        until(lambda: rest("GET", f"{TOPICS}/held/stats")[1]["subscriptions"]["s"]["filterRescheduledMsgCount"] > 0)
+    finally:
+        assert rest("DELETE", f"{NAMESPACE}/entryFilters")[0] == 204
+    assert consumer.receive(20_000).data() == b"x"
+    consumer.close()
+
+
+# -- publishing over HTTP
+
+
+def receive_all(client: pulsar.Client, topic: str, count: int, **options: Any) -> list[Any]:
+    consumer = client.subscribe(topic, "all", initial_position=EARLIEST, **options)
+    out = [consumer.receive(20_000) for _ in range(count)]
+    consumer.close()
+    return out
+
+
+def test_messages_over_http(client: pulsar.Client, rest: Rest) -> None:
+    body = {"producerName": "me", "messages": [{"key": "k", "payload": "one", "properties": {"a": "b"}, "eventTime": 77}, {"payload": "two"}]}
+    status, answer = rest("POST", "/topics/persistent/public/default/posted", body)
+    assert status == 200 and [row["errorCode"] for row in answer["messagePublishResults"]] == [0, 0]
+    first, second = receive_all(client, "posted", 2)
+    assert (first.data(), first.partition_key(), first.properties(), first.event_timestamp(), first.producer_name()) == (b"one", "k", {"a": "b"}, 77, "me")
+    ids = [f"{m.message_id().ledger_id()}:{m.message_id().entry_id()}:-1" for m in (first, second)]
+    assert [row["messageId"] for row in answer["messagePublishResults"]] == ids
+    wrongs: list[Any] = [{}, {"messages": []}, {"messages": "x"}, {"messages": [{"payload": "a", "sequenceId": "x"}]}]
+    wrongs.append({"messages": [{"payload": "a"}] * 600})
+    for wrong in wrongs:
+        assert rest("POST", "/topics/persistent/public/default/posted", wrong)[0] == 400, wrong
+    assert rest("POST", "/topics/persistent/public/nowhere/posted", body)[0] == 404
+    alone = client.create_producer("posted", access_mode=pulsar.ProducerAccessMode.Exclusive)
+    assert rest("POST", "/topics/persistent/public/default/posted", body)[0] == 412
+    alone.close()
+
+
+def test_messages_over_http_go_to_the_partitions_of_their_keys(client: pulsar.Client, rest: Rest) -> None:
+    assert rest("PUT", f"{TOPICS}/spread/partitions", 6)[0] == 204
+    messages = [{"key": f"k{i % 5}", "payload": str(i)} for i in range(20)]
+    status, answer = rest("POST", "/topics/persistent/public/default/spread", {"messages": messages})
+    assert status == 200 and all(row["messageId"] for row in answer["messagePublishResults"])
+    where = [row["messageId"].split(":")[2] for row in answer["messagePublishResults"]]
+    assert all(where[i] == where[i % 5] for i in range(20)) and len(set(where)) > 1
+    found = receive_all(client, "spread", 20)
+    for key in range(5):
+        assert [int(m.data()) for m in found if m.partition_key() == f"k{key}"] == list(range(key, 20, 5))
+    assert rest("POST", "/topics/persistent/public/default/spread/partitions/6", {"messages": messages})[0] == 412
+    answer = rest("POST", "/topics/persistent/public/default/spread/partitions/3", {"messages": messages[:1]})[1]
+    assert answer["messagePublishResults"][0]["messageId"].endswith(":3")
+
+
+class Person(pulsar.schema.Record):  # type: ignore[misc]
+    name = pulsar.schema.String(required=True)
+    age = pulsar.schema.Integer(required=True)
+
+
+def test_messages_over_http_with_a_schema(client: pulsar.Client, rest: Rest) -> None:
+    definition = json.dumps({"type": "record", "name": "Person", "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}]})
+    schema = json.dumps({"name": "Person", "type": "AVRO", "schema": definition, "properties": {}})
+    body = {"valueSchema": schema, "messages": [{"payload": '{"name": "a", "age": 7}'}]}
+    assert rest("POST", "/topics/persistent/public/default/typed", body)[0] == 200
+    found = receive_all(client, "typed", 1, schema=pulsar.schema.AvroSchema(Person))[0].value()
+    assert (found.name, found.age) == ("a", 7)
+    body["messages"] = [{"payload": '{"name": "a"}'}]
+    assert rest("POST", "/topics/persistent/public/default/typed", body)[0] == 400
+    other = {"valueSchema": json.dumps({"type": "INT32", "schema": ""}), "messages": [{"payload": "7"}]}
+    assert rest("POST", "/topics/persistent/public/default/typed", other)[0] == 409
+
+
+# -- grants
+
+
+def test_grants_end_with_their_topic(rest: Rest) -> None:
+    for name, make, remove in (("granted", f"{TOPICS}/granted", f"{TOPICS}/granted"), ("parts", f"{TOPICS}/parts/partitions", f"{TOPICS}/parts/partitions")):
+        assert rest("PUT", make, 2 if "parts" in make else None)[0] == 204
+        assert rest("POST", f"{TOPICS}/{name}/permissions/reader", ["consume"])[0] == 204
+        assert "reader" in rest("GET", f"{TOPICS}/{name}/permissions")[1]
+        assert rest("DELETE", remove)[0] == 204
+        assert rest("PUT", make, 2 if "parts" in make else None)[0] == 204
+        assert "reader" not in rest("GET", f"{TOPICS}/{name}/permissions")[1]
+
+
+# -- Key_Shared
+
+
+def test_the_division_of_keys_changes_while_the_broker_runs(client: pulsar.Client, rest: Rest) -> None:
+    consumers = [client.subscribe("keyed", "s", KEYED, consumer_name=f"c{i}") for i in range(2)]
+
+    def ranges() -> list[int]:
+        return [len(c["keyHashRanges"]) for c in rest("GET", f"{TOPICS}/keyed/stats")[1]["subscriptions"]["s"]["consumers"]]
+
+    assert ranges() == [1, 1]
+    assert rest("POST", "/admin/v2/brokers/configuration/subscriptionKeySharedUseConsistentHashing/true")[0] == 204
+    until(lambda: all(count > 10 for count in ranges()))
+    assert rest("DELETE", "/admin/v2/brokers/configuration/subscriptionKeySharedUseConsistentHashing")[0] == 204
+    until(lambda: ranges() == [1, 1])
+    for one in consumers:
+        one.close()
+
+
+# -- chunks
+
+
+def test_large_messages_on_a_shared_subscription(client: pulsar.Client) -> None:
+    """Of two producers at once, to two consumers: each message arrives whole at one of them."""
+    consumers = [client.subscribe("large", "s", SHARED, receiver_queue_size=4) for _ in range(2)]
+    producers = [client.create_producer("large", chunking_enabled=True, batching_enabled=False) for _ in range(2)]
+    bodies = [bytes([65 + i]) * (11 << 20) for i in range(4)]
+    for index, body in enumerate(bodies):
+        producers[index % 2].send_async(body, None)
+    got: list[bytes] = []
+
+    def poll() -> bool:
+        for consumer in consumers:
+            try:
+                message = consumer.receive(100)
+            except pulsar.Timeout:
+                continue
+            consumer.acknowledge(message)
+            got.append(message.data())
+        return len(got) == 4
+
+    until(poll, 60.0)
+    assert sorted(got) == bodies
+    for one in (*consumers, *producers):
+        one.close()
