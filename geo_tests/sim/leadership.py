@@ -1,0 +1,299 @@
+"""LeadershipWorld: brokers of several regions with the real `WriteLeases`, a store of the configuration, and every reason to confirm what they should not.
+
+Is: cuts, late and lost answers, brokers that stop and go on (with what they had waiting), brokers that are started anew beside their earlier life, clocks
+that run fast and slow, switchovers, failovers, cancellations; and the one rule, asked at each confirmation. Isn't: messages or regions' other parts.
+The rule: who confirms is in the region that the configuration calls the active one *at that moment*. So no two regions confirm under overlapping leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from geo_tests.sim.loop import SimLoop
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
+from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.store import RANGE_LIMIT, Op, WatchCallback
+from region_node.dr.leases import LeaseSettings, WriteLeases
+from region_node.dr.switching import Switching, closing, reopened
+
+T = TypeVar("T")
+NAMESPACES = ("t/orders", "t/bills")
+TIMEOUT_S = 3.0
+
+
+class Confirmed(AssertionError):
+    """A broker confirmed what it must not."""
+
+
+class DriftingClock:
+    """rate: seconds that it counts in a true one."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time() * self._rate
+
+    def wall_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+class FarStore:
+    """A store beyond a network: late, and while `cut` out of reach. While `stopped` nothing that comes back is handled."""
+
+    def __init__(self, inner: EmbeddedStore, rng: random.Random) -> None:
+        self._inner, self._rng = inner, rng
+        self.cut = False
+        self.running = asyncio.Event()
+        self.running.set()
+
+    async def _far(self, act: Callable[[], Awaitable[T]]) -> T:
+        await asyncio.sleep(self._rng.uniform(0.0, 0.3))
+        if self.cut:
+            await asyncio.sleep(TIMEOUT_S)
+            raise MetadataUnavailable("cut off")
+        answer = await act()
+        await asyncio.sleep(self._rng.choice((0.0, 0.1, 0.5, 2.0)))
+        lost = self.cut
+        await self.running.wait()
+        if lost:
+            raise OutcomeUnknown("the answer was lost")
+        return answer
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        return await self._far(lambda: self._inner.get(key))
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+        return await self._far(lambda: self._inner.put(key, value, expected=expected, lease=lease))
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        return await self._far(lambda: self._inner.delete(key, expected=expected))
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        return await self._far(lambda: self._inner.txn(ops))
+
+    async def range(self, start: str, end: str, *, limit: int = RANGE_LIMIT) -> list[tuple[str, bytes, int]]:
+        return await self._far(lambda: self._inner.range(start, end, limit=limit))
+
+    async def next_ids(self, counter: str, count: int = 1, *, at_least: int = 0) -> int:
+        return await self._far(lambda: self._inner.next_ids(counter, count, at_least=at_least))
+
+    async def grant(self, ttl_ms: int) -> int:
+        return await self._far(lambda: self._inner.grant(ttl_ms))
+
+    async def renew(self, lease: int) -> None:
+        await self._far(lambda: self._inner.renew(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._far(lambda: self._inner.revoke(lease))
+
+    def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
+        """Changes come in order, late, and not at all while it is cut off or stopped; then all of them."""
+        heard: asyncio.Queue[tuple[str, bytes | None, int]] = asyncio.Queue()
+        task = asyncio.get_running_loop().create_task(self._deliver(heard, callback))
+        stop = self._inner.watch(prefix, lambda *change: heard.put_nowait(change))
+
+        def end() -> None:
+            stop()
+            task.cancel()
+
+        return end
+
+    async def _deliver(self, heard: asyncio.Queue[tuple[str, bytes | None, int]], callback: WatchCallback) -> None:
+        while True:
+            change = await heard.get()
+            await asyncio.sleep(self._rng.choice((0.0, 0.2, 1.0, 4.0)))
+            while self.cut or not self.running.is_set():
+                await self.running.wait()
+                await asyncio.sleep(0.1)
+            callback(*change)
+
+    async def synced(self, prefix: str) -> None:
+        await self._inner.synced(prefix)
+
+    def stale_s(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Broker:
+    """One life of one broker."""
+
+    def __init__(self, world: LeadershipWorld, region: str, name: str, settings: LeaseSettings) -> None:
+        self.world, self.region, self.name = world, region, name
+        rng = world.rng
+        self.far = FarStore(world.store, rng)
+        self.clock = DriftingClock(rng.uniform(0.92, 1.08))
+        self.dead = False
+        self.leases = WriteLeases(
+            self.far, region=region, broker=name, clock=self.clock, url_of=lambda found: f"pulsar://{found}", on_change=lambda _: None, settings=settings
+        )
+
+    def publish(self, namespace: str) -> None:
+        gate = self.leases.gate(namespace)
+        if gate is None or self.dead:
+            return
+        entered = gate.enter(lambda _: self.world.confirmed(self, namespace), lambda _: self.world.count("failed"))
+        if isinstance(entered, RegionPassive):
+            self.world.count("refused")
+            return
+        self.world.count("taken")
+        delay = self.world.rng.choice((0.0, 0.05, 1.0, 5.0))
+        asyncio.get_running_loop().call_later(delay, lambda: self.world.spawn(self._durable(entered)))
+
+    async def _durable(self, entered: Any) -> None:
+        """The ack quorum is reached; a broker that was stopped sees that when it goes on."""
+        await self.far.running.wait()
+        if not self.dead:
+            entered.done([(1, 1, 1)])
+
+
+class LeadershipWorld:
+    def __init__(self, seed: int, settings: LeaseSettings | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.settings = settings or LeaseSettings()
+        self.counts: Counter[str] = Counter()
+        self.by_region: Counter[str] = Counter()
+        self.store: EmbeddedStore
+        self.brokers: list[Broker] = []
+        self.regions = ("us", "eu", "ap")[: self.rng.choice((2, 3))]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failure: BaseException | None = None
+
+    def run(self, seconds: float = 150.0) -> None:
+        """Raises Confirmed, or AssertionError where nothing goes on once everything is healed."""
+        loop = SimLoop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run(self._main(seconds), limit_s=seconds + 300.0)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
+            self._failure = error
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def confirmed(self, broker: Broker, namespace: str) -> None:
+        truth = self.truth(namespace)
+        if truth.active != broker.region:
+            raise Confirmed(f"{broker.name} of {broker.region} confirms in {namespace}, which is active in {truth.active} under epoch {truth.epoch}")
+        self.count("confirmed")
+        self.by_region[broker.region] += 1
+
+    def truth(self, namespace: str) -> Leadership:
+        found = self.store.machine.get(leadership(namespace))
+        assert found is not None
+        return Leadership.decode(found[0])
+
+    async def _main(self, seconds: float) -> None:
+        self.store = EmbeddedStore()
+        switching = Switching(self.store, lambda: 0)
+        for namespace in NAMESPACES:
+            await switching.begin(namespace, self.rng.choice(self.regions), {})
+        for region in self.regions:
+            for index in range(2):
+                await self._start(region, f"{region}-{index}")
+        far = Switching(FarStore(self.store, self.rng), lambda: 0)
+        for _ in range(2):
+            self.spawn(self._operate(far))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end and self._failure is None:
+            await asyncio.sleep(self.rng.uniform(0.02, 0.4))
+            for broker in self.brokers:
+                broker.publish(self.rng.choice(NAMESPACES))
+            if self.rng.random() < 0.06:
+                await self._disturb()
+        await self._heal(switching)
+        for task in [*self._tasks]:
+            task.cancel()
+        for broker in self.brokers:
+            broker.dead = True
+            broker.far.running.set()
+            await broker.leases.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _start(self, region: str, name: str) -> None:
+        broker = Broker(self, region, name, self.settings)
+        await broker.leases.start()
+        self.brokers.append(broker)
+
+    async def _disturb(self) -> None:
+        broker = self.rng.choice(self.brokers)
+        match self.rng.randrange(6):
+            case 0:
+                broker.far.cut = not broker.far.cut
+            case 1:
+                for other in self.brokers:
+                    if other.region == broker.region:
+                        other.far.cut = True
+            case 2:
+                for other in self.brokers:
+                    other.far.cut = False
+            case 3:
+                broker.far.running.clear()
+                asyncio.get_running_loop().call_later(self.rng.choice((1.0, 4.0, 12.0)), broker.far.running.set)
+            case 4 if len(self.brokers) < 10:  # started anew, while its earlier life may still be about
+                broker.far.running.clear()
+                asyncio.get_running_loop().call_later(self.rng.choice((2.0, 9.0)), broker.far.running.set)
+                await self._start(broker.region, broker.name)
+            case _:
+                self.spawn(broker.leases.stop() if self.rng.random() < 0.1 else asyncio.sleep(0))
+
+    async def _operate(self, switching: Switching) -> None:
+        """An operator who does things by halves."""
+        while True:
+            namespace, to = self.rng.choice(NAMESPACES), self.rng.choice(self.regions)
+            state = self.rng.choice((DRAINING, FENCED))
+            try:
+                match self.rng.randrange(4):
+                    case 0:
+                        await switching.change(namespace, lambda old, to=to, state=state: closing(old, to, state, 0))  # type: ignore[misc]
+                    case 1 if self.rng.random() < 0.3:
+                        await switching.change(namespace, lambda old: reopened(old, 0))
+                    case _:
+                        new, _ = await switching.flip(namespace)
+                        self.count("flips" if new is not None else "waited")
+            except NotAllowed:
+                pass
+            except HeliographError:
+                self.count("unlucky")
+            await asyncio.sleep(self.rng.uniform(0.05, 2.0))
+
+    async def _heal(self, switching: Switching) -> None:
+        """Once everything is back, each namespace confirms again."""
+        if self._failure is not None:
+            return
+        for task in [*self._tasks]:
+            task.cancel()
+        for broker in self.brokers:
+            broker.far.cut = False
+            broker.far.running.set()
+        await asyncio.sleep(20)
+        for region in self.regions:
+            await self._start(region, f"{region}-new")
+        for namespace in NAMESPACES:
+            await switching.change(namespace, lambda old: replace(old, state=OPEN, to=""))
+        await asyncio.sleep(20)
+        for namespace in NAMESPACES:
+            open_in = {broker.region for broker in self.brokers if (gate := broker.leases.gate(namespace)) is not None and gate.open}
+            assert open_in == {self.truth(namespace).active}, f"{namespace}: open in {open_in}, active in {self.truth(namespace)}"

@@ -1,0 +1,365 @@
+"""Switchover, failover, and the way back, with real processes, the official client, and every message counted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from heliograph.model.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """Three regions, so that two of them are a majority without the third."""
+    folder = tmp_path_factory.mktemp("trio")
+    near = {"rtt_ms": 10, "jitter_ms": 1}
+    (folder / "wan.json").write_text(json.dumps({"us-eu": near, "us-ap": near, "eu-ap": near}))
+    instance = Instance(folder / "data", regions=("us", "eu", "ap"), wan=str(folder / "wan.json"))
+    try:
+        yield instance
+    finally:
+        for pid in stopped_pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        instance.down()
+
+
+stopped_pids: set[int] = set()
+
+
+class Load:
+    """One producer that sends numbers, each until it is confirmed, from a thread of its own."""
+
+    def __init__(self, client: Any, topic: str, name: str, first: int = 0) -> None:
+        self.first, self.ids = first, dict[int, tuple[int, int]]()
+        self._producer = client.create_producer(topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=False)
+        self.confirmed: list[int] = []
+        self.sent = first
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            number = self.sent
+            self.sent += 1
+            self._producer.send_async(str(number).encode(), lambda result, at, number=number: self._answered(result, at, number))
+            self._stop.wait(0.005)
+
+    def _answered(self, result: Any, at: Any, number: int) -> None:
+        if result == pulsar.Result.Ok:
+            self.ids[number] = (at.ledger_id(), at.entry_id())
+            self.confirmed.append(number)
+
+    def wait_for(self, more: int) -> None:
+        wanted = len(self.confirmed) + more
+        eventually(lambda: len(self.confirmed) >= wanted, f"{more} more messages are confirmed")
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        eventually(lambda: len(self.confirmed) == self.sent - self.first, "everything that was sent is confirmed")
+        self._producer.close()
+
+
+def dr(instance: Instance, region: str, *arguments: str, check: bool = True) -> Any:
+    done = heliograph("dr", *arguments, "--admin", instance.admin(region), "--json", check=check)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+def active_passive(instance: Instance, name: str, active: str) -> None:
+    instance.namespace(name, ["us", "eu"])
+    dr(instance, active, "set", name, "--active", active)
+    eventually(lambda: takes(instance, active, name), f"{active} takes messages")
+
+
+def takes(instance: Instance, region: str, name: str) -> bool:
+    rows = rest("GET", f"{instance.admin(region)}/heliograph/v1/dr")["namespaces"]
+    return any(row["namespace"] == name and row["writable_here"] for row in rows)
+
+
+@pytest.mark.timeout(180)
+def test_a_switchover_under_load_loses_nothing_and_repeats_nothing(pair: Instance) -> None:
+    namespace, topic = "public/planned", "persistent://public/planned/orders"
+    active_passive(pair, namespace, "us")
+    load = Load(pair.client("us"), topic, "planned")
+    load.wait_for(100)
+    plan = dr(pair, "us", "switchover", namespace, "--dry-run")
+    assert plan["dry_run"] and plan["target"] == "eu" and not dr(pair, "us", "history", namespace)
+    found = dr(pair, "us", "switchover", namespace)
+    assert (found["state"], found["report"]["lost"], found["report"]["epoch"]) == ("done", 0, 2)
+    load.wait_for(100)
+    assert takes(pair, "eu", namespace) and not takes(pair, "us", namespace)
+    load.end()
+    both: list[Callable[[], list[str]]] = [lambda region=region: pair.read_all(region, topic) for region in ("us", "eu")]  # type: ignore[misc]
+    eventually(lambda: all(len(read()) >= load.sent for read in both), "everything is in both regions")
+    for read in both:
+        counted = Counter(int(body) for body in read())
+        assert sorted(counted) == list(range(load.sent)), "nothing is lost"
+        assert set(counted.values()) == {1}, "nothing comes twice"
+    state = dr(pair, "eu", "status", namespace)
+    assert state["active"] == "eu" and state["targets"]["us"]["can_switch"], state
+
+
+def cut_off(instance: Instance, region: str, *, cut: bool, kinds: tuple[str, ...] = ("link", "config")) -> None:
+    """Every connection between `region` and the others, in both directions."""
+    for name in instance.toxiproxy.proxies():
+        kind, way, *_ = name.split(".")
+        if kind in kinds and region in way.split("-"):
+            (instance.toxiproxy.cut if cut else instance.toxiproxy.heal)(name)
+
+
+def numbers(instance: Instance, region: str, topic: str) -> Counter[int]:
+    return Counter(int(body) for body in instance.read_all(region, topic))
+
+
+@pytest.mark.timeout(200)
+def test_a_lost_region_is_failed_over_and_its_tail_is_kept(trio: Instance) -> None:
+    namespace, topic = "public/forced", "persistent://public/forced/orders"
+    active_passive(trio, namespace, "us")
+    load = Load(trio.client("us"), topic, "orders")
+    load.wait_for(100)
+    cut_off(trio, "us", cut=True, kinds=("link",))
+    load.wait_for(150)
+    cut_off(trio, "us", cut=True)
+    try:
+        eventually(lambda: not takes(trio, "us", namespace), "us has not renewed its lease, and stops by itself")
+        confirmed = len(load.confirmed)
+        refused = dr(trio, "eu", "failover", namespace, "--to", "eu", check=False)
+        assert "--yes" in refused and dr(trio, "eu", "status", namespace)["active"] == "us", "nothing is done without a yes"
+        forced = dr(trio, "eu", "failover", namespace, "--to", "eu", "--yes")
+        assert forced["state"] == "done" and forced["report"]["after"]["silent_s"] > 0
+        eventually(lambda: takes(trio, "eu", namespace), "eu takes messages")
+        other = Load(trio.client("eu"), topic, "others", first=1_000_000)
+        other.wait_for(50)
+        other.end()
+        assert len(load.confirmed) == confirmed, "us confirms nothing under an old lease"
+        held = {n for n in numbers(trio, "eu", topic) if n < 1_000_000}
+        alone = set(numbers(trio, "us", topic)) - held
+        assert len(alone) >= 100 and alone >= set(load.confirmed) - held
+    finally:
+        cut_off(trio, "us", cut=False)
+    report = dr(trio, "eu", "rejoin", namespace, "--region", "us")["report"]
+    load.end()
+    eventually(lambda: all(set(numbers(trio, region, topic)) >= set(range(load.sent)) for region in ("us", "eu")), "both have everything")
+    assert report["tail"]["messages"] == len(alone), "as reported, so counted"
+    for region in ("us", "eu"):
+        found = numbers(trio, region, topic)
+        assert {n for n in found if n >= 1_000_000} == set(range(1_000_000, other.sent)), "what eu took meanwhile is kept"
+        assert set(found) >= set(load.confirmed), "and so is what us had alone"
+        assert set(found.values()) == {1}, "what the client tried again in eu is there once"
+    back = dr(trio, "eu", "switchover", namespace, "--to", "us")
+    assert back["state"] == "done" and [op["kind"] for op in dr(trio, "us", "history", namespace)] == ["failover", "rejoin", "switchover"]
+
+
+@pytest.mark.timeout(200)
+def test_a_broker_that_was_stopped_and_goes_on_confirms_nothing(trio: Instance) -> None:
+    namespace, topic = "public/stopped", "persistent://public/stopped/orders"
+    active_passive(trio, namespace, "us")
+    load = Load(trio.client("us"), topic, "stopped")
+    load.wait_for(50)
+    processes = {row["name"]: row["pid"] for row in trio.status()["regions"]["us"]["processes"]}
+    bookies = [pid for name, pid in processes.items() if "bookie" in name]
+    broker = next(pid for name, pid in processes.items() if "broker" in name)
+    stopped_pids.update([*bookies, broker])
+    try:
+        for pid in bookies:
+            os.kill(pid, signal.SIGSTOP)
+        before = load.sent
+        eventually(lambda: load.sent > before + 30 and len(load.confirmed) < load.sent - 20, "messages wait for their ack quorum")
+        os.kill(broker, signal.SIGSTOP)
+        for pid in bookies:
+            os.kill(pid, signal.SIGCONT)  # now the quorum is there, and the broker does not know it yet
+        forced = dr(trio, "eu", "failover", namespace, "--to", "eu", "--yes")
+        assert forced["state"] == "done"
+        eventually(lambda: takes(trio, "eu", namespace), "eu takes messages")
+        confirmed = set(load.confirmed)
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    load.wait_for(100)
+    load.end()
+    reader = trio.client("eu").create_reader(topic, pulsar.MessageId.earliest)
+    in_eu: dict[int, set[tuple[int, int]]] = {}
+    while reader.has_message_available():
+        message = reader.read_next(timeout_millis=10_000)
+        in_eu.setdefault(int(message.data()), set()).add((message.message_id().ledger_id(), message.message_id().entry_id()))
+    late = {n: at for n, at in load.ids.items() if n not in confirmed}
+    assert len(late) >= 100 and all(at in in_eu.get(n, set()) or at == (-1, -1) or at[1] > 1 << 40 for n, at in late.items()), "eu alone confirmed it"
+    lease = rest("GET", f"{trio.admin('us')}/heliograph/v1/dr")["lease"]
+    assert lease["not_confirmed"] >= 20, "what us had stored and not confirmed before is not confirmed afterwards"
+
+
+@pytest.mark.timeout(200)
+def test_the_health_port_is_open_only_while_messages_are_stored_and_read(trio: Instance) -> None:
+    """What the official clients' own failover looks at is whether a connection is accepted: here that says something."""
+    url = trio.state["regions"]["ap"]["health_url"]
+    host, port = url.removeprefix("pulsar://").split(":")
+
+    def accepts() -> bool:
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
+
+    eventually(accepts, "open once the canary went well")
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    trio.clients.append(client)
+    client.create_producer("persistent://public/default/by-health-port").send(b"a client works through it")
+    bookies = [row["pid"] for row in trio.status()["regions"]["ap"]["processes"] if "bookie" in row["name"]]
+    stopped_pids.update(bookies)
+    for pid in bookies:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: not accepts(), "brokers run and accept connections, but nothing can be stored")
+        with pytest.raises(ConfigError, match="503"):
+            rest("GET", f"{trio.admin('ap')}/heliograph/v1/health")
+        socket.create_connection(trio.state["regions"]["ap"]["service_url"].removeprefix("pulsar://").split(":"), timeout=5.0).close()
+    finally:
+        for pid in bookies:
+            os.kill(pid, signal.SIGCONT)
+    eventually(accepts, "open again")
+    assert rest("GET", f"{trio.admin('ap')}/heliograph/v1/health")["healthy"]
+
+
+@pytest.mark.timeout(200)
+def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instance, tmp_path: Path) -> None:
+    namespace, topic = "public/rehearsed", "persistent://public/rehearsed/orders"
+    active_passive(trio, namespace, "us")
+    load = Load(trio.client("us"), topic, "rehearsed")
+    load.wait_for(200)
+    file = tmp_path / "report.json"
+    report = dr(trio, "eu", "drill", namespace, "--to", "eu", "--out", str(file))
+    before = rest("GET", f"{trio.admin('us')}/heliograph/v1/dr")
+    row = next(row for row in before["namespaces"] if row["namespace"] == namespace)
+    assert (row["active"], row["epoch"], row["state"]) == ("us", 1, "open"), "the namespace itself was left alone"
+    load.wait_for(50)
+    load.end()
+    assert report["passed"] and report["audit"]["entries"] >= 100 and report["audit"]["left"] == report["duplicates"] == 0, report
+    assert report["rto_lost_s"] > report["rto_s"] > 0
+    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["valid"], "any region can tell"
+    file.write_text(json.dumps({**report, "passed": not report["passed"]}))
+    assert "does not fit" in heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), check=False).stderr
+    names = rest("GET", f"{trio.admin('us')}/admin/v2/namespaces/public")
+    assert not [name for name in names if "-drill-" in name]
+    dr(trio, "us", "set", namespace, "--active", "us", "--rto", "0.001")
+    failed = heliograph("dr", "drill", namespace, "--to", "eu", "--admin", trio.admin("eu"), "--json", check=False)
+    assert failed.returncode == 1 and "are promised" in json.loads(failed.stdout)["because"][0]
+
+
+@pytest.mark.timeout(200)
+def test_a_deleted_topic_is_unusable_comes_back_and_goes_for_good_in_every_region(pair: Instance) -> None:
+    namespace, topic = "public/deleting", "persistent://public/deleting/orders"
+    pair.namespace(namespace, ["us", "eu"])
+    producer = pair.client("us").create_producer(topic, producer_name="p")
+    consumer = pair.client("eu").subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    for n in range(20):
+        producer.send(str(n).encode())
+    for _ in range(5):
+        consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+    stats = f"{pair.admin('eu')}/admin/v2/persistent/public/deleting/orders/stats"
+    eventually(lambda: rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 15, "five are acknowledged in eu")
+    preview = dr(pair, "us", "delete", topic, "--dry-run")
+    assert [(row["region"], row["entries"], row["producers"], row["consumers"]) for row in preview] == [("us", 20, 1, 0), ("eu", 20, 0, 1)]
+    assert preview[1]["backlog"] == {"s": 15} and not dr(pair, "us", "deletions", namespace)
+    assert "--yes" in dr(pair, "us", "delete", topic, check=False)
+    consumer.close()
+    dr(pair, "us", "delete", topic, "--yes")
+
+    def refused(region: str) -> bool:
+        try:
+            pair.client(region).create_producer(topic, send_timeout_millis=3000).close()
+        except pulsar.PulsarException:
+            return True
+        return False
+
+    for region in ("us", "eu"):
+        eventually(lambda region=region: refused(region), f"nobody can use it in {region}")
+        assert topic not in rest("GET", f"{pair.admin(region)}/admin/v2/persistent/public/deleting")
+    heliograph("dr", "undelete", topic, "--admin", pair.admin("eu"))
+    for region in ("us", "eu"):
+        eventually(lambda region=region: len(back(pair, region, topic)) == 20, f"it is back in {region}, with its data")
+    eventually(lambda: rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 15, "and with its subscription")
+    producer.send(b"20")
+    eventually(lambda: len(back(pair, "eu", topic)) == 21, "links go on")
+    producer.close()
+    heliograph("dr", "delete", topic, "--yes", "--grace", "0", "--admin", pair.admin("us"))
+    eventually(lambda: not dr(pair, "us", "deletions", namespace), "both regions have purged")
+    for region in ("us", "eu"):
+        eventually(lambda region=region: refused(region) or not back(pair, region, topic), f"nothing of it is left in {region}")
+
+
+def back(instance: Instance, region: str, topic: str) -> list[str]:
+    try:
+        return instance.read_all(region, topic)
+    except pulsar.PulsarException:
+        return []
+
+
+@pytest.mark.timeout(120)
+def test_a_typo_in_the_list_of_regions_is_seen_before_and_undone_after(pair: Instance) -> None:
+    namespace, topic = "public/typo", "persistent://public/typo/orders"
+    active_passive(pair, namespace, "us")
+    producer = pair.client("us").create_producer(topic)
+    producer.send(b"1")
+    pair.client("eu").subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest).close()
+    eventually(lambda: back(pair, "eu", topic) == ["1"], "it is in eu")
+    path = f"{pair.admin('us')}/admin/v2/namespaces/{namespace}/replication"
+    with pytest.raises(ConfigError, match="active in us"):
+        rest("POST", path, ["eu"])
+    wanted = {"leave": ["eu"], "join": [], "topics": 1, "messages_not_sent": {"eu": 0}, "at_risk": {}}
+    eventually(lambda: rest("POST", f"{path}?dry_run=true", ["us"]) == wanted, "us has heard that eu has it")
+    assert rest("GET", path) == ["us", "eu"], "a dry run changes nothing"
+    rest("POST", path, ["us"])
+    producer.send(b"2")
+    rest("POST", path, ["us", "eu"])
+    eventually(lambda: back(pair, "eu", topic) == ["1", "2"], "data that was there, and what came meanwhile")
+    stats = f"{pair.admin('eu')}/admin/v2/persistent/public/typo/orders/stats"
+    assert rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 2, "and the subscription"
+    producer.close()
+
+
+@pytest.mark.timeout(180)
+def test_interrupted_in_the_middle_it_goes_on_elsewhere_and_broken_promises_are_told(pair: Instance) -> None:
+    namespace, topic = "public/halfway", "persistent://public/halfway/orders"
+    active_passive(pair, namespace, "us")
+    dr(pair, "us", "set", namespace, "--active", "us", "--rpo", "1")
+    load = Load(pair.client("us"), topic, "halfway")
+    load.wait_for(50)
+
+    def events() -> list[str]:
+        """Of both brokers of us: one of them owns the topic."""
+        found = []
+        for row in pair.status()["regions"]["us"]["processes"]:
+            if "broker" in row["name"]:
+                told = rest("GET", f"http://127.0.0.1:{row['ports']['admin']}/heliograph/v1/dr")["events"]
+                found += [event["event"] for event in told if event["namespace"] == namespace]
+        return found
+
+    cut_off(pair, "us", cut=True, kinds=("link",))
+    eventually(lambda: events() == ["slo.broken"], "messages are at risk for longer than a second")
+    stuck = heliograph("dr", "switchover", namespace, "--wait", "1", "--admin", pair.admin("us"), check=False)
+    assert stuck.returncode == 2 and "links that are down" in stuck.stderr
+    cut_off(pair, "us", cut=False)
+    eventually(lambda: events() == ["slo.broken", "slo.kept"], "the link has caught up")
+    path = f"{pair.admin('us')}/heliograph/v1/dr/{namespace}/operations/advance"
+    eventually(lambda: rest("POST", path)["step"] == "deliver", "check and drain are done, and then whoever asked is gone")
+    assert dr(pair, "eu", "status", namespace)["state"] == "draining" and not takes(pair, "us", namespace)
+    done = dr(pair, "eu", "switchover", namespace)
+    assert done["state"] == "done" and [step["step"] for step in done["steps"]][:2] == ["check", "drain"]
+    load.wait_for(50)
+    load.end()
+    for region in ("us", "eu"):
+        eventually(lambda region=region: sorted(numbers(pair, region, topic).elements()) == list(range(load.sent)), f"each message once in {region}")

@@ -1,0 +1,344 @@
+"""`dr`: disaster recovery: which region a namespace is active in, what a move would cost, and moving it.
+
+Is: asking a broker for one step after the other, and showing each. Isn't: a step, or a rule: those are the brokers', and what was done is in the global
+configuration. So a command that was interrupted goes on where it was when it is given again, here or on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.groups import add, group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import done, rows, show
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+Namespace = Annotated[str, typer.Argument(help="tenant/namespace.")]
+To = Annotated[str, typer.Option("--to", help="The region that takes over; with two regions it need not be named.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it would cost; change nothing.")]
+Wait = Annotated[float, typer.Option("--wait", help="Give up after so many seconds in which no step was done; what was done stays, and the command goes on.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_PAUSE_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    dr = group(app, "dr", "Disaster recovery: switch a namespace to another region, fail over, come back.")
+    add(dr, status=status, set=set_active, unset=unset, switchover=switchover, failover=failover, rejoin=rejoin, failback=failback)
+    add(dr, cancel=cancel, history=history, drill=drill, verify=verify, delete=delete, undelete=undelete, deletions=deletions)
+
+
+def _path(namespace: str) -> str:
+    tenant, separator, local = namespace.partition("/")
+    if not separator or not tenant or not local or "/" in local:
+        raise ConfigError(f"{namespace!r} is no namespace: expected tenant/namespace")
+    return f"/heliograph/v1/dr/{quote(tenant, safe='')}/{quote(local, safe='')}"
+
+
+# -- what there is --------------------------------------------------------------------------------------------------------
+
+
+def status(
+    namespace: Annotated[str, typer.Argument(help="tenant/namespace; none given: all active-passive ones.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Show who is active, what is at risk, and whether another region could take over now."""
+    rest = Rest(admin, token)
+    if not namespace:
+        found = rest.get("/heliograph/v1/dr")
+        columns = ("namespace", "active", "epoch", "state", "takes messages here", "lease left s")
+        lines = [(n["namespace"], n["active"], n["epoch"], n["state"], n["writable_here"], n["lease_left_s"]) for n in found["namespaces"]]
+        rows(columns, lines, found, json_output)
+        return
+    found = rest.get(_path(namespace))
+    if json_output:
+        show(found, True)
+        return
+    if found["mode"] == "active-active":
+        show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"])}, False)
+        rows(("lost with this region, not in", *_LAG), [(region, *_lag(lag)) for region, lag in found["at_risk"].items()], None, False)
+        return
+    operation = found["operation"]
+    running = "-"
+    if operation and operation["state"] == "running":
+        running = f"{operation['kind']} to {operation['target']}: {operation['step']} ({operation['waiting']})"
+    show({"namespace": namespace, **{key: found[key] for key in ("mode", "active", "epoch", "state")}, "under way": running}, False)
+    lines = []
+    for region, target in found["targets"].items():
+        lag = target["source"] if "unreachable" not in target["source"] else target["target"]
+        lines.append((region, target["can_switch"], target["because"] or "-", *(_lag(lag) if "unreachable" not in lag else ("?",) * len(_LAG))))
+    rows(("can take over", "planned, now", "because", *_LAG), lines, None, False)
+
+
+_LAG = ("messages", "bytes", "age s")
+
+
+def _lag(lag: dict[str, Any]) -> tuple[Any, ...]:
+    return lag["messages"], lag["bytes"], lag.get("age_s", lag.get("age_s_max", 0.0))
+
+
+def history(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show what was done: switchovers, failovers, rejoins, with their numbers."""
+    found = Rest(admin, token).get(f"{_path(namespace)}/operations")
+    columns = ("id", "what", "from", "to", "by", "ended", "seconds", "result")
+    lines = [
+        (
+            op["id"], op["kind"], op["source"], op["target"], op["by"],
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(op["ended_ms"] / 1000)), (op["ended_ms"] - op["begun_ms"]) / 1000,
+            op["state"] if op["state"] != "done" else op["steps"][-1]["found"],
+        )
+        for op in found
+    ]  # fmt: skip
+    rows(columns, lines, found, json_output)
+
+
+# -- active-passive -------------------------------------------------------------------------------------------------------
+
+
+def set_active(
+    namespace: Namespace,
+    active: Annotated[str, typer.Option("--active", help="The region that takes messages.")],
+    rpo_s: Annotated[float, typer.Option("--rpo", help="Promise: no message is at risk for longer than so many seconds.")] = 0.0,
+    rto_s: Annotated[float, typer.Option("--rto", help="Promise: so many seconds from the loss of a region to the next one's first message.")] = 0.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Make a namespace active-passive: one region takes messages, the others have copies; or change what it promises."""
+    slo = {key: value for key, value in (("rpo_s", rpo_s), ("rto_s", rto_s)) if value}
+    found = Rest(admin, token).put(_path(namespace), {"active": active, "slo": slo})
+    if json_output:
+        show(found, True)
+    else:
+        done(f"{namespace} is active in {found['active']} under epoch {found['epoch']}")
+
+
+def unset(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Make a namespace active-active again: every region takes messages."""
+    Rest(admin, token).delete(_path(namespace))
+    done(f"{namespace} is active in all of its regions")
+
+
+# -- moving it ------------------------------------------------------------------------------------------------------------
+
+
+def switchover(
+    namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 60.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:  # fmt: skip
+    """Planned: drain the active region, bring the other up to date, flip. Nothing is lost and nothing comes twice."""
+    _operate(Rest(admin, token), namespace, "switchover", to, dry_run, wait_s, json_output)
+
+
+def failover(
+    namespace: Namespace, to: To = "", dry_run: DryRun = False, yes: Yes = False, wait_s: Wait = 60.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:  # fmt: skip
+    """Forced: the active region is lost or cut off. What it has not replicated stays there, and is taken in when it returns (rejoin)."""
+    rest = Rest(admin, token)
+    if not dry_run and not yes:
+        plan = rest.post(f"{_path(namespace)}/operations", {"kind": "failover", "to": to, "dry_run": True})
+        _say_cost(plan)
+        if not sys.stdin.isatty() or not typer.confirm(f"Fail {namespace} over to {plan['target']}?"):
+            raise ConfigError("nothing was done: say --yes, or answer with y")
+    _operate(rest, namespace, "failover", to, dry_run, wait_s, json_output)
+
+
+def rejoin(
+    namespace: Namespace,
+    returned: Annotated[str, typer.Option("--region", help="The region that came back.")] = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 120.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """After a failover: count what only the returned region has, see it arrive everywhere, and report. Both tails are kept."""
+    _operate(Rest(admin, token), namespace, "rejoin", returned, dry_run, wait_s, json_output)
+
+
+def failback(
+    namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0, admin: AdminOption = ADMIN, token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:  # fmt: skip
+    """Rejoin the returned region, then switch over to it."""
+    rest = Rest(admin, token)
+    _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
+    _operate(rest, namespace, "switchover", to, dry_run, wait_s, json_output)
+
+
+def drill(
+    namespace: Namespace,
+    to: To = "",
+    dry_run: DryRun = False,
+    wait_s: Wait = 600.0,
+    out: Annotated[str, typer.Option("--out", help="Write the signed report to this file.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit code 1: not)."""
+    found = _operate(Rest(admin, token), namespace, "drill", to, dry_run, wait_s, json_output, show_all=False)
+    if dry_run:
+        return
+    report = found["report"]["signed"]
+    if out:
+        with open(out, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+    if json_output:
+        show(report, True)
+    if not report["passed"]:
+        raise typer.Exit(1)
+
+
+def verify(
+    report: Annotated[str, typer.Argument(help="The file of a drill's report.")],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Ask whether a drill's report is as it was signed, by a region of this instance."""
+    try:
+        with open(report, encoding="utf-8") as file:
+            given = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{report} cannot be read as a report: {error}") from error
+    found = Rest(admin, token).post("/heliograph/v1/dr/verify", given)
+    if json_output:
+        show(found, True)
+    else:
+        done(f"{report} was signed by {found['signed_by']}, and says: {'passed' if found['passed'] else 'failed'}")
+
+
+def cancel(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Give up what is under way, before the regions were flipped: the active region goes on."""
+    found = Rest(admin, token).post(f"{_path(namespace)}/operations/cancel")
+    if json_output:
+        show(found, True)
+    else:
+        done(f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
+
+
+# -- deleting in two steps ------------------------------------------------------------------------------------------------
+
+Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic.")]
+
+
+def _deletion(topic: str) -> tuple[str, str]:
+    """(namespace, path of its deletion)."""
+    name = TopicName.parse(topic)
+    return name.namespace, f"{_path(name.namespace)}/deletions/{quote(name.local, safe='')}"
+
+
+def delete(
+    topic: Topic,
+    grace_h: Annotated[float, typer.Option("--grace", help="Hours in which it can be brought back.", min=0.0)] = 24.0,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Delete a topic in every region: nobody can use it from now on, and its data goes when the grace period has ended."""
+    rest, (namespace, path) = Rest(admin, token), _deletion(topic)
+    found = []
+    for region in rest.get(f"/admin/v2/namespaces/{namespace}")["replication_clusters"]:
+        url = rest.get(f"/admin/v2/clusters/{quote(region, safe='')}")["serviceUrl"]
+        try:
+            found.append(Rest(url, token).get(path))
+        except ConfigError as error:
+            found.append({"region": region, "unknown": str(error)})
+    if dry_run or not yes:
+        keys = ("region", "topics", "entries", "bytes", "producers", "consumers", "not_elsewhere", "backlog")
+        lines = [tuple(row.get(key, "?") for key in keys) for row in found]
+        rows([key.replace("_", " ") for key in keys], lines, found, json_output and dry_run)
+        if dry_run:
+            return
+        if not sys.stdin.isatty() or not typer.confirm(f"Delete {topic} in all of these regions?"):
+            raise ConfigError("nothing was done: say --yes, or answer with y")
+    made = rest.put(path, {"grace_s": grace_h * 3600})
+    if json_output:
+        show({**made, "preview": found}, True)
+    else:
+        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(made["until_ms"] / 1000))
+        done(f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` brings it back")
+
+
+def undelete(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Bring a deleted topic back, with its data and its subscriptions."""
+    Rest(admin, token).delete(_deletion(topic)[1])
+    done(f"{topic} is back")
+
+
+def deletions(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List topics that were deleted and are not gone yet."""
+    found = Rest(admin, token).get(f"{_path(namespace)}/deletions")
+    lines = [
+        (row["topic"], row["by"], time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row["until_ms"] / 1000)), ", ".join(row["purged"]) or "-") for row in found
+    ]
+    rows(("topic", "by", "can be brought back until", "purged in"), lines, found, json_output)
+
+
+def _operate(
+    rest: Rest, namespace: str, kind: str, to: str, dry_run: bool, wait_s: float, json_output: bool, *, show_all: bool = True
+) -> dict[str, Any]:  # fmt: skip
+    """show_all: print the whole operation as JSON, where that was asked for."""
+    path = f"{_path(namespace)}/operations"
+    found: dict[str, Any] = rest.post(path, {"kind": kind, "to": to, "dry_run": dry_run})
+    if dry_run:
+        if json_output:
+            show(found, True)
+        else:
+            _say_cost(found)
+        return found
+    shown, pause, since = 0, threading.Event(), time.monotonic()
+    waiting = ""
+    while True:
+        for step in found["steps"][shown:]:
+            _progress(f"  {step['step']}: {step['found']}", json_output)
+            since = time.monotonic()
+        shown = len(found["steps"])
+        if found["state"] != "running":
+            break
+        if found["waiting"] and found["waiting"] != waiting:
+            _progress(f"  {found['step']} waits: {found['waiting']}", json_output)
+        waiting = found["waiting"]
+        if time.monotonic() - since > wait_s:
+            raise ConfigError(f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr cancel` gives up")
+        if waiting:
+            pause.wait(_PAUSE_S)
+        found = rest.post(f"{path}/advance")
+    if not json_output:
+        done(f"{kind} of {namespace} to {found['target']}: {found['state']}, {(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s")
+    elif show_all:
+        show(found, True)
+    return found
+
+
+def _progress(text: str, json_output: bool) -> None:
+    typer.echo(text, err=json_output)
+
+
+def _say_cost(plan: dict[str, Any]) -> None:
+    cost = plan["cost"]
+    typer.echo(f"{plan['kind']} of {plan['namespace']} from {plan['source']} to {plan['target']} (active: {cost['active']}, epoch {cost['epoch']})")
+    for step, meaning in cost["steps"].items():
+        typer.echo(f"  {step}: {meaning}")
+    for side in ("source", "target"):
+        found = cost[side]
+        if "unreachable" in found:
+            typer.echo(f"  {found['region']} does not answer: {found['unreachable']}")
+        elif side == "source":
+            typer.echo(f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are not in {plan['target']} yet")
+        else:
+            silent = f", nothing heard for {found['silent_s']:.1f} s" if found["silent_s"] else ""
+            typer.echo(f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be missing here{silent}")

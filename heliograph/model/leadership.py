@@ -1,0 +1,59 @@
+"""Who may confirm what is published to an active-passive namespace, as the global configuration says it.
+
+Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.switching`), or what a broker makes of them (`region_node.dr.writing`).
+Keys: /leadership/{tenant}/{namespace} (Leadership), /writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not
+speak for its earlier life).
+Source: docs/protocols/leadership.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from heliograph.model.policies import _Value
+
+LEADERSHIP = "/leadership/"
+WRITERS = "/writers/"
+
+OPEN, DRAINING, FENCED = "open", "draining", "fenced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leadership(_Value):
+    """Of one namespace. `epoch` rises whenever another region becomes the active one, and never falls."""
+
+    active: str
+    epoch: int = 1
+    state: str = OPEN
+    """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms nothing any more."""
+    to: str = ""
+    """Which region comes next, while the state is not open."""
+    since_ms: int = 0
+    """Wall time of the last change, for people."""
+    slo: dict[str, float] = field(default_factory=dict)
+    """What is promised: `rpo_s`, `rto_s`; absent: nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer(_Value):
+    """What one broker obeys: each namespace's leadership at the version in `seen`, and of those that are not there, everything before `since`."""
+
+    since: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def obeys(self, namespace: str, version: int) -> bool:
+        """Whether it knows, and has done, what the leadership of that version asks for."""
+        return max(self.since, self.seen.get(namespace, 0)) >= version
+
+
+def leadership(namespace: str) -> str:
+    """namespace: `tenant/namespace`."""
+    return LEADERSHIP + namespace
+
+
+def writers(region: str) -> str:
+    return f"{WRITERS}{region}/"
+
+
+def writer(region: str, broker: str, lease: int) -> str:
+    return f"{WRITERS}{region}/{broker}.{lease}"

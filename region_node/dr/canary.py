@@ -1,0 +1,176 @@
+"""Canary: whether this broker can do what clients want of it: store a message with its ack quorum, and read it back.
+
+Is: a message every two seconds to a topic of its own, that is read back and compared; a verdict with hysteresis; a port that clients of their own
+failover look at, open only while the verdict is good. Isn't: a look at other regions, or a reason to move anything.
+Invariants: a connection that is merely accepted says nothing about the rest, so the port is closed where the rest does not work; one bad try changes
+nothing, and neither does one good one.
+Source: docs/operating/disaster-recovery.md, "Clients with a failover of their own".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Clock
+from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.run import Run
+from region_node.dr.settings import CanarySettings
+from region_node.dr.tasks import lasting
+from region_node.transactions.naming import NAMESPACE
+
+if TYPE_CHECKING:
+    from region_node.topics.service import TopicService
+
+log = logging.getLogger("region_node.dr")
+
+_NAMES = 64
+_PRODUCER = "heliograph-canary"
+
+
+class Verdict:
+    """A core: tries in a row decide."""
+
+    def __init__(self, settings: CanarySettings) -> None:
+        self._settings = settings
+        self.good = False
+        self.reason = "nothing was tried yet"
+        self.latency_ms = 0.0
+        self.tries = self.failures = 0
+        self._same = 0
+
+    def tried(self, reason: str, latency_ms: float) -> bool:
+        """reason: "" where it went well. Returns whether the verdict has changed."""
+        well = not reason
+        self.tries += 1
+        self.failures += not well
+        self.reason, self.latency_ms = reason, latency_ms if well else self.latency_ms
+        if well is self.good:
+            self._same = 0
+            return False
+        self._same += 1
+        first = self.tries == 1 and well
+        if not first and self._same < (self._settings.good_after if well else self._settings.bad_after):
+            return False
+        self.good, self._same = well, 0
+        return True
+
+    def status(self) -> dict[str, Any]:
+        return {"healthy": self.good, "reason": self.reason, "latency_ms": self.latency_ms, "tries": self.tries, "failures": self.failures}
+
+
+class Canary:
+    """One broker's. `open_port`, `close_port`: of the health port; called as the verdict changes."""
+
+    def __init__(
+        self,
+        *,
+        broker: str,
+        topics: TopicService,
+        owns: Callable[[str], Awaitable[bool]],
+        clock: Clock,
+        settings: CanarySettings,
+        open_port: Callable[[], Awaitable[None]],
+        close_port: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.settings, self.verdict = settings, Verdict(settings)
+        self._broker, self._topics, self._owns, self._clock = broker, topics, owns, clock
+        self._open, self._close = open_port, close_port
+        self._task: asyncio.Task[None] | None = None
+        self._count = 0
+        self._topic = ""
+        self._asking = asyncio.Lock()
+        self._fresh_until = float("-inf")
+
+    def start(self) -> None:
+        """Where there is a port to open. Else it tries when it is asked (`once`), and keeps no topic alive for nobody."""
+        if not self.settings.port:
+            return
+        self._task = lasting(self._run(), "the canary")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def once(self) -> Verdict:
+        """The verdict; where nothing runs by itself, of a try that is at most `interval_s` old: anybody may ask, as often as they like."""
+        if self._task is None:
+            async with self._asking:
+                if self._clock.monotonic() >= self._fresh_until:
+                    reason, latency_ms = await self._timed()
+                    self.verdict = Verdict(self.settings)
+                    self.verdict.tried(reason, latency_ms)
+                    self._fresh_until = self._clock.monotonic() + self.settings.interval_s
+        return self.verdict
+
+    async def _timed(self) -> tuple[str, float]:
+        """(why not, or "", how long it took in ms)."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                reason = await self._try()
+        except TimeoutError:
+            reason = f"no answer within {self.settings.timeout_s:g} s"
+        except HeliographError as error:
+            reason = str(error) or type(error).__name__
+        if reason:
+            self._topic = ""
+        return reason, (self._clock.monotonic() - began) * 1000
+
+    async def _run(self) -> None:
+        while True:
+            reason, latency_ms = await self._timed()
+            if self.verdict.tried(reason, latency_ms):
+                log.warning("canary.changed", extra={"healthy": self.verdict.good, "reason": reason})
+                try:
+                    await (self._open() if self.verdict.good else self._close())
+                except HeliographError as error:
+                    log.error("canary.port", extra={"error": str(error)})
+            await asyncio.sleep(self.settings.interval_s)
+
+    async def _try(self) -> str:
+        """"" or why not. Raises HeliographError."""
+        name = self._topic or await self._own_topic()
+        if not name:  # others own every bundle of the region's own namespace: they try for it, and this one has answered for the metadata
+            return ""
+        topic = await self._topics.get(name, create=True)
+        self._count += 1
+        body = f"{self._broker} {self._count}".encode()
+        entry = entry_of(_PRODUCER, body, self._count, self._clock.wall_ms())
+        stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+        def done(segments: list[tuple[int, int, int]]) -> None:
+            if not stored.done():
+                stored.set_result((segments[0][1], segments[0][2]))
+
+        def failed(error: HeliographError) -> None:
+            if not stored.done():
+                stored.set_exception(error)
+
+        topic.publish(Run([entry], [len(entry)]), done, failed)
+        at = await stored
+        runs = await topic.ledger.read(at, 1, 1 << 20)
+        if not runs or bytes(runs[0][2].parts[0]) != entry:
+            return f"what was stored at {at[0]}:{at[1]} did not come back as it was"
+        self._topic = name
+        return ""
+
+    async def _own_topic(self) -> str:
+        for index in range(_NAMES):
+            name = f"persistent://{NAMESPACE}/canary-{self._broker}-{index}"
+            if await self._owns(name):
+                return name
+        return ""
+
+
+def entry_of(producer: str, body: bytes, sequence: int, now_ms: int) -> bytes:
+    """A message of its own, as a client would write it."""
+    metadata = MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=now_ms).SerializeToString()
+    rest = len(metadata).to_bytes(4, "big") + metadata + body
+    return b"\x0e\x01" + crc32c.crc32c(rest).to_bytes(4, "big") + rest

@@ -1,0 +1,343 @@
+"""Conductor: does the next step of an operation, and says what it waits for.
+
+Is: beginning, advancing, cancelling; every step reads what is, does what is missing, and is safe to do again. Isn't: a loop or a timer: whoever asked for
+the operation asks for each step, so that one that was interrupted simply goes on when it is asked again, by anybody, at any broker.
+Invariants: a step counts as done when its effect is durable, and is then recorded by compare-and-set; between `drain` or `fence` and `flip` the namespace
+takes no messages, and the status says so; nothing is deleted by any step.
+Source: docs/operating/disaster-recovery.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.leadership import DRAINING, FENCED, Leadership
+from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
+from region_node.dr import facts
+from region_node.dr.drill import Drill
+from region_node.dr.operation import (
+    DRILL,
+    FAILOVER,
+    KEPT,
+    MEANING,
+    REJOIN,
+    STEPS,
+    SWITCHOVER,
+    Operation,
+    boundary_prefix,
+    history_prefix,
+    operation_key,
+    with_report,
+)
+from region_node.dr.switching import Switching, closing, reopened, waits_for
+
+_BOUNDARY_TOPICS = 500
+_NAMED = 5
+
+
+class Regions(Protocol):
+    """The part of the configuration's view that is used here."""
+
+    def region(self, name: str) -> RegionInfo | None: ...
+
+    def namespace(self, name: str) -> NamespacePolicies | None: ...
+
+
+class Conductor:
+    """`facts_of(region, namespace)`, `tails_of(region, namespace, {topic: {origin: position}})`: asked of the region itself; raise HeliographError."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        view: Regions,
+        *,
+        facts_of: Callable[[str, str], Awaitable[dict[str, Any]]],
+        tails_of: Callable[[str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._store, self._view, self._facts, self._tails, self._wall_ms = store, view, facts_of, tails_of, wall_ms
+        self.switching = Switching(store, wall_ms)
+        self.drill: Drill | None = None
+        """Set where drills can be made."""
+
+    # -- what is under way ---------------------------------------------------------------------------------------------
+
+    async def operation(self, namespace: str) -> tuple[Operation | None, int]:
+        """The one under way, or the last; with its version."""
+        found = await self._store.get(operation_key(namespace))
+        return (None, ABSENT) if found is None else (Operation.decode(found[0]), found[1])
+
+    async def history(self, namespace: str) -> list[Operation]:
+        """Finished ones, the newest last."""
+        prefix = history_prefix(namespace)
+        return [Operation.decode(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
+
+    async def plan(self, kind: str, namespace: str, target: str) -> tuple[Operation, dict[str, Any]]:
+        """What `begin` would do, and what it would cost; nothing is changed. Raises NotAllowed, NotFound."""
+        record, _ = await self.switching.get(namespace)
+        planned = self._new(1, kind, namespace, target, record, "")
+        cost: dict[str, Any] = {"active": record.active, "epoch": record.epoch, "steps": {step: MEANING[step] for step in STEPS[kind]}}
+        for key, region, other, look in (("source", planned.source, planned.target, facts.not_in), ("target", planned.target, planned.source, facts.lacking)):
+            try:
+                cost[key] = {"region": region, **look(await self._facts(region, namespace), other)}
+            except HeliographError as error:
+                cost[key] = {"region": region, "unreachable": str(error)}
+        return planned, cost
+
+    async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation:
+        """Begins it, or goes on with one of the same kind and target that is not finished. Raises NotAllowed, NotFound."""
+        for _ in range(4):
+            old, version = await self.operation(namespace)
+            record, _ = await self.switching.get(namespace)
+            if old is not None and old.running and _gives_way(old, kind):
+                await self._file(old.cancelled(self._wall_ms()))
+            elif old is not None and old.running:
+                if old.kind != kind or target not in ("", old.source if kind == REJOIN else old.target):
+                    raise NotAllowed(
+                        f"a {old.kind} of {namespace} to {old.target} is under way at step {old.step}: "
+                        f"finish it (`heliograph dr {old.kind} {namespace}`), or cancel it"
+                    )
+                return old
+            new = self._new(1 if old is None else old.id + 1, kind, namespace, target, record, by)
+            if kind == REJOIN:
+                await self._last_boundary(namespace, new.source)
+            if await self._stored(new, version):
+                return new
+        raise MetadataUnavailable("others begin operations on this namespace too: look at `heliograph dr status`")
+
+    def _new(self, number: int, kind: str, namespace: str, target: str, record: Leadership, by: str) -> Operation:
+        policies = self._view.namespace(namespace)
+        if policies is None:
+            raise NotFound(f"namespace {namespace} does not exist")
+        others = [region for region in policies.regions if region != record.active]
+        if not target:
+            if len(others) != 1:
+                raise NotAllowed(f"{namespace} is in {', '.join(policies.regions)}: name one region with --to")
+            target = others[0]
+        if target not in policies.regions:
+            raise NotAllowed(f"{namespace} is not in region {target}; it is in {', '.join(policies.regions)}")
+        if kind == REJOIN:  # the one that came back is named; the active one takes its tail
+            return Operation.new(number, kind, namespace, target, record.active, by, self._wall_ms())
+        return Operation.new(number, kind, namespace, record.active, target, by, self._wall_ms())
+
+    async def cancel(self, namespace: str) -> Operation:
+        """The active region goes on as before. Raises NotFound, NotAllowed."""
+        found, version = await self.operation(namespace)
+        if found is None or not found.running:
+            raise NotFound(f"no operation of {namespace} is under way")
+        ended = found.cancelled(self._wall_ms())
+        if found.kind not in (REJOIN, DRILL):
+            await self.switching.change(namespace, lambda record: reopened(record, self._wall_ms()) if record.active == found.source else record)
+        if not await self._stored(ended, version):
+            raise MetadataUnavailable("a step of it was done at the same time: look at it, and try again")
+        return ended
+
+    async def advance(self, namespace: str) -> Operation:
+        """Does the next step as far as it can be done now. Raises NotFound, and MetadataUnavailable where the configuration has no majority."""
+        found, version = await self.operation(namespace)
+        if found is None:
+            raise NotFound(f"no operation of {namespace} was ever begun")
+        if not found.running:
+            return found
+        try:
+            if found.kind == DRILL:
+                assert self.drill is not None
+                after = await getattr(self.drill, found.step)(found)
+            else:
+                after = await getattr(self, f"_{found.step}")(found)
+        except NotAllowed as error:
+            after = found.waits(f"refused: {error}")
+        except (MetadataUnavailable, NotFound) as error:
+            after = found.waits(str(error))
+        assert isinstance(after, Operation)
+        if after == found or await self._stored(after, version):
+            if not after.running:
+                await self._file(after)
+            return after
+        again, _ = await self.operation(namespace)
+        return again or after
+
+    async def _stored(self, operation: Operation, version: int) -> bool:
+        try:
+            await self._store.put(operation_key(operation.namespace), operation.encode(), expected=version)
+        except VersionConflict:
+            return False
+        return True
+
+    async def _file(self, operation: Operation) -> None:
+        prefix = history_prefix(operation.namespace)
+        await self._store.put(f"{prefix}{operation.id:08d}", operation.encode())
+        old = await self._store.range(prefix, prefix_end(prefix))
+        for key, _, _ in old[:-KEPT]:
+            await self._store.delete(key)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def _check(self, op: Operation) -> Operation:
+        source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
+        lag = facts.not_in(source, op.target)
+        if trouble := self._trouble(lag, target):
+            return op.waits(trouble)
+        if not await self.switching.writers(op.target):
+            return op.waits(f"no broker of {op.target} holds a lease: nobody there could confirm")
+        producers = sum(topic["producers"] for topic in source["topics"].values())
+        return op.passed(f"{len(source['topics'])} topics, {producers} producers, {lag['messages']} messages not in {op.target} yet", self._wall_ms(), cost=lag)
+
+    async def _drain(self, op: Operation) -> Operation:
+        return await self._close(op, DRAINING, "every message that was taken is answered")
+
+    async def _fence(self, op: Operation) -> Operation:
+        return await self._close(op, FENCED, f"{op.source} confirms nothing any more")
+
+    async def _close(self, op: Operation, state: str, text: str) -> Operation:
+        record, version = await self.switching.get(op.namespace)
+        began = op.report.get("closed_ms") or self._wall_ms()
+        if record.active == op.source:
+            record, version = await self.switching.change(op.namespace, lambda old: closing(old, op.target, state, self._wall_ms()))
+            if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
+                return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
+        return op.passed(text, self._wall_ms(), closed_ms=began, epoch_before=record.epoch if record.active == op.source else record.epoch - 1)
+
+    async def _deliver(self, op: Operation) -> Operation:
+        source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
+        left = [facts.not_in(source, op.target)]
+        if op.kind == REJOIN:
+            left.append(facts.not_in(target, op.source))
+        for lag, other in zip(left, (target, source), strict=False):
+            if trouble := self._trouble(lag, other):
+                return op.waits(trouble)
+            if lag["entries"]:
+                return op.waits(f"{lag['messages']} messages of {lag['topics']} topics are on their way")
+        return op.passed(f"all of {len(source['topics'])} topics is in both", self._wall_ms(), topics=len(source["topics"]))
+
+    async def _subscriptions(self, op: Operation) -> Operation:
+        source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
+        if left := facts.out_of_step(source, target, op.source, op.target):
+            return op.waits(f"not in step yet: {_some(left)}")
+        count = sum(len(topic["subscriptions"]) for topic in source["topics"].values())
+        return op.passed(f"{count} replicated subscriptions are in step", self._wall_ms(), subscriptions=count)
+
+    async def _measure(self, op: Operation) -> Operation:
+        lag = facts.lacking(await self._facts(op.target, op.namespace), op.source)
+        return op.passed(_lag_text(lag, op), self._wall_ms(), before=_short(lag))
+
+    async def _boundary(self, op: Operation) -> Operation:
+        found = await self._facts(op.target, op.namespace)
+        if found["missing"]:
+            return op.waits(f"{op.target} has not loaded {_some(found['missing'])}")
+        info = self._view.region(op.source)
+        number = f"{info.number}." if info is not None else ""
+        rows = {
+            name: {origin: position for origin, position in topic["vector"].items() if origin.startswith(number)}
+            for name, topic in sorted(found["topics"].items())
+        }
+        prefix, names = boundary_prefix(op.namespace, int(op.report["epoch_before"]) + 1), list(rows)
+        for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
+            part = {"format": 1, "source": op.source, "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]}}
+            await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
+        lag = facts.lacking(found, op.source)
+        return op.passed(_lag_text(lag, op), self._wall_ms(), after=_short(lag))
+
+    async def _flip(self, op: Operation) -> Operation:
+        record, _ = await self.switching.get(op.namespace)
+        if record.active != op.target:
+            new, waits = await self.switching.flip(op.namespace)
+            if new is None:
+                return op.waits(f"brokers of {op.source}: {_some(waits)}")
+            record = new
+        return op.passed(f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch)
+
+    async def _open(self, op: Operation) -> Operation:
+        record, version = await self.switching.get(op.namespace)
+        found = await self.switching.writers(op.target)
+        waits = waits_for(op.namespace, version, found)
+        if not found or waits:
+            return op.waits(f"brokers of {op.target}: {_some(waits) or 'none holds a lease'}")
+        now = self._wall_ms()
+        rto_s = (now - int(op.report["closed_ms"])) / 1000
+        known: dict[str, Any] = {"lost": 0, "repeated": 0} if op.kind == SWITCHOVER else {}
+        if promised := record.slo.get("rto_s"):
+            known["rto_kept"] = rto_s <= promised
+        return op.passed(f"{op.target} takes messages, {rto_s:.1f} s after {op.source} was closed", now, rto_s=rto_s, **known)
+
+    async def _reach(self, op: Operation) -> Operation:
+        record, version = await self.switching.get(op.namespace)
+        found = await self._facts(op.source, op.namespace)
+        if found["missing"]:
+            return op.waits(f"{op.source} has not loaded {_some(found['missing'])}")
+        if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
+            return op.waits(f"brokers of {op.source}: {_some(waits)}")
+        return op.passed(f"{op.source} answers with {len(found['topics'])} topics and obeys epoch {record.epoch}", self._wall_ms(), epoch=record.epoch)
+
+    async def _count(self, op: Operation) -> Operation:
+        boundary, epoch = await self._last_boundary(op.namespace, op.source)
+        names = sorted({**(await self._facts(op.source, op.namespace))["topics"], **boundary})
+        with_tail: dict[str, Any] = {}
+        for start in range(0, len(names), _BOUNDARY_TOPICS):
+            asked = names[start : start + _BOUNDARY_TOPICS]
+            tails = await self._tails(op.source, op.namespace, {name: boundary.get(name, {}) for name in asked})
+            if gone := [name for name in tails["missing"] if name in asked]:
+                return op.waits(f"{op.source} has not loaded {_some(gone)}")
+            with_tail.update({name: found for name, found in sorted(tails["topics"].items()) if found["entries"]})
+        total = {key: sum(found[key] for found in with_tail.values()) for key in ("entries", "messages", "bytes")}
+        return op.passed(
+            f"{total['messages']} messages of {len(with_tail)} topics were in {op.source} only when {op.target} took over",
+            self._wall_ms(),
+            boundary_epoch=epoch,
+            tail={**total, "topics": dict(list(with_tail.items())[:1000]), "topics_count": len(with_tail)},
+        )
+
+    async def _verify(self, op: Operation) -> Operation:
+        target = await self._facts(op.target, op.namespace)
+        tail: dict[str, Any] = op.report["tail"]
+        left = [
+            name
+            for name, found in tail["topics"].items()
+            if not facts.covers(target["topics"].get(name, {}).get("vector", {}), found["last"])
+        ]
+        if left:
+            return op.waits(f"{op.target} lacks the tail of {_some(left)}")
+        return op.passed(f"{tail['messages']} messages of the tail are in {op.target} too", self._wall_ms(), kept=tail["messages"], lost=0)
+
+    # -- what they share -----------------------------------------------------------------------------------------------
+
+    async def _last_boundary(self, namespace: str, returned: str) -> tuple[dict[str, Any], int]:
+        """What the other region held when it took over from the one that came back. Raises NotFound."""
+        record, _ = await self.switching.get(namespace)
+        for epoch in range(record.epoch, 0, -1):
+            prefix = boundary_prefix(namespace, epoch)
+            rows = [json.loads(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
+            if rows and rows[0]["source"] == returned:
+                return {name: held for row in rows for name, held in row["topics"].items()}, epoch
+        raise NotFound(f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing")
+
+    @staticmethod
+    def _trouble(lag: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+        if missing := [*lag["missing"], *other["missing"]]:
+            return f"no broker has loaded {_some(missing)}"
+        return f"links that are down: {_some(lag['down'])}" if lag["down"] else ""
+
+
+def _gives_way(old: Operation, kind: str) -> bool:
+    """A failover does not wait for what the lost region cannot finish; a rejoin or a drill can be begun again at any time."""
+    return (kind == FAILOVER and old.kind == SWITCHOVER and old.step != "open") or (kind != old.kind and old.kind in (REJOIN, DRILL))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _short(lag: Mapping[str, Any]) -> dict[str, Any]:
+    """For the record, which has its bounds: lists by their length and a few of them."""
+    return {key: {"count": len(value), "some": value[:_NAMED]} if isinstance(value, list) else value for key, value in lag.items()}
+
+
+def _lag_text(lag: Mapping[str, Any], op: Operation) -> str:
+    text = f"{lag['messages']} messages of {op.source} are known to be missing in {op.target}"
+    if lag["silent_s"]:
+        text += f", and whatever {op.source} confirmed in the last {lag['silent_s']:.1f} s, in which nothing was heard"
+    return text + (f"; of {len(lag['unheard'])} topics nothing was ever heard" if lag["unheard"] else "")

@@ -1,0 +1,155 @@
+"""Facts: what a region knows of one namespace's topics: what other regions lack, what it lacks, its subscriptions, its own end.
+
+Is: numbers of the topics that one broker has loaded, the sum of several brokers, and counting the tail that another region lacks. Isn't: a decision.
+Invariants: a topic that no broker has loaded is named in `missing`, never counted as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.run import FLAG_HIDDEN, Run
+from region_node.topics.topic import Topic
+from replicator.log import ReplicatedLog
+from replicator.manager import LinkManager
+
+_READ_ENTRIES, _READ_BYTES = 2048, 4 << 20
+
+
+def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]:
+    log = cast(ReplicatedLog, topic.log)
+    sync = log.syncing
+    return {
+        "vector": {_text(origin): list(log.vector.prefix(origin)) for origin in log.vector},
+        "links": {
+            link.target: {
+                "connected": link.connected,
+                "cause": link.cause,
+                "entries": link.backlog_entries,
+                "messages": link.backlog_messages,
+                "bytes": link.backlog_bytes,
+                "age_s": link.age_s,
+            }
+            for link in links.stats(topic.text)
+        },
+        "lacks": {region: link.status(now_ms) for region, link in sorted(log.incoming.items())},
+        "subscriptions": {} if sync is None else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
+        "producers": len(topic.producers.producers),
+        "consumers": sum(len(subscription.consumers) for subscription in topic.subscriptions.values()),
+        "entries": sum(info.entries for info in log.ledger.ledgers()),
+        "bytes": log.ledger.size_bytes,
+        "backlog": {name: subscription.cursor.backlog_entries for name, subscription in topic.subscriptions.items() if subscription.durable},
+    }
+
+
+def merged(region: str, parts: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+    """One region's, from its brokers' own. names: every topic that it has."""
+    topics: dict[str, Any] = {}
+    for part in parts:
+        topics.update(part["topics"])
+    return {"region": region, "topics": topics, "missing": sorted(name for name in names if name not in topics)}
+
+
+def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected."""
+    out: dict[str, Any] = {"topics": 0, "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, "down": [], "missing": list(facts["missing"])}
+    for name, topic in sorted(facts["topics"].items()):
+        link = topic["links"].get(target)
+        if link is None or not link["connected"]:
+            out["down"].append(name if link is None else f"{name} ({link['cause']})")
+        if link is not None and link["entries"]:
+            out["topics"] += 1
+            for key in ("entries", "messages", "bytes"):
+                out[key] += link[key]
+            out["age_s"] = max(out["age_s"], link["age_s"])
+    return out
+
+
+def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source` never told anything."""
+    out: dict[str, Any] = {"topics": 0, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, "unheard": [], "missing": list(facts["missing"])}
+    for name, topic in sorted(facts["topics"].items()):
+        told = topic["lacks"].get(source)
+        if told is not None and not told["connected"]:  # also where its first number never came
+            out["silent_s"] = max(out["silent_s"], told["silent_s"] or 0.0)
+        if told is None or told["messages"] is None:
+            out["unheard"].append(name)
+            continue
+        out["topics"] += bool(told["messages"])
+        out["messages"] += told["messages"]
+        out["bytes"] += told["bytes"]
+        out["age_s_max"] = max(out["age_s_max"], told["age_s_max"] or 0.0)
+    return out
+
+
+def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str) -> list[str]:
+    """Replicated subscriptions whose newest state `target` has not taken in."""
+    out: list[str] = []
+    for name, topic in sorted(source["topics"].items()):
+        there = target["topics"].get(name, {}).get("subscriptions", {})
+        for subscription, here in sorted(topic["subscriptions"].items()):
+            found = there.get(subscription)
+            told = here["in_step"] and here["told"].get(target_name)
+            taken = found is not None and found["in_step"] and found["heard"].get(source_name) == here["claims"]
+            if not (told and taken):
+                out.append(f"{subscription} of {name}")
+    return out
+
+
+async def tail(topic: Topic, boundary: Mapping[str, list[int]]) -> dict[str, Any]:
+    """What was first published here and lies above `boundary` (origin -> the last position that the other region held): counted entry by entry."""
+    log = cast(ReplicatedLog, topic.log)
+    out: dict[str, Any] = {"entries": 0, "messages": 0, "bytes": 0, "first": None, "last": None}
+    state = log.state
+    starts = BEFORE_ALL
+    for origin, end in [*state.past, (state.origin, log.ledger.last_confirmed)]:
+        known = boundary.get(_text(origin))
+        after: Position = max(starts, BEFORE_ALL if known is None else (known[0], known[1]))
+        await _count(log, origin, after, end, out)
+        starts = end
+    return out
+
+
+async def _count(log: ReplicatedLog, origin: Origin, after: Position, end: Position, out: dict[str, Any]) -> None:
+    at = log.ledger.next_position(after)
+    while at <= end:
+        runs = await log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
+        if not runs:
+            return
+        for ledger, first, run in runs:
+            if (ledger, first) <= end:
+                _add(origin, ledger, first, run if ledger < end[0] else run.cut(0, min(run.count, end[1] - first + 1)), out)
+        ledger, first, run = runs[-1]
+        at = log.ledger.next_position((ledger, first + run.count - 1))
+
+
+def _add(origin: Origin, ledger: int, first: int, run: Run, out: dict[str, Any]) -> None:
+    if run.origin is not None:
+        return
+    for index in range(run.count) if run.flags is not None else ():
+        if run.flags is not None and run.flags[index] & FLAG_HIDDEN:  # a SKIP or a marker: nobody's message
+            for start, stop in ((0, index), (index + 1, run.count)):
+                if stop > start:
+                    _add(origin, ledger, first + start, run.cut(start, stop), out)
+            return
+    out["entries"] += run.count
+    out["messages"] += run.messages
+    out["bytes"] += run.size_bytes
+    out["first"] = out["first"] or format_coordinate((origin, (ledger, first)))
+    out["last"] = format_coordinate((origin, (ledger, first + run.count - 1)))
+
+
+def covers(vector: Mapping[str, list[int]], coordinate: str | None) -> bool:
+    """Whether a region with that vector (as in `topic_facts`) holds the coordinate, or said why not."""
+    if coordinate is None:
+        return True
+    origin, position = parse_coordinate(coordinate)
+    found = vector.get(_text(origin))
+    return found is not None and (found[0], found[1]) >= position
+
+
+def _text(origin: Origin) -> str:
+    return f"{origin[0]}.{origin[1]}.{origin[2]:x}"

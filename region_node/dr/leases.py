@@ -1,0 +1,151 @@
+"""WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace.
+
+Is: the shell around `region_node.dr.writing`: grant, register, renew, tell what is obeyed. Isn't: a rule.
+Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new lease, every leadership was read
+after it was registered; a broker that stops gives up first and revokes then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
+from heliograph.model.leadership import LEADERSHIP, Leadership, Writer, writer
+from heliograph.raft.store import MetadataStore, prefix_end
+from heliograph.runtime.clock import Clock
+from region_node.dr.tasks import lasting
+from region_node.dr.writing import Gate, Writing
+
+log = logging.getLogger("region_node.dr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """`ttl_ms`: how long a region that is cut off may go on confirming, and so how long a failover waits at most."""
+
+    ttl_ms: int = 6000
+    renew_s: float = 1.5
+    drift: float = 0.1
+
+    def __post_init__(self) -> None:
+        assert 0 < self.renew_s < self.ttl_ms / 1000 * (1 - self.drift) and 0 <= self.drift < 1
+
+
+class WriteLeases:
+    """`gate(namespace)` for topics; `on_change(namespace)` is called after its leadership changed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        region: str,
+        broker: str,
+        clock: Clock,
+        url_of: Callable[[str], str],
+        on_change: Callable[[str], None],
+        settings: LeaseSettings | None = None,
+    ) -> None:
+        self.settings = settings or LeaseSettings()
+        self.core = Writing(region, ttl_s=self.settings.ttl_ms / 1000, drift=self.settings.drift, now=clock.monotonic, url_of=url_of)
+        self.store = store
+        self._store, self._region, self._broker, self._clock, self._on_change = store, region, broker, clock, on_change
+        self._lease = 0
+        self._told: Writer | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stop_watch: Callable[[], None] = lambda: None
+
+    def gate(self, namespace: str) -> Gate | None:
+        return self.core.gate(namespace)
+
+    async def start(self) -> None:
+        """Returns once every leadership is known, as the copy of the configuration has it."""
+        self._stop_watch = self._store.watch(LEADERSHIP, self._heard)
+        await self._store.synced(LEADERSHIP)
+        self._task = lasting(self._run(), "the write lease")
+
+    async def stop(self) -> None:
+        """Nothing is confirmed any more; then the lease is given up, so that nobody has to wait for its end."""
+        self._stop_watch()
+        lease, self._lease = self._lease, 0
+        self.core.on_lost()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if lease:
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._store.revoke(lease)
+            except (MetadataError, TimeoutError):
+                pass  # then it ends by itself
+
+    # -- what is heard -------------------------------------------------------------------------------------------------
+
+    def _heard(self, key: str, value: bytes | None, version: int) -> None:
+        namespace = key.removeprefix(LEADERSHIP)
+        try:
+            record = None if value is None else Leadership.decode(value)
+        except CorruptData as error:  # what cannot be read is nobody's to confirm
+            log.error("leadership.unreadable", extra={"namespace": namespace, "error": str(error)})
+            record = Leadership(active="", epoch=0)
+        self._apply(namespace, record, version)
+
+    def _apply(self, namespace: str, record: Leadership | None, version: int) -> None:
+        if self.core.on_record(namespace, record, version):
+            log.info("leadership.changed", extra={"namespace": namespace, "active": record and record.active, "state": record and record.state})
+            gate = self.core.gate(namespace)
+            if gate is not None:
+                gate.on_drained = self._wake.set
+            self._on_change(namespace)
+            self._wake.set()
+
+    # -- the lease -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if self._lease or self.core.gates():
+                try:
+                    await self._keep()
+                except LeaseLost:
+                    log.warning("write_lease.lost", extra={"broker": self._broker})
+                    self.core.on_lost()
+                    self._lease, self._told = 0, None
+                    continue
+                except HeliographError as error:  # the deadline runs on; the next try is a renewal away
+                    log.info("write_lease.not_renewed", extra={"broker": self._broker, "error": str(error)})
+            try:
+                async with asyncio.timeout(self.settings.renew_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _keep(self) -> None:
+        sent_at = self._clock.monotonic()
+        if not self._lease:
+            self._lease = await self._store.grant(self.settings.ttl_ms)
+            self.core.on_renewed(sent_at)
+        else:
+            await self._store.renew(self._lease)
+            self.core.on_renewed(sent_at)
+        if not self.core.registered:
+            await self._register()
+        told = self.core.obeyed()
+        if told != self._told:
+            await self._store.put(writer(self._region, self._broker, self._lease), told.encode(), lease=self._lease)
+            self._told = told
+
+    async def _register(self) -> None:
+        """From here on nobody flips a namespace without this broker; what was flipped before is read behind it."""
+        since = await self._store.put(writer(self._region, self._broker, self._lease), Writer().encode(), lease=self._lease)
+        found: list[tuple[str, Leadership, int]] = []
+        for key, value, version in await self._store.range(LEADERSHIP, prefix_end(LEADERSHIP)):
+            found.append((key.removeprefix(LEADERSHIP), Leadership.decode(value), version))
+        changed = [row for row in found if (gate := self.core.gate(row[0])) is None or gate.version < row[2]]
+        for namespace, record, version in changed:
+            self._apply(namespace, record, version)
+        self.core.on_registered(since, found)
+        self._told = None

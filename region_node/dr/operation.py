@@ -1,0 +1,121 @@
+"""Operation: one switchover, failover, or rejoin of a namespace, as the global configuration keeps it.
+
+Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step (`region_node.dr.conductor`).
+Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every step may be done again.
+Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08} (finished ones),
+/dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took over: JSON, at most 500 topics each).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heliograph.model.errors import NotAllowed
+from heliograph.model.policies import _Value
+
+SWITCHOVER, FAILOVER, REJOIN, DRILL = "switchover", "failover", "rejoin", "drill"
+STEPS = {
+    SWITCHOVER: ("check", "drain", "deliver", "subscriptions", "flip", "open"),
+    FAILOVER: ("measure", "fence", "boundary", "flip", "open"),
+    REJOIN: ("reach", "count", "deliver", "verify"),
+    DRILL: ("live", "audit", "shadow", "rehearse", "first", "clean", "sign"),
+}
+MEANING = {
+    "check": "both regions answer, and the target has a broker that may take over",
+    "drain": "the active region takes no more messages and confirms those it took",
+    "deliver": "what the regions have is in both",
+    "subscriptions": "replicated subscriptions are in step",
+    "measure": "what is known to be missing in the target",
+    "fence": "the active region confirms nothing any more: its brokers say so, or their leases have ended",
+    "boundary": "what the target holds is written down, topic by topic",
+    "flip": "the target is the active region, under a new epoch",
+    "open": "the target's brokers know it, and take messages",
+    "reach": "the returned region answers with every topic, and obeys the new epoch",
+    "count": "what only the returned region has is counted",
+    "verify": "both regions hold both tails",
+    "live": "what would be lost at this moment is counted",
+    "audit": "counts and checksums of the target's copy are compared with the origin's",
+    "shadow": "a namespace of the same regions, for the rehearsal alone",
+    "rehearse": "the shadow is failed over, in earnest",
+    "first": "a message is stored in the region that took over, and read back",
+    "clean": "the shadow is gone",
+    "sign": "the report is judged and signed",
+}
+RUNNING, DONE, CANCELLED = "running", "done", "cancelled"
+KEPT = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(_Value):
+    """source: the region that is, or was, the active one; of a rejoin, the one that came back."""
+
+    id: int
+    kind: str
+    namespace: str
+    source: str
+    target: str
+    by: str = ""
+    step: str = ""
+    """"" once every step is done."""
+    state: str = RUNNING
+    waiting: str = ""
+    """Why the step is not done yet."""
+    begun_ms: int = 0
+    ended_ms: int = 0
+    steps: tuple[list[Any], ...] = ()
+    """[name, wall ms when it was done, what it found] each."""
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, number: int, kind: str, namespace: str, source: str, target: str, by: str, now_ms: int) -> Operation:
+        """Raises NotAllowed."""
+        if kind not in STEPS:
+            raise NotAllowed(f"there is no operation {kind!r}: {', '.join(STEPS)}")
+        if source == target:
+            raise NotAllowed(f"{namespace} is active in {target} already")
+        return cls(id=number, kind=kind, namespace=namespace, source=source, target=target, by=by, step=STEPS[kind][0], begun_ms=now_ms)
+
+    @property
+    def running(self) -> bool:
+        return self.state == RUNNING
+
+    def passed(self, text: str, now_ms: int, **report: Any) -> Operation:
+        """The present step is done."""
+        names = STEPS[self.kind]
+        index = names.index(self.step)
+        after = names[index + 1] if index + 1 < len(names) else ""
+        return replace(
+            self,
+            steps=(*self.steps, [self.step, now_ms, text]),
+            step=after,
+            waiting="",
+            state=RUNNING if after else DONE,
+            ended_ms=0 if after else now_ms,
+            report={**self.report, **report},
+        )
+
+    def waits(self, text: str) -> Operation:
+        return replace(self, waiting=text)
+
+    def cancelled(self, now_ms: int) -> Operation:
+        """Raises NotAllowed once the regions were flipped: then the way back is another operation."""
+        if any(step[0] == "flip" for step in self.steps):
+            raise NotAllowed(f"{self.target} is the active region already: finish this operation, then switch back")
+        return replace(self, state=CANCELLED, waiting="", ended_ms=now_ms)
+
+
+def with_report(op: Operation, **report: Any) -> Operation:
+    return replace(op, report={**op.report, **report})
+
+
+def operation_key(namespace: str) -> str:
+    return f"/dr/operations/{namespace}"
+
+
+def history_prefix(namespace: str) -> str:
+    return f"/dr/history/{namespace}/"
+
+
+def boundary_prefix(namespace: str, epoch: int) -> str:
+    return f"/dr/boundaries/{namespace}/{epoch:08d}/"

@@ -1,0 +1,139 @@
+"""Switching: how the leadership of a namespace may change, and for whom that must wait.
+
+Is: the transitions as values, and their writes by compare-and-set. Isn't: an order of steps for an operator (`region_node.dr.operation`).
+Invariants: the active region changes only out of `draining` or `fenced`, in a transaction which finds the leadership at the very version that every
+broker of the old region obeys, or whose lease has ended; the epoch rises with it. (A broker that comes between that look and the transaction reads the
+leadership behind its registration, and finds it closed.)
+Source: docs/protocols/leadership.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.leadership import DRAINING, FENCED, LEADERSHIP, OPEN, Leadership, Writer, leadership, writers
+from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
+
+TRIES_MAX = 16
+
+
+def closing(record: Leadership, to: str, state: str, now_ms: int) -> Leadership:
+    """The active region stops taking messages (DRAINING), or confirming them (FENCED). Raises NotAllowed."""
+    if to == record.active:
+        raise NotAllowed(f"{to} is the active region already")
+    if record.state == FENCED and state == DRAINING:
+        raise NotAllowed("a failover is under way: finish it, or cancel it, first")
+    return replace(record, state=state, to=to, since_ms=now_ms)
+
+
+def reopened(record: Leadership, now_ms: int) -> Leadership:
+    """The same region goes on."""
+    return replace(record, state=OPEN, to="", since_ms=now_ms)
+
+
+def flipped(record: Leadership, now_ms: int) -> Leadership:
+    """The next region is the active one. Raises NotAllowed."""
+    if record.state == OPEN or not record.to:
+        raise NotAllowed("nothing is closed: there is no region to flip to")
+    return replace(record, active=record.to, epoch=record.epoch + 1, state=OPEN, to="", since_ms=now_ms)
+
+
+def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list[str]:
+    """The brokers that do not yet obey the leadership of that version."""
+    return sorted(broker for broker, writer in found.items() if not writer.obeys(namespace, version))
+
+
+class Switching:
+    """The writes, over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
+
+    def __init__(self, store: MetadataStore, wall_ms: Callable[[], int]) -> None:
+        self._store, self._wall_ms = store, wall_ms
+
+    async def all(self) -> dict[str, tuple[Leadership, int]]:
+        """Namespace -> (leadership, version)."""
+        rows = await self._store.range(LEADERSHIP, prefix_end(LEADERSHIP))
+        return {key.removeprefix(LEADERSHIP): (Leadership.decode(value), version) for key, value, version in rows}
+
+    async def get(self, namespace: str) -> tuple[Leadership, int]:
+        """Raises NotFound."""
+        found = await self._store.get(leadership(namespace))
+        if found is None:
+            raise NotFound(f"namespace {namespace} is active-active: every region of it takes messages; `heliograph dr set` makes it active-passive")
+        return Leadership.decode(found[0]), found[1]
+
+    async def writers(self, region: str) -> dict[str, Writer]:
+        """Broker -> what it obeys, of those whose lease counts."""
+        prefix = writers(region)
+        return {key.removeprefix(prefix): Writer.decode(value) for key, value, _ in await self._store.range(prefix, prefix_end(prefix))}
+
+    async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
+        """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the active one)."""
+        for _ in range(TRIES_MAX):
+            found = await self._store.get(leadership(namespace))
+            if found is None:
+                new, version = Leadership(active=active, since_ms=self._wall_ms(), slo=slo), ABSENT
+            else:
+                old, version = Leadership.decode(found[0]), found[1]
+                if old.active != active:
+                    raise NotAllowed(f"{namespace} is active in {old.active}: `heliograph dr switchover` moves it")
+                new = replace(old, slo=slo)
+                if new == old:
+                    return old
+            if await self._put(namespace, new, version):
+                return new
+        raise _busy()
+
+    async def end(self, namespace: str) -> None:
+        """Every region of it takes messages again. Raises NotFound, NotAllowed (it is being moved)."""
+        for _ in range(TRIES_MAX):
+            record, version = await self.get(namespace)
+            if record.state != OPEN:
+                raise NotAllowed(f"{namespace} is being moved to {record.to}: finish that, or cancel it, first")
+            try:
+                await self._store.txn([Delete(leadership(namespace), version)])
+            except VersionConflict:
+                continue
+            return
+        raise _busy()
+
+    async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
+        """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound, NotAllowed."""
+        for _ in range(TRIES_MAX):
+            old, version = await self.get(namespace)
+            new = change(old)
+            assert new.active == old.active and new.epoch == old.epoch
+            if replace(new, since_ms=old.since_ms) == old:
+                return old, version
+            if await self._put(namespace, new, version):
+                return await self.get(namespace)
+        raise _busy()
+
+    async def waiting(self, namespace: str) -> list[str]:
+        """The brokers of the active region that do not yet obey what the leadership says now."""
+        record, version = await self.get(namespace)
+        return waits_for(namespace, version, await self.writers(record.active))
+
+    async def flip(self, namespace: str) -> tuple[Leadership | None, list[str]]:
+        """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must end). Raises NotAllowed."""
+        for _ in range(TRIES_MAX):
+            record, version = await self.get(namespace)
+            new = flipped(record, self._wall_ms())
+            waits = waits_for(namespace, version, await self.writers(record.active))
+            if waits:
+                return None, waits
+            if await self._put(namespace, new, version):
+                return new, []
+        raise _busy()
+
+    async def _put(self, namespace: str, record: Leadership, version: int) -> bool:
+        try:
+            await self._store.put(leadership(namespace), record.encode(), expected=version)
+        except VersionConflict:
+            return False
+        return True
+
+
+def _busy() -> MetadataUnavailable:
+    return MetadataUnavailable("others change the same leadership all the time: try again")

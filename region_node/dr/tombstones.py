@@ -1,0 +1,158 @@
+"""Tombstones: a topic that was deleted in two steps: at once nobody can use it in any region, and only after a grace period its data goes.
+
+Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't: the immediate deletion of Pulsar's
+interface, or a preview (`region_node.admin.deletions`).
+Invariants: nothing is deleted before the grace period has ended by the configuration's own record; while a tombstone stands, neither a client, nor a
+link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot bring it
+back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that has not purged.
+Key: /tombstones/{topic's full name, without a partition} (Tombstone).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
+from heliograph.model.names import TopicName
+from heliograph.model.policies import _Value
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
+from region_node.dr.tasks import lasting
+
+log = logging.getLogger("region_node.dr")
+
+TOMBSTONES = "/tombstones/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone(_Value):
+    """`regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back. `purged`: where there is none."""
+
+    topic: str
+    regions: tuple[str, ...]
+    since_ms: int
+    until_ms: int
+    by: str = ""
+    partitions: int = 0
+    purging: tuple[str, ...] = ()
+    purged: tuple[str, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        return f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete {self.topic}` brings it back"
+
+
+def tombstone(topic: str) -> str:
+    """topic: its full name, without a partition."""
+    return TOMBSTONES + topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneSettings:
+    sweep_s: float = 5.0
+
+
+class Tombstones:
+    """One broker's. `unload(topic)`, `purge(topic)`: of a full name, partitions one by one; purge says whether this region has nothing of it any more."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        region: str,
+        clock: Clock,
+        unload: Callable[[str], Awaitable[None]],
+        purge: Callable[[Tombstone], Awaitable[bool]],
+        forget: Callable[[Tombstone], Awaitable[None]],
+        back: Callable[[Tombstone], Awaitable[None]],
+        settings: TombstoneSettings | None = None,
+    ) -> None:
+        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back: it was undeleted."""
+        self.settings = settings or TombstoneSettings()
+        self.known: dict[str, tuple[Tombstone, int]] = {}
+        self._store, self._region, self._clock, self._unload, self._purge, self._forget = store, region, clock, unload, purge, forget
+        self._back = back
+        self._returned: list[Tombstone] = []
+        self._stop_watch: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once every tombstone is known."""
+        self._stop_watch = self._store.watch(TOMBSTONES, self._heard)
+        await self._store.synced(TOMBSTONES)
+
+    def run(self) -> None:
+        """From here on what is due is purged."""
+        self._task = lasting(self._run(), "purging of deleted topics")
+
+    async def stop(self) -> None:
+        self._stop_watch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def of(self, topic: TopicName) -> Tombstone | None:
+        """Of a topic, or of the partitioned topic that it is a part of."""
+        found = self.known.get(str(topic.partitioned)) if self.known else None
+        return None if found is None else found[0]
+
+    def _heard(self, key: str, value: bytes | None, version: int) -> None:
+        topic = key.removeprefix(TOMBSTONES)
+        try:
+            if value is None:
+                gone = self.known.pop(topic, None)
+                if gone is not None and self._region not in gone[0].purging:
+                    self._returned.append(gone[0])
+            else:
+                self.known[topic] = (Tombstone.decode(value), version)
+        except CorruptData as error:
+            log.error("tombstone.unreadable", extra={"topic": topic, "error": str(error)})
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            for topic, (found, version) in list(self.known.items()):
+                try:
+                    await self._unload(topic)
+                    await self.settle(found, version)
+                except HeliographError as error:  # the next sweep tries again
+                    log.info("tombstone.waits", extra={"topic": topic, "error": str(error)})
+            returned, self._returned = self._returned, []
+            for found in returned:
+                try:
+                    await self._back(found)
+                except HeliographError as error:  # whoever uses it loads it
+                    log.info("tombstone.not_loaded", extra={"topic": found.topic, "error": str(error)})
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self.settings.sweep_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def settle(self, found: Tombstone, version: int) -> None:
+        """Purges it here where that is due, and takes the tombstone away where it was the last. Raises HeliographError."""
+        if self._region in found.regions and self._region not in found.purged:
+            if self._clock.wall_ms() < found.until_ms:
+                return
+            if self._region not in found.purging:  # said first: whoever brings it back sees that, or this fails
+                await self._put(replace(found, purging=(*found.purging, self._region)), version)
+            elif await self._purge(found):
+                log.warning("topic.purged", extra={"topic": found.topic, "region": self._region})
+                await self._put(replace(found, purged=(*found.purged, self._region)), version)
+        elif set(found.purged) >= set(found.regions):
+            await self._forget(found)
+            try:
+                await self._store.delete(tombstone(found.topic), expected=version)
+            except VersionConflict:
+                return
+
+    async def _put(self, changed: Tombstone, version: int) -> None:
+        try:
+            await self._store.put(tombstone(changed.topic), changed.encode(), expected=version)
+        except VersionConflict:
+            pass  # another region, or another broker of this one, was faster: its version is on its way here

@@ -1,0 +1,197 @@
+"""Writing: what one broker may confirm in active-passive namespaces, now.
+
+Is: the broker's lease as a deadline, the leadership of each namespace as last heard, and a gate a namespace that runs pass twice: when they are taken,
+and when their ack quorum is reached. Isn't: a namespace that is active-active (it has no gate), a store, or a timer.
+Invariants: nothing is confirmed unless this region is the active one under the epoch in which the run was taken, and the lease holds *at that moment*;
+the lease's deadline counts from before the renewal was sent, less what two clocks may drift apart; what `obeyed` returns for a namespace is only as new
+as what this broker has done: after a drain was obeyed, nothing taken before it is confirmed any more.
+Source: ARCHITECTURE "Leases of active-passive namespaces"; docs/protocols/leadership.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from heliograph.model.errors import HeliographError, RegionPassive
+from heliograph.model.leadership import FENCED, OPEN, Leadership, Writer
+
+Done = Callable[[list[tuple[int, int, int]]], None]
+Failed = Callable[[HeliographError], None]
+
+NEVER = float("-inf")
+
+
+class Writing:
+    """One broker's. Times in seconds of one monotonic clock that counts suspended time."""
+
+    def __init__(self, region: str, *, ttl_s: float, drift: float, now: Callable[[], float], url_of: Callable[[str], str] = lambda _: "") -> None:
+        """drift: by which share of the lease this clock and the configuration's may be apart at its end. url_of: a region -> its service URL, "" unknown."""
+        self.region, self.now, self.url_of = region, now, url_of
+        self._usable_s = ttl_s * (1.0 - drift)
+        self.until = NEVER
+        self.registered = False
+        self._since = 0
+        self._gates: dict[str, Gate] = {}
+        self.refused = 0
+        """Runs that reached their ack quorum and were not confirmed."""
+
+    # -- the lease -----------------------------------------------------------------------------------------------------
+
+    def on_renewed(self, sent_at: float) -> None:
+        """A grant or a renewal that was sent at `sent_at` has succeeded."""
+        self.until = max(self.until, sent_at + self._usable_s)
+
+    def on_lost(self) -> None:
+        """The configuration does not know the lease any more: another one is a new beginning."""
+        self.until, self.registered = NEVER, False
+
+    def on_registered(self, since: int, found: Iterable[tuple[str, Leadership, int]]) -> None:
+        """The lease stands in the configuration since version `since`, and `found` is every leadership as read after that."""
+        self._since, known = since, dict[str, None]()
+        for namespace, record, version in found:
+            known[namespace] = None
+            self.on_record(namespace, record, version)
+        for namespace, gate in self._gates.items():
+            if namespace not in known and gate.version < since:
+                gate.on_record(None, since)
+        self.registered = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether the lease counts at this moment."""
+        return self.registered and self.now() < self.until
+
+    # -- namespaces ----------------------------------------------------------------------------------------------------
+
+    def gate(self, namespace: str) -> Gate | None:
+        """None: the namespace is active-active, as far as is known here."""
+        found = self._gates.get(namespace)
+        return None if found is None or found.record is None else found
+
+    def gates(self) -> list[Gate]:
+        """Of every active-passive namespace, by name."""
+        return [gate for _, gate in sorted(self._gates.items()) if gate.record is not None]
+
+    def on_record(self, namespace: str, record: Leadership | None, version: int) -> bool:
+        """What the configuration says of a namespace since `version`. None: it is active-active. Returns whether it was news."""
+        gate = self._gates.get(namespace)
+        if gate is None:
+            if record is None:
+                return False
+            gate = self._gates[namespace] = Gate(namespace, self)
+        return gate.on_record(record, version)
+
+    def obeyed(self) -> Writer:
+        """What this broker has done so far, to be told."""
+        return Writer(since=self._since, seen={name: gate.obeyed for name, gate in sorted(self._gates.items()) if gate.obeyed > self._since})
+
+
+class Gate:
+    """Of one namespace at one broker."""
+
+    __slots__ = ("_in_flight", "_obeyed", "_writing", "namespace", "on_drained", "record", "version")
+
+    def __init__(self, namespace: str, writing: Writing) -> None:
+        self.namespace, self._writing = namespace, writing
+        self.record: Leadership | None = None
+        self.version = self._obeyed = 0
+        self._in_flight = 0
+        self.on_drained: Callable[[], None] = lambda: None
+        """Called when the last run that was taken is answered while the namespace drains."""
+
+    def on_record(self, record: Leadership | None, version: int) -> bool:
+        if version <= self.version:
+            return False
+        self._obeyed = self.obeyed  # what was done before this news stays done
+        self.record, self.version = record, version
+        return True
+
+    @property
+    def obeyed(self) -> int:
+        """The version whose demands are met here: of a drain only once nothing that was taken waits."""
+        waits = self._in_flight and self.record is not None and self.record.state not in (OPEN, FENCED)
+        return self._obeyed if waits else self.version
+
+    @property
+    def active(self) -> bool:
+        """Whether this region is the one that publishes, whatever the lease."""
+        return self.record is not None and self.record.active == self._writing.region
+
+    @property
+    def open(self) -> bool:
+        """Whether a run would be taken now."""
+        return self.refusal() is None
+
+    def refusal(self) -> RegionPassive | None:
+        """Why nothing is taken now, and where to go instead where that is known."""
+        record = self.record
+        if record is None:
+            return None
+        if not self.active:
+            url = self._writing.url_of(record.active) if record.state == OPEN else ""
+            return RegionPassive(f"{self.namespace} is active in region {record.active}: produce there", url)
+        if record.state != OPEN:
+            return RegionPassive(f"{self.namespace} is being moved from {record.active} to {record.to or 'nowhere yet'}: try again")
+        if not self._writing.holds:
+            return RegionPassive(f"region {record.active} has not renewed its lease of {self.namespace}: it may be cut off, nothing is confirmed here")
+        return None
+
+    def enter(self, done: Done, failed: Failed) -> Passage | RegionPassive:
+        """A run is about to be appended: what to hear of it in place of `done` and `failed`, or why it is not taken."""
+        refused = self.refusal()
+        if refused is not None:
+            return refused
+        self._in_flight += 1
+        return Passage(self, 0 if self.record is None else self.record.epoch, done, failed)
+
+    def leave(self, epoch: int) -> RegionPassive | None:
+        """A run of `epoch` has reached its ack quorum, or failed: whether it may be confirmed at this very moment."""
+        allowed = self._may_confirm(epoch)
+        self._in_flight -= 1
+        if not self._in_flight and self.record is not None and self.record.state != OPEN:
+            self.on_drained()
+        if allowed:
+            return None
+        self._writing.refused += 1
+        return self.refusal() or RegionPassive(f"{self.namespace} has moved meanwhile: try again")
+
+    def _may_confirm(self, epoch: int) -> bool:
+        record = self.record
+        if record is None:
+            return True
+        return self.active and record.epoch == epoch and record.state != FENCED and self._writing.holds
+
+    def status(self) -> dict[str, Any]:
+        record = self.record
+        assert record is not None
+        return {
+            "namespace": self.namespace,
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "to": record.to,
+            "writable_here": self.open,
+            "in_flight": self._in_flight,
+            "lease_left_s": max(0.0, self._writing.until - self._writing.now()) if self._writing.registered else 0.0,
+        }
+
+
+class Passage:
+    """One run between the two gates. One object a run, nothing an entry."""
+
+    __slots__ = ("_done", "_epoch", "_failed", "_gate")
+
+    def __init__(self, gate: Gate, epoch: int, done: Done, failed: Failed) -> None:
+        self._gate, self._epoch, self._done, self._failed = gate, epoch, done, failed
+
+    def done(self, segments: list[tuple[int, int, int]]) -> None:
+        refused = self._gate.leave(self._epoch)
+        if refused is None:
+            self._done(segments)
+        else:
+            self._failed(refused)
+
+    def failed(self, error: HeliographError) -> None:
+        self._gate.leave(self._epoch)
+        self._failed(error)

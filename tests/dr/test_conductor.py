@@ -1,0 +1,278 @@
+"""Operations: each step waits for what it must, and goes on where it was interrupted, wherever that was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.loop import SimLoop
+from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
+from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
+from heliograph.model.policies import NamespacePolicies, RegionInfo
+from heliograph.raft.embedded import EmbeddedStore
+from heliograph.raft.store import Op
+from region_node.dr import facts
+from region_node.dr.conductor import Conductor
+from region_node.dr.operation import Operation
+
+NS, TOPIC = "t/n", "persistent://t/n/x"
+
+
+class Interrupted(EmbeddedStore):
+    """The `at`-th write is lost before or after it happened, once."""
+
+    def __init__(self, at: int, after: bool) -> None:
+        super().__init__()
+        self.at, self.after, self.writes = at, after, 0
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        self.writes += 1
+        if self.writes != self.at:
+            return await super().txn(ops)
+        if self.after:
+            await super().txn(ops)
+        raise OutcomeUnknown("interrupted")
+
+
+class View:
+    def region(self, name: str) -> RegionInfo | None:
+        return RegionInfo(name=name, number={"us": 1, "eu": 2, "ap": 3}[name])
+
+    def namespace(self, name: str) -> NamespacePolicies | None:
+        return NamespacePolicies(regions=("us", "eu")) if name == NS else None
+
+
+def link(**changed: Any) -> dict[str, Any]:
+    return {"connected": True, "cause": "", "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, **changed}
+
+
+def lack(**changed: Any) -> dict[str, Any]:
+    return {"connected": True, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, **changed}
+
+
+class World:
+    """Two regions of one topic, whose facts a test says; brokers that obey when they are told to."""
+
+    def __init__(self, store: EmbeddedStore | None = None) -> None:
+        self.store = store or EmbeddedStore()
+        self.down: set[str] = set()
+        self.facts: dict[str, dict[str, Any]] = {
+            region: {
+                "region": region,
+                "missing": [],
+                "topics": {TOPIC: {"vector": {"1.1.a": [7, 9]}, "links": {other: link()}, "lacks": {other: lack()}, "subscriptions": {}, "producers": 1}},
+            }
+            for region, other in (("us", "eu"), ("eu", "us"))
+        }
+        self.tail: dict[str, Any] = {"entries": 2, "messages": 3, "bytes": 30, "first": "1.1.a:7:10", "last": "1.1.a:7:11"}
+        self.conductor = self.make()
+
+    def make(self) -> Conductor:
+        return Conductor(self.store, View(), facts_of=self._facts, tails_of=self._tails, wall_ms=lambda: 1_000)
+
+    async def _facts(self, region: str, namespace: str) -> dict[str, Any]:
+        if region in self.down:
+            raise MetadataUnavailable(f"region {region} does not answer")
+        return self.facts[region]
+
+    async def _tails(self, region: str, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
+        assert boundary == {TOPIC: {"1.1.a": [7, 9]}}
+        return {"region": region, "topics": {TOPIC: self.tail}, "missing": []}
+
+    def topic(self, region: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.facts[region]["topics"][TOPIC]
+        return found
+
+    async def obey(self, region: str) -> None:
+        await EmbeddedStore.txn(self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())])
+
+    async def leadership(self) -> Leadership:
+        found = await self.store.get(leadership(NS))
+        assert found is not None
+        return Leadership.decode(found[0])
+
+
+def _put(key: str, value: bytes) -> Op:
+    from heliograph.raft.store import Put
+
+    return Put(key, value)
+
+
+def run(work: Any) -> None:
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(work)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def steps(world: World, kind: str, target: str = "eu") -> Operation:
+    """As the command does it: again and again, by anybody, until it is done; an error is an interruption."""
+    for _ in range(60):
+        try:
+            conductor = world.make()
+            found, _ = await conductor.operation(NS)
+            if found is None or found.kind != kind or (not found.running and not found.steps):
+                await conductor.begin(kind, NS, target, "op")
+            after = await conductor.advance(NS)
+        except OutcomeUnknown:
+            continue
+        if not after.running:
+            return after
+        for region in ("us", "eu"):
+            await world.obey(region)
+    raise AssertionError(f"never done: {after}")
+
+
+@pytest.mark.parametrize("kind", ("switchover", "failover"))
+@pytest.mark.parametrize("after", (False, True), ids=("lost", "answer-lost"))
+def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
+    async def main() -> None:
+        for at in range(1, 30):
+            world = World(Interrupted(0, after))
+            await world.conductor.switching.begin(NS, "us", {})
+            assert isinstance(world.store, Interrupted)
+            world.store.at, world.store.writes = at, 0
+            done = await steps(world, kind)
+            record = await world.leadership()
+            assert (done.state, record.active, record.epoch, record.state) == ("done", "eu", 2, OPEN), f"interrupted at write {at}"
+            assert len({step[0] for step in done.steps}) == len(done.steps) == (6 if kind == "switchover" else 5)
+            if world.store.writes < at:
+                return
+        raise AssertionError("an operation has fewer writes than that")
+
+    run(main())
+
+
+def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        world.topic("us")["links"]["eu"] = link(connected=False, cause="timeout")
+        assert "links that are down" in (await world.conductor.advance(NS)).waiting and (await world.leadership()).state == OPEN
+        world.topic("us")["links"]["eu"] = link(messages=4, entries=4)
+        assert "no broker of eu holds a lease" in (await world.conductor.advance(NS)).waiting
+        await world.obey("eu")
+        await world.obey("us")
+        assert (await world.conductor.advance(NS)).step == "drain"
+        assert "brokers of us" in (await world.conductor.advance(NS)).waiting and (await world.leadership()).state == DRAINING
+        await world.obey("us")
+        assert (await world.conductor.advance(NS)).step == "deliver"
+        assert "4 messages" in (await world.conductor.advance(NS)).waiting
+        world.topic("us")["links"]["eu"] = link()
+        world.facts["eu"]["missing"] = [TOPIC]
+        assert "no broker has loaded" in (await world.conductor.advance(NS)).waiting
+        world.facts["eu"]["missing"] = []
+        claims = {"in_step": True, "told": {"eu": True}, "claims": {"origins": 1}, "heard": {}}
+        world.topic("us")["subscriptions"] = {"s": claims}
+        assert (await world.conductor.advance(NS)).step == "subscriptions"
+        assert "s of" in (await world.conductor.advance(NS)).waiting
+        world.topic("eu")["subscriptions"] = {"s": {"in_step": True, "told": {}, "claims": {}, "heard": {"us": {"origins": 1}}}}
+        assert (await world.conductor.advance(NS)).step == "flip" and (await world.leadership()).active == "us"
+        assert (await world.conductor.advance(NS)).step == "open" and (await world.leadership()).active == "eu"
+        assert "brokers of eu" in (await world.conductor.advance(NS)).waiting
+        with pytest.raises(NotAllowed, match="switch back"):
+            await world.conductor.cancel(NS)
+        await world.obey("eu")
+        assert (await world.conductor.advance(NS)).state == "done"
+        assert [op.kind for op in await world.conductor.history(NS)] == ["switchover"]
+
+    run(main())
+
+
+def test_cancelled_before_the_flip_the_region_goes_on() -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        for region in ("us", "eu"):
+            await world.obey(region)
+        await world.conductor.begin("switchover", NS, "", "op")
+        await world.conductor.advance(NS)
+        await world.conductor.advance(NS)
+        assert (await world.leadership()).state == DRAINING
+        assert (await world.conductor.cancel(NS)).state == "cancelled"
+        record = await world.leadership()
+        assert (record.active, record.state, record.epoch) == ("us", OPEN, 1)
+        with pytest.raises(NotFound):
+            await world.conductor.cancel(NS)
+
+    run(main())
+
+
+def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchover() -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        for region in ("us", "eu"):
+            await world.obey(region)
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        await world.conductor.advance(NS)
+        world.down = {"us"}
+        world.topic("eu")["lacks"]["us"] = lack(connected=False, messages=3, bytes=30, silent_s=4.0, age_s_max=4.0)
+        await world.conductor.begin("failover", NS, "eu", "op")
+        assert (await world.conductor.advance(NS)).report["before"]["messages"] == 3
+        assert "brokers of us: b.1" in (await world.conductor.advance(NS)).waiting, "its lease has not ended"
+        assert (await world.leadership()).state == FENCED
+        await world.store.delete(writer("us", "b", 1))
+        done = await steps(world, "failover")
+        assert done.report["after"]["silent_s"] == 4.0 and done.report["epoch"] == 2
+        assert [(op.kind, op.state) for op in await world.conductor.history(NS)] == [("switchover", "cancelled"), ("failover", "done")]
+        world.down = set()
+        world.topic("eu")["lacks"]["us"] = lack()
+        back = await world.conductor.begin("rejoin", NS, "us", "op")
+        assert (back.source, back.target) == ("us", "eu")
+        assert await world.conductor.begin("rejoin", NS, "us", "op") == back == await world.conductor.begin("rejoin", NS, "", "op"), "it goes on"
+        world.topic("us")["links"]["eu"] = link(entries=2, messages=3)
+        await world.obey("us")
+        found = await world.conductor.advance(NS)
+        found = await world.conductor.advance(NS)
+        assert found.report["tail"]["messages"] == 3 and found.step == "deliver"
+        assert "3 messages" in (await world.conductor.advance(NS)).waiting
+        world.topic("us")["links"]["eu"] = link()
+        await world.conductor.advance(NS)
+        assert "lacks the tail" in (await world.conductor.advance(NS)).waiting, "the link's word alone is not enough"
+        world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
+        ended = await world.conductor.advance(NS)
+        assert ended.state == "done" and ended.report["kept"] == 3
+
+    run(main())
+
+
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    async def main() -> None:
+        world = World()
+        with pytest.raises(NotFound, match="active-active"):
+            await world.conductor.begin("switchover", NS, "eu", "op")
+        await world.conductor.switching.begin(NS, "us", {})
+        for kind, target in (("switchover", "us"), ("switchover", "ap"), ("dance", "eu")):
+            with pytest.raises(NotAllowed):
+                await world.conductor.begin(kind, NS, target, "op")
+        with pytest.raises(NotFound, match="no failover"):
+            await world.conductor.begin("rejoin", NS, "eu", "op")
+        with pytest.raises(NotAllowed, match="switchover"):
+            await world.conductor.switching.begin(NS, "eu", {})
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        with pytest.raises(NotAllowed, match="under way"):
+            await world.conductor.begin("rejoin", NS, "eu", "op")
+        planned, cost = await world.conductor.plan("failover", NS, "eu")
+        assert planned.id == 1 and cost["target"]["messages"] == 0 and (await world.leadership()).state == OPEN
+
+    run(main())
+
+
+def test_what_is_not_loaded_is_never_counted_as_nothing() -> None:
+    found = facts.merged("us", [{"topics": {"a": {"links": {}, "lacks": {}}}}], ["a", "b"])
+    assert found["missing"] == ["b"]
+    assert facts.not_in(found, "eu")["down"] == ["a"] and facts.lacking(found, "eu")["unheard"] == ["a"]
+
+
+def test_a_region_that_never_told_anything_is_silent_all_the_same() -> None:
+    told = lack(connected=False, silent_s=4.0, messages=None)
+    found = facts.lacking({"missing": [], "topics": {"a": {"lacks": {"us": told}}, "b": {"lacks": {}}}}, "us")
+    assert found["unheard"] == ["a", "b"] and found["silent_s"] == 4.0

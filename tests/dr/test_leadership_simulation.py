@@ -1,0 +1,102 @@
+"""Two regions never confirm under overlapping leases, whatever is cut, stopped, late, or started twice; and each rule that says so is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.leadership import Confirmed, DriftingClock, LeadershipWorld
+from geo_tests.sim.loop import SimLoop
+from heliograph.model.leadership import Leadership, Writer, leadership
+from heliograph.raft.embedded import EmbeddedStore
+from region_node.dr import switching
+from region_node.dr.leases import LeaseSettings, WriteLeases
+from region_node.dr.writing import Gate, Writing
+
+
+def test_only_the_active_region_confirms() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        world = LeadershipWorld(seed)
+        world.run()
+        seen += world.counts
+    assert seen["confirmed"] > 500 and seen["flips"] > 50 and seen["failed"] > 50 and seen["refused"] > 500, seen
+
+
+def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
+    def counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
+
+    def no_margin_for_drift(patch: pytest.MonkeyPatch) -> None:
+        def born(self: Writing, region: str, *, ttl_s: float, drift: float, now: Any, url_of: Any = lambda _: "") -> None:
+            original(self, region, ttl_s=ttl_s, drift=-0.2, now=now, url_of=url_of)
+
+        original = Writing.__init__
+        patch.setattr(Writing, "__init__", born)
+
+    def checked_only_when_taken(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Gate, "_may_confirm", lambda self, epoch: True)
+
+    def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(switching, "waits_for", lambda namespace, version, found: [])
+
+    def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Gate, "obeyed", property(lambda self: self.version))
+
+    def an_earlier_life_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("region_node.dr.leases.writer", lambda region, broker, lease: f"/writers/{region}/{broker}")
+
+    def nothing_is_read_after_registering(patch: pytest.MonkeyPatch) -> None:
+        async def register(self: WriteLeases) -> None:
+            known = [(g.namespace, g.record, g.version) for g in self.core.gates() if isinstance(g.record, Leadership)]
+            found: list[tuple[str, Leadership, int]] = [row for row in known if row[1] is not None]  # type: ignore[misc]
+            self.core.on_registered(await self._store.put(f"/writers/{self._region}/{self._broker}.{self._lease}", Writer().encode(), lease=self._lease), found)
+
+        patch.setattr(WriteLeases, "_register", register)
+
+    return {name: mutant for name, mutant in locals().items() if callable(mutant)}
+
+
+@pytest.mark.parametrize("mutant", sorted(_mutants()))
+def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutants()[mutant](monkeypatch)
+    with pytest.raises(Confirmed):
+        for seed in range(40):
+            LeadershipWorld(seed).run()
+
+
+def test_settings_that_cannot_hold_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        LeaseSettings(ttl_ms=1500, renew_s=1.5)
+
+
+def test_what_cannot_be_read_is_nobodys_to_confirm() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        leases = WriteLeases(store, region="us", broker="b", clock=DriftingClock(1.0), url_of=lambda _: "", on_change=lambda _: None)
+        await store.put(leadership("t/n"), Leadership(active="us").encode())
+        await leases.start()
+        await asyncio.sleep(5)
+        gate = leases.gate("t/n")
+        assert gate is not None and gate.open
+        for blob in (b"", b"{}", b'{"format": 1, "active": ["us"]', b'{"format": 99, "active": "us", "epoch": 1}'):
+            await store.put(leadership("t/n"), blob)
+            await asyncio.sleep(1)
+            assert not gate.open
+        await store.put(leadership("t/n"), Leadership(active="us", epoch=7).encode())
+        await asyncio.sleep(1)
+        assert gate.open
+        await leases.stop()
+        assert not gate.open
+
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,152 @@
+"""Verdicts, promises, and signatures: what changes them, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.loop import SimLoop
+from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
+from heliograph.model.leadership import Leadership
+from heliograph.raft.embedded import EmbeddedStore
+from region_node.dr import signing
+from region_node.dr.canary import Canary, Verdict
+from region_node.dr.drill import judged
+from region_node.dr.promises import Promises
+from region_node.dr.settings import CanarySettings
+from region_node.dr.writing import Writing
+
+
+def test_one_bad_try_changes_nothing_and_neither_does_one_good_one() -> None:
+    verdict = Verdict(CanarySettings(bad_after=2, good_after=2))
+    assert [verdict.tried(why, 1.0) for why in ("", "x", "", "x", "x", "", "x", "", "")] == [True, False, False, False, True, False, False, False, True]
+    assert verdict.good and (verdict.tries, verdict.failures) == (9, 4)
+
+
+def test_a_broker_that_begins_badly_is_not_healthy() -> None:
+    verdict = Verdict(CanarySettings())
+    assert not verdict.tried("x", 1.0) and not verdict.good and not verdict.tried("", 1.0) and verdict.tried("", 1.0)
+
+
+@pytest.mark.parametrize("wrong", ({"port": -1}, {"port": 70000}, {"interval_s": 0}, {"bad_after": 0}))
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="canary"):
+        CanarySettings(**wrong)
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return 0.0
+
+    def wall_ms(self) -> int:
+        return 7
+
+
+def test_an_event_when_a_promise_is_broken_and_one_when_it_is_kept_again() -> None:
+    writing = Writing("us", ttl_s=6, drift=0.1, now=lambda: 0.0)
+    writing.on_record("t/n", Leadership(active="us", slo={"rpo_s": 5.0}), 1)
+    writing.on_record("t/free", Leadership(active="us"), 2)
+    nothing: Any = None
+    promises = Promises(gates=writing.gates, topics=lambda: (), links=nothing, region="us", clock=Clock(), call_later=nothing)
+    for risk in (1.0, 5.0, 5.1, 9.0, 6.0, 5.0, 4.0, 8.0):
+        promises.judge(writing.gates(), {"t/n": risk, "t/free": risk})
+    assert [(event["event"], event["value"]) for event in promises.events] == [("slo.broken", 5.1), ("slo.kept", 5.0), ("slo.broken", 8.0)]
+    samples = {(name, labels["namespace"]): value for name, _, labels, value in promises.samples()}
+    assert samples["heliograph_dr_slo_broken", "t/n"] == 1 and samples["heliograph_dr_slo_broken", "t/free"] == 0
+    writing.on_record("t/n", None, 3)
+    promises.judge(writing.gates(), {})
+    assert not promises.broken
+
+
+GOOD = {
+    "rpo": {"messages": 0, "bytes": 0, "seconds": 0.0, "down": []},
+    "audit": {"left": 0, "unchecked": 0, "errors": [], "found": {}},
+    "rto_lost_s": 8.0,
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    (
+        {"rpo": {"messages": 4, "bytes": 4, "seconds": 6.0, "down": []}},
+        {"rpo": {"messages": 0, "bytes": 0, "seconds": 0.0, "down": ["x"]}},
+        {"rto_lost_s": 16.0},
+        {"audit": {"left": 1, "unchecked": 0, "errors": [], "found": {"lost": 1}}},
+        {"audit": {"left": 0, "unchecked": 1, "errors": [], "found": {}}},
+        {"audit": {"left": 0, "unchecked": 0, "errors": ["no link"], "found": {}}},
+    ),
+)
+def test_a_drill_passes_only_where_everything_was_measured_and_holds(changed: dict[str, Any]) -> None:
+    record = Leadership(active="us", slo={"rpo_s": 5.0, "rto_s": 15.0})
+    assert judged(GOOD, record)["passed"]
+    verdict = judged({**GOOD, **changed}, record)
+    assert not verdict["passed"] and len(verdict["because"]) == 1
+
+
+def test_a_report_that_was_changed_is_found_out() -> None:
+    async def main() -> None:
+        meta, config, rng = EmbeddedStore(), EmbeddedStore(), random.Random(3)
+        signer = signing.Signer("us", meta, config, rng)
+        report = await signer.sign({"namespace": "t/n", "passed": False, "why": "ü"})
+        signing.check(report)
+        again = await signing.Signer("us", meta, config, rng).sign({"namespace": "t/n"})
+        assert again["public_key"] == report["public_key"] and await signer.known("us", report["public_key"])
+        assert not await signer.known("eu", report["public_key"]) and not await signer.known("us", "00" * 32)
+        other = await signing.Signer("eu", EmbeddedStore(), config, rng).sign({"namespace": "t/n"})
+        for wrong in (
+            {**report, "passed": True},
+            {**report, "signature": "00" * 64},
+            {**report, "signature": "nothing"},
+            {**report, "public_key": other["public_key"]},
+            {**report, "more": 1},
+            {key: value for key, value in report.items() if key != "signature"},
+        ):
+            with pytest.raises(NotAllowed):
+                signing.check(wrong)
+
+    loop = SimLoop()
+    try:
+        loop.run(main())
+    finally:
+        loop.close()
+
+
+def test_asked_by_many_it_tries_once_in_a_while() -> None:
+    async def main() -> None:
+        tries = []
+
+        async def owns(topic: str) -> bool:
+            tries.append(topic)
+            await asyncio.sleep(0.1)
+            if len(tries) > 1:
+                raise MetadataUnavailable("no majority")
+            return True
+
+        class LoopClock(Clock):
+            def monotonic(self) -> float:
+                return asyncio.get_running_loop().time()
+
+        class Topics:
+            async def get(self, topic: str, *, create: bool) -> Any:
+                raise MetadataUnavailable("not even loaded")
+
+        async def nothing() -> None: ...
+
+        made: Any = Topics()
+        canary = Canary(broker="b", topics=made, owns=owns, clock=LoopClock(), settings=CanarySettings(), open_port=nothing, close_port=nothing)
+        canary.start()
+        found = await asyncio.gather(*(canary.once() for _ in range(20)))
+        assert len(tries) == 1 and {verdict.reason for verdict in found} == {"not even loaded"} and not found[0].good
+        await asyncio.sleep(3)
+        assert (await canary.once()).reason == "no majority" and len(tries) == 2
+
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

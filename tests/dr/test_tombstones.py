@@ -1,0 +1,147 @@
+"""Deleting in two steps: nothing goes early, nothing comes back by itself, and what is brought back is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.loop import SimLoop
+from heliograph.model.errors import MetadataUnavailable, VersionConflict
+from heliograph.model.names import TopicName
+from heliograph.raft.embedded import EmbeddedStore
+from region_node.dr.tombstones import Tombstone, Tombstones, tombstone
+
+TOPIC = "persistent://t/n/x"
+REGIONS = ("us", "eu", "ap")
+
+
+class Clock:
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+
+class World:
+    """Three regions with a copy each. A purge may fail; a region may stand still."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.store, self.rng = EmbeddedStore(), rng
+        self.copies = set(REGIONS)
+        self.forgotten = self.early = 0
+        self.back = set[str]()
+        self.parts: dict[str, Tombstones] = {}
+
+    async def start(self, region: str) -> None:
+        async def unload(topic: str) -> None: ...
+
+        async def purge(found: Tombstone) -> bool:
+            await asyncio.sleep(self.rng.uniform(0, 2))
+            if self.rng.random() < 0.3:
+                raise MetadataUnavailable("not now")
+            truth = await self.store.get(tombstone(TOPIC))
+            said = truth is not None and region in Tombstone.decode(truth[0]).purging
+            self.early += Clock().wall_ms() < found.until_ms or not said
+            self.copies.discard(region)
+            return True
+
+        async def forget(found: Tombstone) -> None:
+            self.early += bool(self.copies)
+            self.forgotten += 1
+
+        async def back(found: Tombstone) -> None:
+            self.back.add(region)
+
+        part = Tombstones(self.store, region=region, clock=Clock(), unload=unload, purge=purge, forget=forget, back=back)
+        await part.start()
+        part.run()
+        self.parts[region] = part
+
+    async def bury(self, grace_s: float) -> None:
+        now = Clock().wall_ms()
+        made = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=now, until_ms=now + int(grace_s * 1000))
+        await self.store.put(tombstone(TOPIC), made.encode())
+
+    async def undelete(self) -> bool:
+        found = await self.store.get(tombstone(TOPIC))
+        if found is None or Tombstone.decode(found[0]).purging:
+            return False
+        await asyncio.sleep(self.rng.choice((0.0, 0.01, 1.0)))
+        try:
+            await self.store.delete(tombstone(TOPIC), expected=found[1])
+        except VersionConflict:
+            return False
+        return True
+
+    def dead(self, region: str) -> bool:
+        return self.parts[region].of(TopicName.parse(TOPIC)) is not None
+
+
+def run(work: Any) -> None:
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(work)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def test_it_is_brought_back_whole_or_goes_everywhere() -> None:
+    async def main(seed: int) -> None:
+        rng = random.Random(seed)
+        world = World(rng)
+        for region in ("us", "eu"):
+            await world.start(region)
+        await world.bury(10)
+        await asyncio.sleep(1)
+        assert all(world.dead(region) for region in ("us", "eu")) and world.copies == set(REGIONS)
+        await asyncio.sleep(rng.uniform(7.0, 11.0))
+        saved = await world.undelete()
+        await asyncio.sleep(60)
+        if saved:
+            assert world.copies == set(REGIONS) and world.back == {"us", "eu"}
+        else:
+            assert world.copies == {"ap"} and world.dead("us"), "a region that is away keeps the tombstone"
+            await world.start("ap")
+            await asyncio.sleep(60)
+            assert not world.copies and world.forgotten >= 1 and not any(world.dead(region) for region in REGIONS)
+        assert not world.early, "nothing is purged before its time, or before it is said; nothing is forgotten before all have purged"
+        for part in world.parts.values():
+            await part.stop()
+
+    for seed in range(60):
+        run(main(seed))
+
+
+def test_partitions_lie_under_the_stone_of_their_topic() -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+        await world.start("us")
+        await world.bury(100)
+        await asyncio.sleep(1)
+        found = world.parts["us"].of(TopicName.parse(f"{TOPIC}-partition-3"))
+        assert found is not None and "undelete" in found.reason
+        assert world.parts["us"].of(TopicName.parse("persistent://t/n/y")) is None
+        await world.parts["us"].stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("blob", (b"", b"{}", b'{"format": 1, "topic": 3}'))
+def test_what_cannot_be_read_changes_nothing(blob: bytes) -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+        await world.start("us")
+        await world.bury(1000)
+        await asyncio.sleep(1)
+        await world.store.put(tombstone(TOPIC), blob)
+        await asyncio.sleep(1)
+        assert world.dead("us") and world.copies == set(REGIONS)
+        await world.parts["us"].stop()
+
+    run(main())
