@@ -1,0 +1,1 @@
+"""Kafka's protocol, on the same topics, cursors, and ownership as Pulsar's."""

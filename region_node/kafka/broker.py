@@ -1,0 +1,193 @@
+"""KafkaBroker: what all connections of one broker's Kafka listener share.
+
+Is: the parts of this face, the logs of partitions that are loaded here, counts, and the byte budget of batches in flight. Isn't: a request's meaning.
+Invariants: a log is shared by all who use its topic, and dropped with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError, NotFound
+from heliograph.model.names import TopicName
+from heliograph.model.policies import TopicPolicies
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock, Rng
+from region_node.kafka.cluster import Cluster
+from region_node.kafka.configs import Configs
+from region_node.kafka.errors import Code, Refused
+from region_node.kafka.fetch import FetchSessions
+from region_node.kafka.log import KafkaLog
+from region_node.kafka.positions import GroupPositions
+from region_node.kafka.producer_ids import ProducerIds
+from region_node.kafka.scram import ScramUsers
+from region_node.kafka.settings import KafkaSettings
+from region_node.metrics import Sample
+from region_node.security.authorization import Action
+from region_node.security.principal import Principal
+from region_node.security.service import Security
+from region_node.subscriptions.ready import Tasks
+from region_node.topics.service import TopicService
+from region_node.usage import Usage
+
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from region_node.kafka.coordinator import Coordinator
+    from region_node.kafka.transactions import KafkaTransactions
+
+
+DeletePart = Callable[[TopicName], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since this broker started. Converted: records that went from one form to another, in or out."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    converted_in: int = 0
+    converted_out: int = 0
+
+    def sent(self, messages: int, size_bytes: int) -> None:
+        self.messages_out += messages
+        self.bytes_out += size_bytes
+
+
+class KafkaBroker:
+    """Made once, by the composition. `coordinator` is set before the listener opens."""
+
+    coordinator: Coordinator
+    transactions: KafkaTransactions | None = None
+    """None: they are off."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicService,
+        cluster: Cluster,
+        config: ConfigAdmin,
+        meta: MetadataStore,
+        security: Security,
+        usage: Usage,
+        settings: KafkaSettings,
+        region: str,
+        region_number: Callable[[], int],
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self.topics, self.cluster, self.config, self.meta, self.security, self.usage = topics, cluster, config, meta, security, usage
+        self.settings, self.clock, self.rng, self.region, self.instance = settings, clock, rng, region, f"heliograph-{region}"
+        self.number = -1
+        self.counts = Counts()
+        self.connections: Callable[[], int] = lambda: 0
+        self.tasks = Tasks()
+        self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
+        self.configs = Configs(meta, settings)
+        self.positions = GroupPositions(self)
+        self.scram = ScramUsers(meta, rng)
+        self.producer_ids = ProducerIds(meta, region_number)
+        self.delete_part: DeletePart = self._delete_here
+        """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
+        self._logs: dict[str, KafkaLog] = {}
+        self._names: dict[str, TopicName] = {}
+
+    def name(self, kafka: str) -> TopicName:
+        """Raises Refused."""
+        found = self._names.get(kafka)
+        if found is None:
+            if len(self._names) > 100_000:
+                self._names.clear()
+            found = self._names[kafka] = self.cluster.name(kafka)
+        return found
+
+    def loaded(self, kafka: str, partition: int) -> KafkaLog | None:
+        """The partition's log where it can be used at once. Raises Refused."""
+        name = self.name(kafka)
+        if not self.cluster.may_have(name, partition):
+            return None
+        log = self._logs.get(str(self.cluster.part(name, partition)))
+        if log is None or log.topic.closed:
+            return None
+        return log
+
+    async def log(self, kafka: str, partition: int) -> KafkaLog:
+        """The partition's log, loaded where this broker owns it. Raises Refused, NotFound, NotOwner, and what storage raises."""
+        found = self.loaded(kafka, partition)
+        if found is not None:
+            return found
+        name = self.name(kafka)
+        count = await self.cluster.partitions(name)
+        if not 0 <= partition < count:
+            raise NotFound(f"{kafka} has {count} partition(s)" if count else f"{kafka} does not exist")
+        part = self.cluster.part(name, partition)
+        topic = await self.topics.get(str(part), create=part.partition >= 0)
+        text = str(part)
+        log = self._logs.get(text)
+        if log is None or log.topic is not topic:
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks)
+            await made.open()
+            log = self._logs.get(text)
+            if log is None or log.topic is not topic:  # two may have asked at once
+                log = self._logs[text] = made
+        return log
+
+    def logs(self) -> list[KafkaLog]:
+        """Those that are loaded."""
+        for text in [text for text, log in self._logs.items() if log.topic.closed]:
+            del self._logs[text]
+        return list(self._logs.values())
+
+    def check(self, principal: Principal, action: Action, kafka: str) -> None:
+        """Raises Unauthorized, Refused."""
+        self.security.rights.check(principal, action, self.name(kafka))
+
+    def check_cluster(self, principal: Principal) -> None:
+        """Who may change topics, groups, and settings of the listener's tenant. Raises Refused."""
+        tenant = self.settings.namespace.partition("/")[0]
+        if not self.security.rights.administers(principal, tenant):
+            raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, f"the role {principal.role!r} does not administer {tenant}")
+
+    async def delete_topic(self, name: TopicName) -> None:
+        """All of it, wherever its partitions are owned. Raises what the metadata raises."""
+        count = self.cluster.partitioned(name)
+        if count:
+            await self.config.delete_partitioned(str(name))
+        for part in [name.with_partition(index) for index in range(count)] or [name]:
+            with contextlib.suppress(NotFound):
+                await self.delete_part(part)
+        await self.topics.policies.forget(str(name))
+        await self.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+
+    async def _delete_here(self, part: TopicName) -> None:
+        await self.topics.delete_topic(str(part), force=True)
+
+    def samples(self) -> Iterable[Sample]:
+        """For metrics."""
+        labels = {"cluster": self.region}
+        for name, value in asdict(self.counts).items():
+            yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
+        held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
+        gauges = {"connections": self.connections(), "partitions_loaded": len(self._logs), **held}
+        for name, count in gauges.items():
+            yield f"heliograph_kafka_{name}", "gauge", labels, float(count)
+
+    async def tell_cache(self) -> None:
+        """Of all that are loaded."""
+        for log in self.logs():
+            try:
+                await log.tell_cache()
+            except HeliographError:
+                continue
+
+    async def keep(self) -> None:
+        """Retention, of all that are loaded."""
+        now = self.clock.wall_ms()
+        for log in self.logs():
+            topic = str(log.topic.name.partitioned)
+            retention_ms = self.configs.number(topic, "retention.ms")
+            await log.keep(now - retention_ms if retention_ms >= 0 else 0, self.configs.number(topic, "retention.bytes"))

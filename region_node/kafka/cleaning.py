@@ -1,0 +1,52 @@
+"""Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
+
+Is: settings, committed offsets, and sequences of topics that are no longer in the configuration. Isn't: the deletion of a topic.
+Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from global_config.keys import PARTITIONED
+from heliograph.model.errors import HeliographError
+from heliograph.model.names import TopicName
+from heliograph.raft.store import prefix_end
+from region_node.kafka.sequence_store import PREFIX
+
+if TYPE_CHECKING:
+    from region_node.kafka.broker import KafkaBroker
+
+log = logging.getLogger("region_node.kafka")
+
+
+class Cleaning:
+    """Of one broker."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker = broker
+        self._stop: Callable[[], None] = broker.topics.view.on_change(self._changed)
+
+    def close(self) -> None:
+        self._stop()
+
+    def _changed(self, key: str) -> None:
+        if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(topic := key.removeprefix(PARTITIONED)):
+            self._broker.tasks.spawn(self._clean(TopicName.parse(topic)))
+
+    async def _clean(self, name: TopicName) -> None:
+        broker, kafka = self._broker, self._broker.cluster.kafka_name(name)
+        try:
+            if broker.topics.view.partitions(str(name)):  # made again meanwhile
+                return
+            await broker.coordinator.forget_topic(kafka)
+            if not broker.topics.view.partitions(str(name)):
+                await broker.configs.put(str(name), {})
+            prefix = PREFIX + quote(f"{name}-partition-", safe="")
+            for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
+                await broker.meta.delete(key)
+        except HeliographError as error:  # what is left is small, and without effect but for a topic of the same name
+            log.warning("kafka.not_cleaned", extra={"topic": str(name), "error": str(error)})

@@ -1,0 +1,128 @@
+"""Committed: the offsets that one group has committed, as they are kept in the region's metadata.
+
+Is: rows of a group, in memory and stored; merging with what another coordinator wrote. Isn't: a judgement who may commit (`group`).
+Invariants: a commit is answered once it is durable; what is written is never over what somebody else wrote meanwhile: it is read again and merged; rows of a
+group lie in one range, so that they move with their coordinator and go with one deletion.
+Source: docs/protocols/kafka.md, "Groups".
+
+    /kafka/offsets/{group}/{topic}/{partition // 256 :05}  ->  [1, {partition: [offset, leader epoch, metadata, wall ms]}]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+import msgpack
+
+from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
+
+OFFSETS = "/kafka/offsets/"
+FORMAT = 1
+_CHUNK = 256
+_TRIES = 16
+
+
+class Row(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    at_ms: int
+
+
+Key = tuple[str, int]
+"""(Kafka's name of the topic, partition)."""
+
+
+def group_prefix(group: str) -> str:
+    return f"{OFFSETS}{quote(group, safe='')}/"
+
+
+class Committed:
+    """Of one group. Made by its coordinator, which alone writes it as a rule."""
+
+    def __init__(self, meta: MetadataStore, group: str) -> None:
+        self._meta, self.group = meta, group
+        self.rows: dict[Key, Row] = {}
+        self._versions: dict[str, int] = {}
+
+    async def load(self) -> None:
+        prefix = group_prefix(self.group)
+        found = await self._meta.range(prefix, prefix_end(prefix))
+        self.rows, self._versions = {}, {}
+        for key, blob, version in found:
+            self._read(key, blob, version)
+
+    def _read(self, key: str, blob: bytes, version: int) -> None:
+        topic = unquote(key.split("/")[-2])
+        self._versions[key] = version
+        for partition, row in decode(blob).items():
+            mine = self.rows.get((topic, partition))
+            if mine is None or row.at_ms >= mine.at_ms:
+                self.rows[topic, partition] = row
+
+    async def put(self, rows: dict[Key, Row]) -> None:
+        """Returns once they are durable. Raises what the metadata raises."""
+        for chunk in dict.fromkeys(self._chunk(key) for key in rows):
+            mine = {key: row for key, row in rows.items() if self._chunk(key) == chunk}
+            for _ in range(_TRIES):
+                try:
+                    await self._write(chunk, {**self._of(chunk), **mine})
+                    break
+                except VersionConflict:
+                    await self._read_again(chunk)
+            self.rows.update(mine)
+
+    async def delete(self, keys: Iterable[Key]) -> None:
+        doomed = set(keys)
+        for chunk in sorted({self._chunk(key) for key in doomed}):
+            left = {key: row for key, row in self._of(chunk).items() if key not in doomed}
+            if left:
+                await self._write(chunk, left)
+            else:
+                await self._meta.delete(chunk)
+                self._versions.pop(chunk, None)
+        for key in doomed:
+            self.rows.pop(key, None)
+
+    async def delete_all(self) -> None:
+        await self.delete(list(self.rows))
+
+    def _chunk(self, key: Key) -> str:
+        return f"{group_prefix(self.group)}{quote(key[0], safe='')}/{key[1] // _CHUNK:05d}"
+
+    def _of(self, chunk: str) -> dict[Key, Row]:
+        topic, number = unquote(chunk.split("/")[-2]), int(chunk.rpartition("/")[2])
+        first = number * _CHUNK
+        if len(self.rows) < _CHUNK:
+            return {key: row for key, row in self.rows.items() if key[0] == topic and key[1] // _CHUNK == number}
+        return {(topic, index): self.rows[topic, index] for index in range(first, first + _CHUNK) if (topic, index) in self.rows}
+
+    async def _write(self, chunk: str, rows: dict[Key, Row]) -> None:
+        blob = encode({partition: row for (_, partition), row in rows.items()})
+        self._versions[chunk] = await self._meta.put(chunk, blob, expected=self._versions.get(chunk, ABSENT))
+
+    async def _read_again(self, chunk: str) -> None:
+        found = await self._meta.get(chunk)
+        if found is None:
+            self._versions.pop(chunk, None)
+        else:
+            self._read(chunk, *found)
+
+
+def encode(rows: dict[int, Row]) -> bytes:
+    packed: bytes = msgpack.packb([FORMAT, {partition: list(row) for partition, row in rows.items()}])
+    return packed
+
+
+def decode(blob: bytes) -> dict[int, Row]:
+    """Raises CorruptData."""
+    try:
+        number, rows = msgpack.unpackb(blob, strict_map_key=False)
+        if number != FORMAT:
+            raise CorruptData(f"committed offsets: format {number}; this version reads {FORMAT}")
+        return {int(partition): Row(*row) for partition, row in rows.items()}
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise CorruptData(f"committed offsets: {error}") from error

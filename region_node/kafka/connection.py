@@ -1,0 +1,292 @@
+"""KafkaConnection: one connection of a Kafka client, as `asyncio.BufferedProtocol`.
+
+Is: frames in, answers out in the order of their requests, back-pressure, and whose turn it is. Isn't: an answer (`requests` and the modules it names).
+Invariants: answers go out in the order of their requests; one request is under way at a time, but for Produce requests, of which several are; a fault of
+the peer closes this connection and nothing else; large frames are received right where they stay; at most one write a loop turn.
+Source: docs/protocols/kafka.md, "Connections".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from heliograph.model.errors import HeliographError, PeerError
+from heliograph.wire.kafka_codec import Fields, Request, decode_request, encode_answer
+from heliograph.wire.run import Buffer
+from region_node.kafka.produce import begin_produce
+from region_node.kafka.requests import HANDLERS, refuse_version
+from region_node.kafka.sasl import Login
+
+if TYPE_CHECKING:
+    from region_node.kafka.listener import KafkaListener
+
+log = logging.getLogger("region_node.kafka")
+
+STAGING_BYTES = 256 << 10
+_OWN_BUFFER_ABOVE = 4096
+"""A frame of this size that is not whole yet gets a buffer of its own, into which the rest is received."""
+_FIRST_BYTES = 2 << 20
+"""So much is set aside for a frame that claims to be larger; more as it comes."""
+_HANDSHAKE_BYTES_MAX = 512 << 10
+_JOIN_BELOW = 64 << 10
+
+
+class Slot:
+    """One answer's place in the order. `answer` None: it is not there yet; []: none is sent. `request` None: a bare token."""
+
+    __slots__ = ("answer", "request", "size_bytes")
+
+    def __init__(self, request: Request | None, size_bytes: int) -> None:
+        self.request, self.size_bytes = request, size_bytes
+        self.answer: list[Buffer] | None = None
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """`login`: who is at the other end. `tls`: which of the brokers' listeners it is told of."""
+
+    def __init__(self, listener: KafkaListener, *, tls: bool) -> None:
+        self.listener, self.tls, self.broker = listener, tls, listener.broker
+        self.closed = False
+        self.address = ""
+        self.login = Login(self)
+        self.certificate: dict[str, Any] | None = None
+        self.client_software = ""
+        self._transport: asyncio.Transport | None = None
+        self._rest = b""
+        self._frame: bytearray | None = None
+        self._filled = self._frame_bytes = 0
+        self._slots: deque[Slot] = deque()
+        self._waiting: deque[bytearray] = deque()
+        self._alone = self._advancing = self._closing = False
+        self._out: list[Buffer] = []
+        self._held = False
+        self._holds: dict[str, None] = {}
+        self.heard_at = self.since = listener.broker.clock.monotonic()
+
+    # -- the transport -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        if len(self.listener.connections) >= self.listener.broker.settings.connections_max:
+            self.close("too many connections")
+            return
+        self.certificate = transport.get_extra_info("peercert")
+        self._transport.set_write_buffer_limits(high=1 << 20)
+        self.listener.connections[self] = None
+        self.login.begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.listener.connections.pop(self, None)
+        self.listener.budget.forget(self)
+        self._waiting.clear()
+        self._slots.clear()
+        self._out, self._transport, self._frame = [], None, None
+
+    def close(self, reason: str = "") -> None:
+        if self.closed:
+            return
+        if reason:
+            log.info("kafka.connection_closed", extra={"address": self.address, "reason": reason})
+        self.flush()
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def close_when_answered(self) -> None:
+        """Nothing more is read; the answer that is being made goes out first."""
+        self.hold("closing")
+        self._closing = True
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self.hold("writing")
+
+    def resume_writing(self) -> None:
+        self.release("writing")
+
+    def hold(self, reason: str) -> None:
+        """Nothing is read while anybody has a reason."""
+        self._holds[reason] = None
+        if not self._held and self._transport is not None and not self.closed:
+            self._held = True
+            self._transport.pause_reading()
+
+    def release(self, reason: str) -> None:
+        self._holds.pop(reason, None)
+        if self._held and not self._holds and self._transport is not None and not self.closed:
+            self._held = False
+            self._transport.resume_reading()
+
+    # -- frames in -----------------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The staging buffer is shared by all connections: a read and what follows it are one step of the loop."""
+        frame = self._frame
+        if frame is not None:
+            if self._filled == len(frame):
+                frame.extend(bytes(min(self._frame_bytes - len(frame), len(frame))))
+            return memoryview(frame)[self._filled :]
+        staging, rest = self.listener.staging, self._rest
+        staging[: len(rest)] = rest
+        return memoryview(staging)[len(rest) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard_at = self.broker.clock.monotonic()
+        if self.closed:
+            return
+        if self._frame is None:
+            self._cut(len(self._rest) + nbytes)
+            return
+        self._filled += nbytes
+        if self._filled == self._frame_bytes:
+            frame, self._frame = self._frame, None
+            self._take(frame)
+
+    def _cut(self, end: int) -> None:
+        """Frames of what is staged; what is left goes to a buffer of this connection's own."""
+        staging, at, self._rest = self.listener.staging, 0, b""
+        while end - at >= 4 and not self.closed:
+            size_max = self.broker.settings.request_bytes_max if self.login.principal is not None else _HANDSHAKE_BYTES_MAX
+            size = int.from_bytes(staging[at : at + 4], "big", signed=True)
+            if not 0 <= size <= size_max:
+                self.close(f"a request of {size} bytes; at most {size_max} are taken")
+                return
+            if end - at - 4 >= size:
+                self._take(bytearray(memoryview(staging)[at + 4 : at + 4 + size]))
+                at += 4 + size
+                continue
+            if size > _OWN_BUFFER_ABOVE:
+                self._filled, self._frame_bytes = end - at - 4, size
+                self._frame = bytearray(min(size, _FIRST_BYTES))
+                self._frame[: self._filled] = memoryview(staging)[at + 4 : end]
+                return
+            break
+        self._rest = bytes(memoryview(staging)[at:end])
+
+    # -- requests ------------------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: bytearray) -> None:
+        self._waiting.append(frame)
+        self._advance()
+        if len(self._waiting) >= self.broker.settings.requests_max:
+            self.hold("requests")
+
+    def _advance(self) -> None:
+        """Begins what waits, as far as it is its turn."""
+        if self._advancing:
+            return
+        self._advancing = True
+        while self._waiting and not self.closed:
+            frame = self._waiting.popleft()
+            if not self._begin(frame):
+                self._waiting.appendleft(frame)
+                break
+        self._advancing = False
+
+    def _begin(self, frame: bytearray) -> bool:
+        """Whether it was its turn."""
+        if self._alone:
+            return False
+        try:
+            if self.login.takes_bare_tokens:
+                self._run(Slot(None, len(frame)), self.login.bare_token(frame))
+                return True
+            produce = frame[:2] == b"\0\0"
+            if self._slots and not produce:
+                return False
+            request = decode_request(frame)
+            if not request.supported:
+                slot = Slot(request, len(frame))
+                self._slots.append(slot)
+                self.answered(slot, refuse_version(request))
+                return True
+            if produce and self.login.principal is not None:
+                slot = Slot(request, len(frame))
+                if begin_produce(self, slot):
+                    return True
+                if self._slots:
+                    return False
+            self._check_login(request)
+            self._run(Slot(request, len(frame)), None)
+        except PeerError as error:
+            self.close(str(error))
+        return True
+
+    def _check_login(self, request: Request) -> None:
+        if request.api.name not in HANDLERS:
+            raise PeerError(f"{request.api.name} is a request between Kafka's own brokers")
+        if self.login.principal is None and request.api.name not in ("api_versions", "sasl_handshake", "sasl_authenticate"):
+            raise PeerError(f"{request.api.name} before the client has authenticated")
+
+    def _run(self, slot: Slot, work: Any) -> None:
+        """What takes its time, alone."""
+        self._slots.append(slot)
+        self._alone = True
+        self.broker.tasks.spawn(self._work(slot, work))
+
+    async def _work(self, slot: Slot, work: Any) -> None:
+        request = slot.request
+        try:
+            if request is None:
+                slot.answer = await work
+            else:
+                answer = await HANDLERS[request.api.name](self, request)
+                slot.answer = [] if answer is None else self.encode(request, answer)
+        except PeerError as error:
+            self.close(str(error))
+        except HeliographError as error:
+            self.close(f"a request could not be answered: {error}")
+        except Exception:
+            self.close("an answer could not be made")
+            raise
+        finally:
+            self._alone = False
+            if not self.closed:
+                self.answered(slot, slot.answer)
+
+    def encode(self, request: Request, answer: Fields) -> list[Buffer]:
+        return encode_answer(request.api, request.version, request.correlation, answer)
+
+    def enqueue(self, slot: Slot) -> None:
+        """A Produce request is under way."""
+        self._slots.append(slot)
+
+    def answered(self, slot: Slot, answer: list[Buffer] | None) -> None:
+        """Sends what is at the head of the order, and begins what waited for it."""
+        slot.answer = answer if answer is not None else []
+        slots = self._slots
+        while slots and slots[0].answer is not None:
+            head = slots.popleft()
+            if head.answer:
+                if not self._out:
+                    self.listener.outbox.add(self)
+                self._out += head.answer
+        if self._closing and not slots:
+            self.close("the client was told why")
+            return
+        self._advance()
+        if "requests" in self._holds and len(self._waiting) * 2 < self.broker.settings.requests_max:
+            self.release("requests")
+
+    # -- answers out ---------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        out = self._out
+        if not out or self._transport is None or self.closed:
+            return
+        self._out = []
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif sum(map(len, out)) < _JOIN_BELOW:
+            self._transport.write(b"".join(out))
+        else:
+            self._transport.writelines(out)

@@ -1,0 +1,207 @@
+"""Fetch: record batches of partitions from an offset on, and waiting for them.
+
+Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is (`log`).
+Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one timer, and a waker a partition; a
+session that is not known is refused, and the client begins a new one.
+Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError
+from heliograph.runtime.clock import Rng
+from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.run import Buffer
+from region_node.kafka.errors import Code, Refused, code_of
+from region_node.kafka.log import KafkaLog
+from region_node.security.authorization import Action
+
+if TYPE_CHECKING:
+    from region_node.kafka.connection import KafkaConnection
+
+_BYTES_MAX = 50 << 20
+_WAIT_MS_MAX = 60_000
+Wanted = dict[tuple[str, int], Fields]
+
+
+class FetchSession:
+    """What one client fetches, so that it need not say it again. `sent`: what each partition's last answer said."""
+
+    __slots__ = ("epoch", "number", "sent", "wanted")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.epoch = number, 1
+        self.wanted: Wanted = {}
+        self.sent: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+
+class FetchSessions:
+    """Of one broker; the longest unused goes first."""
+
+    def __init__(self, count_max: int, rng: Rng) -> None:
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._max, self._rng = count_max, rng
+
+    def begin(self) -> FetchSession:
+        number = 0
+        while number == 0 or number in self._sessions:
+            number = self._rng.getrandbits(31)
+        session = self._sessions[number] = FetchSession(number)
+        if len(self._sessions) > self._max:
+            self._sessions.popitem(last=False)
+        return session
+
+    def go_on(self, number: int, epoch: int) -> FetchSession:
+        """Raises Refused."""
+        session = self._sessions.get(number)
+        if session is None:
+            raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise Refused(Code.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if epoch == (1 << 31) - 1 else epoch + 1
+        self._sessions.move_to_end(number)
+        return session
+
+    def end(self, number: int) -> None:
+        self._sessions.pop(number, None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+def _wanted(fields: Fields) -> Wanted:
+    return {(topic["topic"], part["partition"]): part for topic in fields["topics"] for part in topic["partitions"]}
+
+
+async def fetch(connection: KafkaConnection, request: Request) -> Fields:
+    fields, sessions = request.fields, connection.broker.sessions
+    session: FetchSession | None = None
+    wanted = _wanted(fields)
+    if request.version >= 7:
+        number, epoch = fields["session_id"], fields["session_epoch"]
+        if epoch > 0:
+            try:
+                session = sessions.go_on(number, epoch)
+            except Refused as error:
+                return {"error_code": error.code, "session_id": 0, "responses": []}
+            for topic in fields["forgotten_topics_data"]:
+                for index in topic["partitions"]:
+                    session.wanted.pop((topic["topic"], index), None)
+                    session.sent.pop((topic["topic"], index), None)
+            session.wanted.update(wanted)
+            wanted = session.wanted
+        else:
+            sessions.end(number)
+            if epoch == 0 and wanted:
+                session = sessions.begin()
+                session.wanted.update(wanted)
+    rows = await _Fetching(connection, request, dict(wanted)).run()
+    known = fields["session_epoch"] > 0 if session is not None else False
+    topics: dict[str, list[Fields]] = {}
+    for (topic_name, index), row in rows.items():
+        if session is not None:
+            now = (row["error_code"], row["high_watermark"], row["log_start_offset"])
+            same = session.sent.get((topic_name, index)) == now
+            session.sent[topic_name, index] = now
+            if known and same and not row["records"] and not row["error_code"]:
+                continue
+            if row["records"]:  # next time it is looked at last, so that no partition starves
+                session.wanted[topic_name, index] = session.wanted.pop((topic_name, index))
+        topics.setdefault(topic_name, []).append(row)
+    return {
+        "session_id": session.number if session is not None else 0,
+        "responses": [{"topic": name, "partitions": parts} for name, parts in topics.items()],
+    }
+
+
+class _Fetching:
+    """One request, until it is answered."""
+
+    def __init__(self, connection: KafkaConnection, request: Request, wanted: Wanted) -> None:
+        self._connection, self._wanted = connection, wanted
+        fields = request.fields
+        self._magic = 0 if request.version < 2 else 1 if request.version < 4 else 2
+        self._committed = fields.get("isolation_level", 0) == 1
+        self._wait_s = min(max(fields["max_wait"], 0), _WAIT_MS_MAX) / 1000
+        self._min_bytes = max(0, fields["min_bytes"])
+        self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
+        self._logs: dict[tuple[str, int], KafkaLog] = {}
+        self._size = 0
+        self._urgent = False
+
+    async def run(self) -> dict[tuple[str, int], Fields]:
+        loop = self._connection.listener.loop
+        deadline = loop.time() + self._wait_s
+        rows = await self._read()
+        while not self._urgent and self._size < self._min_bytes and self._logs and not self._connection.closed:
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            await self._changed(left)
+            rows = await self._read()
+        return rows
+
+    async def _changed(self, wait_s: float) -> None:
+        """Until one of the logs has grown, or the time is over."""
+        loop = self._connection.listener.loop
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for log in self._logs.values()]
+        timer = loop.call_later(wait_s, wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            for stop in stops:
+                stop()
+
+    async def _read(self) -> dict[tuple[str, int], Fields]:
+        rows: dict[tuple[str, int], Fields] = {}
+        self._size, left = 0, self._max_bytes
+        for key, part in self._wanted.items():
+            row = rows[key] = {"partition_index": key[1], "error_code": 0, "high_watermark": -1, "log_start_offset": -1, "records": []}
+            try:
+                records = await self._partition(key, part, row, left)
+            except HeliographError as error:
+                row["error_code"] = code_of(error)
+                self._urgent = True
+                continue
+            size = sum(map(len, records))
+            row["records"] = records
+            self._size += size
+            left -= size
+        return rows
+
+    async def _partition(self, key: tuple[str, int], part: Fields, row: Fields, left: int) -> list[Buffer]:
+        broker, principal = self._connection.broker, self._connection.login.principal
+        assert principal is not None
+        log = self._logs.get(key)
+        if log is None or log.topic.closed:
+            broker.check(principal, Action.CONSUME, key[0])
+            log = self._logs[key] = await broker.log(*key)
+        end, offset = log.high_watermark, part["fetch_offset"]
+        row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
+        row["log_start_offset"] = log.start_offset
+        if not log.start_offset <= offset <= end:
+            raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in {log.start_offset} to {end}")
+        if offset == (row["last_stable_offset"] if self._committed else end) or (left <= 0 and self._size):
+            return []
+        room = min(left, part["partition_max_bytes"])
+        pieces = log.cached(offset, room, committed=self._committed)
+        if pieces is None:
+            pieces = await log.fetch(offset, room, committed=self._committed)
+        before = broker.counts.messages_out
+        records = log.batches(pieces, offset, room, self._magic)
+        usage = broker.usage.of(log.topic.name.tenant)
+        usage.messages_out += broker.counts.messages_out - before
+        usage.bytes_out += sum(map(len, records))
+        return records

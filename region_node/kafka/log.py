@@ -1,0 +1,338 @@
+"""KafkaLog: one loaded topic, as Kafka's clients see it: a partition with dense offsets.
+
+Is: appending a record batch, reading batches from an offset on, where the log begins and ends, finding an offset or a time. Isn't: requests.
+Invariants: an offset is the index of a message in the topic, which the run's header carries, so it survives moves and restarts; a batch that Kafka's
+client wrote is stored and sent as it came, but for base offset and leader epoch; a reader always comes further: where nothing is to be seen, an empty
+batch takes its place.
+Source: docs/protocols/kafka.md, "Offsets".
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.raft.store import MetadataStore
+from heliograph.wire.kafka_entries import as_batch, batch_of
+from heliograph.wire.kafka_records import HEADER_BYTES, PREFIX, offsets_of, old_message_set, peek_batch, records_of, sealed
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run, TxnId
+from region_node.kafka.producers import Sequences
+from region_node.kafka.sequence_store import SequenceStore
+from region_node.subscriptions.ready import Tasks
+from region_node.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from region_node.kafka.broker import Counts
+
+READ_CURSOR = "pulsar.kafka.reader"
+"""Not durable: tells the entry cache how far back Kafka's consumers read."""
+KEEP_CURSOR = "pulsar.kafka"
+"""Keeps what Kafka's retention wants kept, and remembers where the log begins for Kafka's clients. No subscription."""
+LEADER_EPOCH = 0
+"""A log is never cut back, so clients never need to ask where two epochs part."""
+_UNSEEN = FLAG_HIDDEN | FLAG_MARKER
+_ENDS_KEPT = 64
+_ENTRIES_A_READ = 2048
+Piece = tuple[int, int, Run]
+
+
+class KafkaLog:
+    """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read."""
+
+    __slots__ = (
+        *("_ends", "_first", "_oldest_read", "_undecided", "counts", "keeper", "ledger"),
+        *("low", "name", "reader", "sequences", "store", "topic", "transactions"),
+    )
+
+    def __init__(self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks) -> None:
+        self.topic, self.counts = topic, counts
+        self.name = str(topic.name.partitioned)
+        """Of the topic that it is a partition of."""
+        self.store = SequenceStore(self, meta, tasks)
+        self.ledger: Any = topic.ledger
+        self.sequences: Sequences | None = None
+        self.transactions: dict[int, tuple[int, TxnId]] = {}
+        """Producer -> (epoch, the transaction that its batches belong to), as long as that is open here."""
+        self.keeper: Any = None
+        self.reader: Any = None
+        self._oldest_read: Position | None = None
+        self.low = 0
+        self._ends: OrderedDict[int, Position] = OrderedDict()
+        self._first: tuple[int, int] = (-2, 0)
+        self._undecided: tuple[Position, int] = ((-1, -1), 0)
+
+    async def open(self) -> None:
+        """Finds, or makes, the cursor that keeps its messages."""
+        self.keeper = await self.ledger.open_cursor(KEEP_CURSOR, BEFORE_ALL)
+        self.low = int(self.keeper.properties.get("low", 0))
+        await self.follow_keeper()
+        self.sequences = await self.store.load()
+
+    async def follow_keeper(self) -> None:
+        """The cursor has moved: so has the beginning of the log."""
+        self.low = max(self.low, await self.offset_at(self.ledger.next_position(self.keeper.mark_delete)))
+
+    # -- ends ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset behind the last durable record."""
+        end: int = self.ledger.confirmed_index
+        return end
+
+    @property
+    def start_offset(self) -> int:
+        ledger = self.ledger.first_position()[0]
+        if self._first[0] != ledger:
+            infos = self.ledger.ledgers()
+            self._first = (ledger, infos[0].first_index if infos else self.high_watermark)
+        return min(max(self._first[1], self.low), self.high_watermark)
+
+    async def offset_at(self, position: Position) -> int:
+        """The offset of the entry at `position`, or of the first one behind it."""
+        pieces = await self.ledger.read(position, 1, 1)
+        return pieces[0][2].first_index if pieces else self.high_watermark
+
+    # -- reading -------------------------------------------------------------------------------------------------------------
+
+    def cached(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece] | None:
+        """What follows `offset`, straight from memory; None: `fetch` must look for it. committed: what is decided only, and nothing that was aborted."""
+        at = self._ends.get(offset)
+        if at is None:
+            return None
+        self._reads(at)
+        reader: Any = self.topic.readable if committed else self.ledger
+        return reader.cached(at, _ENTRIES_A_READ, max(1, max_bytes)) or None
+
+    async def fetch(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece]:
+        """The same, from wherever it is. Raises what a read raises."""
+        at = self._ends.get(offset)
+        if at is None:
+            at = await self.position_of(offset)
+        self._reads(at)
+        reader: Any = self.topic.readable if committed else self.ledger
+        pieces: list[Piece] = await reader.read(at, _ENTRIES_A_READ, max(1, max_bytes))
+        return pieces
+
+    def _reads(self, at: Position) -> None:
+        if self._oldest_read is None or at < self._oldest_read:
+            self._oldest_read = at
+
+    async def tell_cache(self) -> None:
+        """Now and then: from the oldest place that was read since the last time, the cache keeps what it can; nothing, where nobody reads."""
+        at, self._oldest_read = self._oldest_read, None
+        if at is None:
+            if self.reader is not None:
+                self.reader.reading = None
+            return
+        if self.reader is None:
+            self.reader = await self.ledger.open_cursor(READ_CURSOR, (at[0], at[1] - 1), durable=False)
+        self.reader.reset((at[0], at[1] - 1))
+        self.reader.reading = lambda: at
+
+    async def stable_offset(self) -> int:
+        """The offset of the first record of an open transaction; where there is none, the high watermark."""
+        if self.topic.readable is self.ledger:
+            return self.high_watermark
+        buffer = self.topic.transactions.buffer
+        undecided = None if buffer is None else buffer.undecided_from()
+        if undecided is None:
+            return self.high_watermark
+        if self._undecided[0] != undecided:
+            self._undecided = (undecided, await self.offset_at(undecided))
+        return self._undecided[1]
+
+    def transaction_of(self, producer: int, epoch: int) -> TxnId | None:
+        """The transaction of its last batches, where it is still open here; None: its coordinator's record must be read."""
+        found = self.transactions.get(producer)
+        if found is None or found[0] != epoch:
+            return None
+        buffer = self.topic.transactions.buffer
+        if buffer is not None and (None, *found[1]) in buffer.open and self.topic.transactions.refusal(found[1]) is None:
+            return found[1]
+        del self.transactions[producer]
+        return None
+
+    def batches(self, pieces: list[Piece], offset: int, max_bytes: int, magic: int = 2) -> list[Buffer]:
+        """Record batches of what was read, from the one that holds `offset` on: at least one, then at most `max_bytes`."""
+        out: list[Buffer] = []
+        size, end, shown = 0, offset, 0
+        for ledger, first, run in pieces:
+            base, flags, counts = run.first_index, run.flags, run.counts
+            for index, part in enumerate(run.parts):
+                count = 1 if counts is None else counts[index]
+                flag = 0 if flags is None else flags[index]
+                if base + count > offset and not flag & _UNSEEN:
+                    made = self._entry(part, flag, count, base, offset, magic)
+                    length = sum(map(len, made))
+                    if out and size + length > max_bytes:
+                        return self._sent(out, end, shown, (ledger, first + index), size)
+                    out += made
+                    size += length
+                    shown += count
+                base += count
+                end = max(end, base)
+            if run is pieces[-1][2]:
+                self._remember(end, (ledger, first + run.count))
+        if not out and end > offset and magic == 2:
+            out = [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
+        self.counts.sent(shown, size)
+        return out
+
+    def _sent(self, out: list[Buffer], end: int, shown: int, at: Position, size: int) -> list[Buffer]:
+        self._remember(end, at)
+        self.counts.sent(shown, size)
+        return out
+
+    def _entry(self, part: Buffer, flag: int, count: int, base: int, offset: int, magic: int) -> list[Buffer]:
+        if flag & FLAG_KAFKA:
+            batch = batch_of(part)
+            if magic == 2:
+                return [PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH), batch[16:]]
+        else:
+            batch = memoryview(as_batch(part, count))
+            self.counts.converted_out += count
+            if magic == 2:
+                return [_at(base, batch)]
+        if peek_batch(batch).attributes & 32:
+            return []
+        self.counts.converted_out += count if flag & FLAG_KAFKA else 0
+        records = [(base + delta, record) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
+        return [old_message_set(records, magic, offset)]
+
+    def _remember(self, offset: int, at: Position) -> None:
+        self._ends[offset] = at
+        self._ends.move_to_end(offset)
+        if len(self._ends) > _ENDS_KEPT:
+            self._ends.popitem(last=False)
+
+    # -- finding -------------------------------------------------------------------------------------------------------------
+
+    async def position_of(self, offset: int) -> Position:
+        """The entry that holds it. Halves the ledger that must have it; each step reads one entry."""
+        infos = [info for info in self.ledger.ledgers() if info.entries]
+        if not infos:
+            return BEFORE_ALL
+        which = max(0, bisect_right([info.first_index for info in infos], offset) - 1)
+        info = infos[which]
+        low, high = 0, info.entries - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            run = await self._one((info.ledger, middle))
+            if run is None or run.first_index > offset:
+                high = middle - 1
+            elif run.first_index + run.messages > offset:
+                return info.ledger, middle
+            else:
+                low = middle
+        return info.ledger, low
+
+    async def _one(self, position: Position) -> Run | None:
+        pieces = await self.ledger.read(position, 1, 1)
+        return pieces[0][2] if pieces and pieces[0][:2] == position else None
+
+    async def at_time(self, time_ms: int) -> tuple[int, int]:
+        """(offset, time) of the first record of that time or later, by halving over entries, whose times are taken to grow; (-1, -1): none."""
+        infos = [info for info in self.ledger.ledgers() if info.entries]
+        end = self.ledger.last_confirmed
+        for info in infos:
+            high = min(info.entries - 1, end[1]) if info.ledger == end[0] else info.entries - 1
+            if info.ledger > end[0] or await self._newest((info.ledger, high)) < time_ms:
+                continue
+            low = 0
+            while low < high:
+                middle = (low + high) // 2
+                if await self._newest((info.ledger, middle)) >= time_ms:
+                    high = middle
+                else:
+                    low = middle + 1
+            return await self._within((info.ledger, low), time_ms)
+        return -1, -1
+
+    async def newest_time(self) -> tuple[int, int]:
+        """(offset, time) of the record with the highest time, of the last entries; (-1, -1): none."""
+        best = (-1, -1)
+        infos = [info for info in self.ledger.ledgers() if info.entries]
+        if infos:
+            start = max(0, infos[-1].entries - 64)
+            for _, _, run in await self.ledger.read((infos[-1].ledger, start), 64, 8 << 20):
+                base = run.first_index
+                for index, part in enumerate(run.parts):
+                    count = 1 if run.counts is None else run.counts[index]
+                    for offset, time in self._times(part, 0 if run.flags is None else run.flags[index], count, base):
+                        if time >= best[1]:
+                            best = (offset, time)
+                    base += count
+        return best
+
+    async def _newest(self, position: Position) -> int:
+        run = await self._one(position)
+        if run is None:
+            return 0
+        flag = 0 if run.flags is None else run.flags[0]
+        if flag & _UNSEEN:
+            return run.time_ms
+        if flag & FLAG_KAFKA:
+            return peek_batch(batch_of(run.parts[0])).max_time
+        times = self._times(run.parts[0], flag, run.messages, 0)
+        return max((time for _, time in times), default=run.time_ms)
+
+    async def _within(self, position: Position, time_ms: int) -> tuple[int, int]:
+        run = await self._one(position)
+        if run is not None:
+            flag = 0 if run.flags is None else run.flags[0]
+            for offset, time in self._times(run.parts[0], flag, run.messages, run.first_index):
+                if time >= time_ms:
+                    return offset, time
+            return run.first_index, run.time_ms
+        return -1, -1
+
+    def _times(self, part: Buffer, flag: int, count: int, base: int) -> list[tuple[int, int]]:
+        """(offset, time) of each record of an entry."""
+        if flag & _UNSEEN:
+            return []
+        try:
+            batch = batch_of(part) if flag & FLAG_KAFKA else memoryview(as_batch(part, count))
+            return [(base + delta, record[0]) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
+        except CorruptData:
+            return []
+
+    # -- keeping -------------------------------------------------------------------------------------------------------------
+
+    async def delete_before(self, offset: int) -> int:
+        """Kafka's DeleteRecords: nothing below `offset` is shown any more; returns where the log begins now."""
+        offset = min(offset, self.high_watermark)
+        if offset > self.start_offset:
+            at = await self.position_of(offset) if offset < self.high_watermark else None
+            if at is None:
+                self.keeper.ack_cumulative(self.ledger.last_confirmed)
+            elif at[1] > 0:
+                self.keeper.ack_cumulative((at[0], at[1] - 1))
+            else:
+                infos = [info for info in self.ledger.ledgers() if info.entries and info.ledger < at[0]]
+                if infos:
+                    self.keeper.ack_cumulative((infos[-1].ledger, infos[-1].entries - 1))
+            self.low = offset
+            self.keeper.set_properties({**self.keeper.properties, "low": str(offset)})
+            await self.keeper.flushed()
+        return self.start_offset
+
+    async def keep(self, before_ms: int, size_bytes: int) -> None:
+        """Lets go what is older (0: nothing is too old), and what is beyond that size (-1: nothing is)."""
+        try:
+            if before_ms > 0:
+                await self.ledger.expire_before(before_ms, [KEEP_CURSOR])
+            if size_bytes >= 0 and self.ledger.size_bytes > size_bytes:
+                await self.ledger.drop_to(size_bytes, [KEEP_CURSOR])
+            await self.follow_keeper()
+        except HeliographError:
+            pass  # the next look tries again
+
+
+def _at(base: int, batch: memoryview) -> bytes:
+    """A batch that was made here, at its place in the log."""
+    assert len(batch) >= HEADER_BYTES
+    return PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH) + batch[16:]

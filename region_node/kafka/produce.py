@@ -1,0 +1,250 @@
+"""Produce: record batches of one request to their partitions, and the answer once all of them are durable.
+
+Is: checking batches, older formats made new, repetitions of idempotent producers, the order of answers. Isn't: storage.
+Invariants: a batch is answered with success only when it is durable by the topic's write quorum, whatever `acks` says; batches of one partition are
+stored in the order in which they came on a connection. On the hot path a batch costs no copy: its entry's head is written in front of it.
+Source: docs/protocols/kafka.md, "Produce".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.wire.kafka_codec import Fields, Request
+from heliograph.wire.kafka_entries import entry_in_place, entry_of
+from heliograph.wire.kafka_records import (
+    CODEC,
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    build_batch,
+    check_batch,
+    format_of,
+    old_records,
+    peek_batch,
+    with_append_time,
+)
+from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
+from heliograph.wire.run import FLAG_KAFKA, Buffer, Run, TxnId
+from region_node.kafka.errors import Code, Refused, code_of
+from region_node.kafka.log import KafkaLog
+from region_node.kafka.producers import Sent
+from region_node.kafka.transaction_requests import opened
+from region_node.security.authorization import Action
+from region_node.topics.port import Segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from region_node.kafka.connection import KafkaConnection, Slot
+
+_FLAGS = (FLAG_KAFKA,)
+
+
+class _Batch:
+    """One partition's part of a request, on its way."""
+
+    __slots__ = ("log", "request", "row", "run", "sent")
+
+    def __init__(self, request: Producing, row: Fields, log: KafkaLog) -> None:
+        self.request, self.row, self.log = request, row, log
+        self.run: Run | None = None
+        self.sent: Sent | None = None
+
+    def done(self, _: Segments) -> None:
+        assert self.run is not None
+        offset = self.run.first_index
+        if self.sent is not None:
+            assert self.log.sequences is not None
+            self.log.sequences.stored(self.sent, offset)
+            self.log.store.grown(self.run.size_bytes)
+        self.stored(offset)
+
+    def stored(self, offset: int) -> None:
+        self.row["base_offset"] = offset
+        self.row["log_start_offset"] = self.log.start_offset
+        self.request.one_less()
+
+    def failed(self, error: HeliographError) -> None:
+        if self.sent is not None and self.log.sequences is not None:
+            self.log.sequences.lost(self.sent, error)
+        self.refused(error)
+        if isinstance(error, LedgerFenced):
+            self.log.topic.fatal(error)
+
+    def refused(self, error: HeliographError) -> None:
+        self.row["error_code"], self.row["error_message"] = code_of(error), str(error)
+        self.row["base_offset"] = -1
+        self.request.one_less()
+
+
+class Producing:
+    """One request. `finish` is called once, with the answer's fields."""
+
+    __slots__ = ("_connection", "_finish", "_left", "_request", "answer")
+
+    def __init__(self, connection: KafkaConnection, request: Request, finish: Callable[[Fields], None]) -> None:
+        self._connection, self._request, self._finish = connection, request, finish
+        self._left = 1
+        self.answer: Fields = {"responses": []}
+
+    def one_less(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._connection.listener.budget.give(len(self._request.frame))
+            self._finish(self.answer)
+
+    def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> None:
+        """Appends every batch, in the order of the request."""
+        fields, floor = self._request.fields, 0
+        self._connection.listener.budget.take(self._connection, len(self._request.frame))
+        acks_right = fields["acks"] in (-1, 0, 1)
+        for topic in fields["topic_data"]:
+            rows: list[Fields] = []
+            self.answer["responses"].append({"name": topic["name"], "partition_responses": rows})
+            for part in topic["partition_data"]:
+                row: Fields = {"index": part["index"], "error_code": 0, "base_offset": -1}
+                rows.append(row)
+                self._left += 1
+                found = logs[topic["name"], part["index"]]
+                if isinstance(found, HeliographError):
+                    _Batch(self, row, None).refused(found)  # type: ignore[arg-type]
+                    continue
+                batch = _Batch(self, row, found)
+                try:
+                    if not acks_right:
+                        raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0, or 1, not {fields['acks']}")
+                    if part["records"] is None:
+                        raise Refused(Code.INVALID_RECORD, "no records for a partition")
+                    floor = self._append(batch, part["records"], floor)
+                except HeliographError as error:
+                    batch.refused(error)
+        self.one_less()
+
+    def _append(self, batch: _Batch, where: tuple[int, int], floor: int) -> int:
+        """Returns the end of the batch in the frame: what stands before the next one may be written over from there on."""
+        broker, log, (start, size) = self._connection.broker, batch.log, where
+        frame = self._request.frame
+        assert isinstance(frame, bytearray)
+        own = broker.configs.of(log.name)
+        size_max = int(own["max.message.bytes"]) if "max.message.bytes" in own else broker.settings.message_bytes_max
+        if size > min(size_max, MESSAGE_BYTES_MAX):
+            raise Refused(Code.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; at most {size_max} are taken")
+        txn: TxnId | None = None
+        view, now_ms = memoryview(frame)[start : start + size], broker.clock.wall_ms()
+        counts = broker.counts
+        entry: Buffer
+        if format_of(view) < 2:
+            records = list(old_records(view))
+            if not records:
+                raise Refused(Code.INVALID_RECORD, "no records for a partition")
+            count = len(records)
+            entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
+            counts.converted_in += count
+        else:
+            head = check_batch(view)
+            count = head.offsets
+            if head.attributes & CONTROL:
+                raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
+            if head.attributes & TRANSACTIONAL:
+                txn = log.transactions.get(head.producer, (-1, None))[1]
+                if txn is None or log.transactions[head.producer][0] != head.epoch:
+                    raise Refused(Code.INVALID_TXN_STATE, f"producer {head.producer} has no transaction")
+            if head.producer >= 0:
+                assert log.sequences is not None
+                known = log.sequences.submit(head)
+                if known is not None:
+                    if known.offset >= 0:
+                        batch.stored(known.offset)
+                    else:
+                        known.waiting.append((batch.stored, batch.refused))
+                    return start + size
+                batch.sent = log.sequences.accept(head)
+            if own.get("message.timestamp.type") == "LogAppendTime":
+                entry = entry_of(with_append_time(view, now_ms), count, now_ms)
+                batch.row["log_append_time"] = now_ms
+            else:
+                entry = entry_in_place(frame, start, size, floor, count, now_ms)
+        run = batch.run = Run([entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn)
+        topic = log.topic
+        topic.last_publish_ms = now_ms
+        counts.messages_in += count
+        counts.bytes_in += size
+        usage = broker.usage.of(topic.name.tenant)
+        usage.messages_in += count
+        usage.bytes_in += size
+        topic.publish(run, batch.done, batch.failed)
+        return start + size
+
+
+def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
+    """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
+    request, broker = slot.request, connection.broker
+    assert request is not None
+    transactional = request.fields.get("transactional_id") is not None
+    logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    for topic in request.fields["topic_data"]:
+        kafka = topic["name"]
+        error = _refusal(connection, kafka)
+        for part in topic["partition_data"]:
+            found = error or broker.loaded(kafka, part["index"])
+            if found is None or (transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None):
+                return False
+            logs[kafka, part["index"]] = found
+    connection.enqueue(slot)
+
+    def finish(answer: Fields) -> None:
+        if not connection.closed:
+            connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
+
+    Producing(connection, request, finish).publish(logs)
+    return True
+
+
+def _producer(request: Request, part: Fields) -> tuple[int, int]:
+    """(id, epoch) of a batch, or (-1, -1) where it is too short to say."""
+    if part["records"] is None or part["records"][1] < HEADER_BYTES:
+        return -1, -1
+    batch = peek_batch(memoryview(request.frame)[part["records"][0] :])
+    return batch.producer, batch.epoch
+
+
+def _transaction(log: KafkaLog, request: Request, part: Fields) -> TxnId | None:
+    return log.transaction_of(*_producer(request, part))
+
+
+def _refusal(connection: KafkaConnection, kafka: str) -> HeliographError | None:
+    try:
+        assert connection.login.principal is not None
+        connection.broker.check(connection.login.principal, Action.PRODUCE, kafka)
+    except HeliographError as error:
+        return error
+    return None
+
+
+async def produce(connection: KafkaConnection, request: Request) -> Fields | None:
+    """The same where logs must be loaded first; nothing else of this connection is under way meanwhile."""
+    broker = connection.broker
+    logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
+    for topic in request.fields["topic_data"]:
+        kafka = topic["name"]
+        error = _refusal(connection, kafka)
+        for part in topic["partition_data"]:
+            try:
+                log = error or await broker.log(kafka, part["index"])
+                if request.fields.get("transactional_id") is not None and isinstance(log, KafkaLog) and _transaction(log, request, part) is None:
+                    producer, epoch = _producer(request, part)
+                    await opened(connection).txn_of(log, producer, epoch)
+                logs[kafka, part["index"]] = log
+            except HeliographError as failure:
+                logs[kafka, part["index"]] = failure
+    answered: Any = connection.listener.loop.create_future()
+
+    def finish(answer: Fields) -> None:
+        if not answered.done():
+            answered.set_result(answer)
+
+    Producing(connection, request, finish).publish(logs)
+    answer: Fields = await answered
+    return None if request.fields["acks"] == 0 else answer

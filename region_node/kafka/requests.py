@@ -1,0 +1,69 @@
+"""Which requests are answered, and by whom.
+
+Is: one table. Isn't: an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import PeerError
+from heliograph.wire.kafka_codec import BY_NAME, Fields, Request, encode_answer
+from heliograph.wire.run import Buffer
+from region_node.kafka import acls, admin, fetch, group_requests, metadata, offsets, produce, producer_ids, sasl, scram, transaction_requests
+from region_node.kafka.errors import Code
+
+if TYPE_CHECKING:
+    from region_node.kafka.connection import KafkaConnection
+
+Handler = Callable[["KafkaConnection", Request], Awaitable[Fields | None]]
+
+HANDLERS: dict[str, Handler] = {
+    "produce": produce.produce,
+    "fetch": fetch.fetch,
+    "list_offsets": offsets.list_offsets,
+    "metadata": metadata.metadata,
+    "offset_commit": group_requests.offset_commit,
+    "offset_fetch": group_requests.offset_fetch,
+    "find_coordinator": metadata.find_coordinator,
+    "join_group": group_requests.join_group,
+    "heartbeat": group_requests.heartbeat,
+    "leave_group": group_requests.leave_group,
+    "sync_group": group_requests.sync_group,
+    "describe_groups": group_requests.describe_groups,
+    "list_groups": group_requests.list_groups,
+    "sasl_handshake": sasl.sasl_handshake,
+    "api_versions": metadata.api_versions,
+    "create_topics": admin.create_topics,
+    "delete_topics": admin.delete_topics,
+    "delete_records": offsets.delete_records,
+    "init_producer_id": producer_ids.init_producer_id,
+    "offset_for_leader_epoch": offsets.offset_for_leader_epoch,
+    "add_partitions_to_txn": transaction_requests.add_partitions_to_txn,
+    "add_offsets_to_txn": transaction_requests.add_offsets_to_txn,
+    "end_txn": transaction_requests.end_txn,
+    "txn_offset_commit": transaction_requests.txn_offset_commit,
+    "describe_user_scram_credentials": scram.describe_users,
+    "alter_user_scram_credentials": scram.alter_users,
+    "describe_acls": acls.describe_acls,
+    "create_acls": acls.create_acls,
+    "delete_acls": acls.delete_acls,
+    "describe_configs": admin.describe_configs,
+    "alter_configs": admin.alter_configs,
+    "incremental_alter_configs": admin.incremental_alter_configs,
+    "describe_log_dirs": metadata.describe_log_dirs,
+    "create_partitions": admin.create_partitions,
+    "sasl_authenticate": sasl.sasl_authenticate,
+    "delete_groups": group_requests.delete_groups,
+    "offset_delete": group_requests.offset_delete,
+    "describe_cluster": metadata.describe_cluster,
+}
+
+
+def refuse_version(request: Request) -> list[Buffer]:
+    """Only ApiVersions may come in a version that is not known: it is answered in the layout of version 0, which every client reads. Raises PeerError."""
+    if request.api.name != "api_versions":
+        raise PeerError(f"{request.api.name} of version {request.version} is not known here")
+    rows = metadata.api_rows(frozenset(HANDLERS))
+    return encode_answer(BY_NAME["api_versions"], 0, request.correlation, {"error_code": Code.UNSUPPORTED_VERSION, "api_keys": rows})

@@ -1,0 +1,83 @@
+"""Settings of the Kafka listener.
+
+Is: values and their bounds. Isn't: where they are read (`region_node.settings`).
+Source: docs/protocols/kafka.md, "Settings".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heliograph.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """Ports: -1 none, 0 any free one. Kafka's own names for what they mean stand behind each."""
+
+    port: int = -1
+    """9092 is usual."""
+    tls_port: int = -1
+    """9093 is usual; wants the broker's TLS."""
+    advertised_host: str = ""
+    """advertised.listeners: empty, the broker's own."""
+    namespace: str = "public/default"
+    """Where topics lie whose names give no tenant and namespace."""
+    num_partitions: int = 1
+    """num.partitions: of topics that come into being because a client asks for them."""
+    message_bytes_max: int = 1_048_588
+    """message.max.bytes: of one record batch."""
+    request_bytes_max: int = 100 << 20
+    """socket.request.max.bytes."""
+    connections_max: int = 10_000
+    inflight_bytes_max: int = 64 << 20
+    """Record batches that wait to be durable, in the whole broker; above it reading stops."""
+    requests_max: int = 1000
+    """Requests of one connection that wait for their turn; above it reading stops."""
+    idle_s: float = 600.0
+    """connections.max.idle.ms."""
+    handshake_timeout_s: float = 10.0
+    """For a client that has to authenticate."""
+    retention_ms: int = 604_800_000
+    """log.retention.ms, of topics that Kafka's clients use; -1: no limit."""
+    retention_bytes: int = -1
+    """log.retention.bytes, of one partition; -1: no limit."""
+    retention_check_s: float = 60.0
+    """log.retention.check.interval.ms."""
+    session_timeout_min_ms: int = 6_000
+    """group.min.session.timeout.ms"""
+    session_timeout_max_ms: int = 1_800_000
+    """group.max.session.timeout.ms"""
+    rebalance_delay_ms: int = 3_000
+    """group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members."""
+    group_members_max: int = 10_000
+    """group.max.size"""
+    offsets_retention_s: float = 604_800.0
+    """offsets.retention.minutes: offsets of a group without members."""
+    offset_metadata_bytes_max: int = 4096
+    """offset.metadata.max.bytes"""
+    fetch_sessions_max: int = 1000
+    """max.incremental.fetch.session.cache.slots"""
+    transaction_timeout_max_ms: int = 900_000
+    """transaction.max.timeout.ms"""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "tls_port"):
+            if not -1 <= getattr(self, name) <= 65535:
+                raise ConfigError(f"broker.kafka.{name} must be -1 (none), 0 (any free port), or up to 65535, not {getattr(self, name)}")
+        if self.namespace.count("/") != 1 or not all(self.namespace.split("/")):
+            raise ConfigError(f"broker.kafka.namespace must be tenant/namespace, not {self.namespace!r}")
+        if not 1 <= self.num_partitions <= 100_000:
+            raise ConfigError(f"broker.kafka.num_partitions must be 1 to 100000, not {self.num_partitions}")
+        if not 1024 <= self.message_bytes_max <= 5 << 20:
+            raise ConfigError(f"broker.kafka.message_bytes_max must be 1024 to {5 << 20}, not {self.message_bytes_max}")
+        if not self.message_bytes_max <= self.request_bytes_max <= 1 << 30:
+            raise ConfigError("broker.kafka.request_bytes_max must be at least message_bytes_max, and at most 1 GiB")
+        if self.inflight_bytes_max < self.message_bytes_max:
+            raise ConfigError("broker.kafka.inflight_bytes_max is less than one message of message_bytes_max")
+        if min(self.idle_s, self.handshake_timeout_s, self.retention_check_s) <= 0 or min(self.connections_max, self.requests_max) < 1:
+            raise ConfigError("broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must be above 0")
+        if not 0 < self.session_timeout_min_ms <= self.session_timeout_max_ms:
+            raise ConfigError("broker.kafka: want 0 < session_timeout_min_ms <= session_timeout_max_ms")
+        if not 0 <= self.rebalance_delay_ms <= 600_000:
+            raise ConfigError(f"broker.kafka.rebalance_delay_ms must be 0 to 600000, not {self.rebalance_delay_ms}")

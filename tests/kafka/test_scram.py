@@ -1,0 +1,53 @@
+"""SCRAM: the example of RFC 7677, and proofs that are wrong in every place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+
+import pytest
+
+from heliograph.model.errors import Unauthenticated
+from region_node.kafka.scram import ScramExchange, user_of
+
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+KNOWN = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096))
+NONCE = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+LAST = f"c=biws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+
+
+def begun() -> ScramExchange:
+    exchange = ScramExchange("SCRAM-SHA-256", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    exchange.begin(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert exchange.challenge(KNOWN) == f"r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    return exchange
+
+
+def test_the_example_of_the_rfc() -> None:
+    exchange = begun()
+    assert exchange.user == "user"
+    assert exchange.finish(LAST, KNOWN) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_anything_else_is_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    last = bytearray(LAST)
+    at = rng.randrange(len(last) - 1)  # the last character of base64 may hold bits that do not count
+    last[at] = rng.choice([c for c in range(33, 127) if c != last[at]])
+    with pytest.raises(Unauthenticated):
+        begun().finish(bytes(last), KNOWN)
+    with pytest.raises(Unauthenticated):
+        begun().finish(rng.randbytes(rng.randrange(200)), KNOWN)
+    with pytest.raises(Unauthenticated):
+        ScramExchange("SCRAM-SHA-256", "x").begin(rng.randbytes(rng.randrange(60)))
+
+
+def test_a_user_with_commas_and_a_proof_of_another_password() -> None:
+    exchange = ScramExchange("SCRAM-SHA-256", "x")
+    exchange.begin(b"n,,n=a=2Cb=3Dc,r=n")
+    assert exchange.user == "a,b=c"
+    other = user_of("SCRAM-SHA-256", 4096, SALT, hashlib.pbkdf2_hmac("sha256", b"pen", SALT, 4096))
+    with pytest.raises(Unauthenticated):
+        begun().finish(LAST, other)

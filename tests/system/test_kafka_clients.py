@@ -1,0 +1,138 @@
+"""Kafka's clients of every age against a real region: kafka-python 1.4 and 2.0 in environments of their own, and the Java clients and tools of Kafka 4.1.
+
+Everything is installed into ~/.cache/heliograph the first time.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.processes import Region
+
+pytestmark = pytest.mark.system
+CACHE = Path.home() / ".cache" / "heliograph"
+WAIT_S = 120
+OLDEST = (None, (0, 8, 2), (0, 9), (0, 10, 0))
+
+ROUND_TRIP = """
+import sys
+import kafka
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+address, topic, version, compression = sys.argv[1], sys.argv[2], eval(sys.argv[3]), eval(sys.argv[4])
+fields = {"bootstrap_servers": address, **({"api_version": version} if version else {})}
+fields.update(eval(sys.argv[5]))
+producer = KafkaProducer(acks="all", compression_type=compression, **fields)
+sent = [producer.send(topic, key=b"k%d" % i, value=None if i % 7 == 3 else b"v%d" % i) for i in range(60)]
+producer.flush()
+assert [f.get(30).offset for f in sent] == list(range(60))
+consumer = KafkaConsumer(topic, group_id="g-" + topic, auto_offset_reset="earliest", consumer_timeout_ms=60000, **fields)
+found = []
+for message in consumer:
+    found.append((message.offset, message.key, message.value))
+    if len(found) == 60:
+        break
+assert found == [(i, b"k%d" % i, None if i % 7 == 3 else b"v%d" % i) for i in range(60)], found
+consumer.commit()
+assert consumer.committed(TopicPartition(topic, 0)) == 60
+consumer.close()
+producer.close()
+print("good", kafka.__version__)
+"""
+
+
+def environment(version: str) -> str:
+    """The interpreter of an environment with that kafka-python. Skips with one sentence where it cannot be made."""
+    folder = CACHE / "kafka-venvs" / f"kp-{version}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True)
+        if not made.returncode:
+            made = subprocess.run([str(python), "-m", "pip", "install", "-q", f"kafka-python=={version}", "six"], capture_output=True, text=True)
+        if made.returncode:
+            shutil.rmtree(folder, ignore_errors=True)
+            pytest.skip(f"kafka-python {version} cannot be installed here: {made.stderr.strip()[-200:]}")
+    return str(python)
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    from benchmarks.kafka_servers import kafka_jars
+
+    try:
+        return kafka_jars()
+    except SystemExit as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with Region(tmp_path_factory.mktemp("clients")) as made:
+        made.start(kafka={"port": 0, "rebalance_delay_ms": 0})
+
+        def rest(method: str, path: str, body: Any = None) -> None:
+            data = None if body is None else json.dumps(body).encode()
+            request = urllib.request.Request(made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method)
+            urllib.request.urlopen(request, timeout=30).read()
+
+        rest("PUT", "/admin/v2/clusters/us", {})
+        rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
+        rest("PUT", "/admin/v2/namespaces/public/default")
+        yield made
+
+
+def address(region: Region) -> str:
+    return f"127.0.0.1:{region.processes['us-broker-0'].ports['kafka']}"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("client", "version"), [*(("1.4.7", v) for v in OLDEST), *(("2.0.2", v) for v in (None, (0, 9), (0, 11), (2, 1)))])
+def test_old_clients(region: Region, client: str, version: tuple[int, ...] | None, compression: str | None) -> None:
+    topic = f"old-{client}-{'.'.join(map(str, version or ('any',)))}-{compression}"
+    command = [environment(client), "-c", ROUND_TRIP, address(region), topic, repr(version), repr(compression), "{}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout.startswith("good"), done.stdout + done.stderr
+
+
+def java(jars: Path, main: str, *arguments: str, given: str = "") -> str:
+    done = subprocess.run(["java", "-cp", f"{jars}/*", main, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_the_java_clients_and_tools(region: Region, jars: Path, compression: str) -> None:
+    at, topic = ("--bootstrap-server", address(region)), f"java-{compression}"
+    tools = "org.apache.kafka.tools"
+    java(jars, f"{tools}.TopicCommand", *at, "--create", "--topic", topic, "--partitions", "1", "--config", "retention.ms=3600000")
+    assert "PartitionCount: 1" in java(jars, f"{tools}.TopicCommand", *at, "--describe", "--topic", topic)
+    lines = [f"key{i}\tvalue{i}" for i in range(300)]
+    more = ["--property", "parse.key=true", "--compression-codec", compression]
+    java(jars, f"{tools}.ConsoleProducer", *at, "--topic", topic, *more, given="\n".join(lines) + "\n")
+    read = ["--topic", topic, "--from-beginning", "--max-messages", "300", "--timeout-ms", "60000", "--property", "print.key=true"]
+    for group, level in (("one", "read_committed"), ("two", "read_uncommitted")):
+        found = java(jars, f"{tools}.consumer.ConsoleConsumer", *at, *read, "--group", f"{group}-{compression}", "--isolation-level", level)
+        assert found.splitlines() == lines
+    described = java(jars, f"{tools}.consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", f"one-{compression}")
+    assert described.split()[-9:][3] == "300" or " 300 " in described, described
+    java(jars, f"{tools}.TopicCommand", *at, "--delete", "--topic", topic)
+
+
+def test_javas_transactional_producer(region: Region, jars: Path) -> None:
+    at, topic = f"bootstrap.servers={address(region)}", "java-transactions"
+    tools = "org.apache.kafka.tools"
+    java(jars, f"{tools}.TopicCommand", "--bootstrap-server", address(region), "--create", "--topic", topic, "--partitions", "3")
+    arguments = ["--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1", "--producer-props", at, "enable.idempotence=true"]
+    said = java(jars, f"{tools}.ProducerPerformance", *arguments, "--transactional-id", "perf", "--transaction-duration-ms", "50")
+    assert "3000 records sent" in said
+    read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "60000"]
+    assert len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines()) == 3000

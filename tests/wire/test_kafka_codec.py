@@ -1,0 +1,122 @@
+"""Kafka's requests and answers: every version of every message there and back, and whatever bytes come."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import PeerError
+from heliograph.wire.kafka_codec import APIS, BY_NAME, decode_fields, decode_request, encode_answer, encode_fields
+
+EVERY = [(api.name, version, answer) for api in APIS.values() for version in range(api.lowest, api.highest + 1) for answer in (False, True)]
+
+
+def made(rng: random.Random, fields: Any, version: int, flexible: bool) -> dict[str, Any]:
+    """Values for the fields that this version has."""
+    out: dict[str, Any] = {}
+    for field in fields:
+        if not field.there(version) or (field.tag >= 0 and (not flexible or rng.random() < 0.5)):
+            continue
+        out[field.name] = value(rng, field, version, flexible, field.depth)
+    return out
+
+
+def value(rng: random.Random, field: Any, version: int, flexible: bool, depth: int) -> Any:
+    if depth:
+        if version >= field.nullable and rng.random() < 0.2:
+            return None
+        return [value(rng, field, version, flexible, depth - 1) for _ in range(rng.randrange(3))]
+    nullable = version >= field.nullable and not field.depth
+    if nullable and rng.random() < 0.2 and field.kind != "i64":
+        return None
+    match field.kind:
+        case "struct":
+            return made(rng, field.fields, version, flexible)
+        case "str":
+            return rng.choice(["", "x", "é" * 90, "topic"])
+        case "bytes":
+            return rng.randbytes(rng.randrange(200))
+        case "records":
+            return None
+        case "bool":
+            return rng.random() < 0.5
+        case "uuid":
+            return rng.randbytes(16)
+    bits = int(field.kind[1:])
+    return rng.choice([0, 1, -1, (1 << bits - 1) - 1, -(1 << bits - 1)]) if field.kind[0] == "i" else rng.randrange(1 << bits)
+
+
+def normal(fields: Any, given: dict[str, Any], read: dict[str, Any], version: int) -> None:
+    """What was given is what is read."""
+    for field in fields:
+        if field.name in given:
+            same(field, given[field.name], read[field.name], version)
+
+
+def same(field: Any, given: Any, read: Any, version: int) -> None:
+    if isinstance(given, list):
+        assert len(given) == len(read)
+        for one, other in zip(given, read, strict=True):
+            same(field, one, other, version)
+    elif field.kind == "struct" and given is not None:
+        normal(field.fields, given, read, version)
+    else:
+        assert given == read
+
+
+@pytest.mark.parametrize(("name", "version", "answer"), EVERY)
+def test_there_and_back(name: str, version: int, answer: bool) -> None:
+    rng, api = random.Random(version * 100 + answer), BY_NAME[name]
+    fields = api.answer if answer else api.request
+    for _ in range(5):
+        given = made(rng, fields, version, api.is_flexible(version))
+        normal(fields, given, decode_fields(name, version, encode_fields(name, version, given, answer=answer), answer=answer), version)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_bytes_are_decoded_or_refused(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        name, version, answer = rng.choice(EVERY)
+        api = BY_NAME[name]
+        data = bytearray(encode_fields(name, version, made(rng, api.answer if answer else api.request, version, api.is_flexible(version)), answer=answer))
+        for _ in range(rng.randrange(4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.5:
+            data = data[: rng.randrange(len(data) + 1)]
+        try:
+            decode_fields(name, version, data, answer=answer)
+        except PeerError:
+            pass
+
+
+def test_an_array_that_claims_more_than_there_is_makes_nothing() -> None:
+    with pytest.raises(PeerError, match="says 2147483647 elements"):
+        decode_fields("metadata", 1, b"\x7f\xff\xff\xff")
+    with pytest.raises(PeerError):
+        decode_fields("metadata", 9, b"\xff\xff\xff\xff\x0f")
+
+
+def test_a_request_that_is_not_known() -> None:
+    with pytest.raises(PeerError, match="request 999 is not known"):
+        decode_request(bytearray(b"\x03\xe7\0\0\0\0\0\1\0\0"))
+    with pytest.raises(PeerError):
+        decode_request(bytearray(b"\0"))
+    request = decode_request(bytearray(b"\0\x12\0\x63\0\0\0\1\0\1c"))
+    assert (request.api.name, request.supported, request.client, request.correlation) == ("api_versions", False, "c", 1)
+
+
+def test_unknown_tagged_fields_are_passed_over() -> None:
+    plain = encode_fields("heartbeat", 4, {"group_id": "g", "generation_id": 3, "member_id": "m"}, answer=False)
+    tagged = plain[:-1] + b"\x02\x05\x03abc\x09\x00"
+    assert decode_fields("heartbeat", 4, tagged) == decode_fields("heartbeat", 4, plain)
+
+
+def test_the_answer_to_api_versions_has_the_old_header_in_all_versions() -> None:
+    frame = b"".join(encode_answer(BY_NAME["api_versions"], 3, 7, {"error_code": 0, "api_keys": []}))
+    assert frame[:4] == (len(frame) - 4).to_bytes(4, "big") and frame[4:10] == b"\0\0\0\7\0\0"
+    flexible = b"".join(encode_answer(BY_NAME["heartbeat"], 4, 7, {"error_code": 0}))
+    assert flexible[4:9] == b"\0\0\0\7\0"
