@@ -57,10 +57,12 @@ class Instance:
             self.toxiproxy = Toxiproxy(self.state["wan"]["toxiproxy"])
 
     def down(self) -> None:
-        for client in self.clients:
-            client.close()
-        self.clients = []
-        heliograph("down", "--data", str(self.data))
+        try:
+            for client in self.clients:
+                client.close()
+        finally:  # a client that a failed test left in the middle of its work must not keep the processes alive
+            self.clients = []
+            heliograph("down", "--data", str(self.data))
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(heliograph("status", "--data", str(self.data), "--json").stdout)

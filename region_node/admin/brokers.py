@@ -11,8 +11,8 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName, bundle_range
-from region_node import link_metrics, metrics, usage
-from region_node.admin import accounting, members
+from region_node import link_metrics, metrics, transaction_metrics, usage
+from region_node.admin import accounting, balancing, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
 
@@ -29,11 +29,13 @@ async def list_active(admin: Admin, request: web.Request) -> Any:
 
 
 async def leader(admin: Admin, request: web.Request) -> Any:
-    """There is no leader among our brokers; clients that ask get the first one."""
+    """Who has bundles moved. Nobody leads in anything else; where nobody does at this moment, the first one is named."""
     live = admin.ownership.brokers()
     if not live:
         raise MetadataUnavailable("no broker is registered at this moment")
-    return {"serviceUrl": live[0].admin_url, "brokerId": _address(live[0])}
+    leads = admin.balancer.leader if admin.balancer is not None else ""
+    found = next((record for record in live if record.broker == leads), live[0])
+    return {"serviceUrl": found.admin_url, "brokerId": _address(found)}
 
 
 async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
@@ -99,7 +101,12 @@ async def load_report(admin: Admin, request: web.Request) -> Any:
     record = admin.ownership.record
     subscriptions = [s for fields in stats.values() for s in fields.get("subscriptions", {}).values()]
     rates = {key: sum(fields.get(key, 0) for fields in stats.values()) for key in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")}
+    used = balancing.used(admin)
     return rates | {
+        "cpu": {"usage": used.get("cpu", 0.0) * 100, "limit": 100.0},
+        "memory": {"usage": used.get("memory", 0.0) * 100, "limit": 100.0},
+        "bandwidthIn": {"usage": used.get("network_in", 0.0) * 100, "limit": 100.0},
+        "bandwidthOut": {"usage": used.get("network_out", 0.0) * 100, "limit": 100.0},
         "webServiceUrl": record.admin_url,
         "pulsarServiceUrl": record.listeners.get("", ""),
         "pulsarServiceUrlTls": record.listeners.get("tls", ""),
@@ -143,7 +150,11 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     """All but topics and links."""
     yield from metrics.process_samples()
     yield from metrics.broker_samples(admin.region, totals)
+    if admin.connection_counts is not None:
+        yield from metrics.connection_samples(admin.region, admin.ownership.record.broker, *admin.connection_counts())
     yield from usage.samples(admin.region, accounting.counted(admin))
+    if admin.face_samples is not None:
+        yield from admin.face_samples()
     if not admin.security.authentication.open:
         yield from admin.security.authentication.counts.samples(admin.region)
     if admin.entry_cache is not None:
@@ -151,6 +162,11 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     if admin.tier is not None:
         yield from admin.tier.samples(admin.region)
     yield from link_metrics.samples(admin.links)
+    if admin.transactions is not None:
+        yield from transaction_metrics.samples(admin.region, admin.transactions)
+    if admin.promises is not None:
+        yield from admin.promises.samples()
+    yield from balancing.samples(admin)
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()
 

@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from heliograph.model.errors import NotAllowed
+from heliograph.model.errors import NotAllowed, NotOwner
 from heliograph.model.names import bundle_of, bundle_range
 from heliograph.model.policies import NamespacePolicies
 from heliograph.model.policy_table import POLICIES
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
+from region_node.admin.leaving import check_active_stays, forget_leadership, leaving
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
@@ -58,6 +59,7 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     await delete_topics(admin, topics)
     before = await get(admin, request)
     await admin.config.delete_namespace(namespace)
+    await forget_leadership(admin, namespace)
     admin.changed(request, before, None)
     await admin.seen(lambda: admin.view.namespace(namespace) is None)
 
@@ -87,8 +89,8 @@ async def delete_bundle(admin: Admin, request: web.Request) -> Any:
 async def topics(admin: Admin, request: web.Request) -> Any:
     namespace = admin.namespace(request)
     admin.policies(namespace)
-    mode = request.query.get("mode", "ALL").upper()
-    found = [] if mode == "NON_PERSISTENT" else await admin.topics.topics(namespace)
+    mode = (request.query.get("mode") or "PERSISTENT").upper()
+    found = [] if mode == "NON_PERSISTENT" else await admin.topics.listed(namespace)
     return sorted([*found, *([] if mode == "PERSISTENT" else admin.topics.volatile_topics(namespace))])
 
 
@@ -109,7 +111,17 @@ async def unload_bundle(admin: Admin, request: web.Request) -> Any:
     index = next((i for i in range(count) if bundle_range(i, count) == wanted), -1)
     if index < 0:
         raise NotAllowed(f"{wanted} is no bundle of {namespace}: there are {', '.join(bundle_range(i, count) for i in range(count))}")
+    if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
+        names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
+        if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
+            raise NotOwner(f"{wanted} of {namespace} did not come to {to} in time: it has gone, or is slow; look the bundle up to see where it is")
+        return
     await _unload(admin, namespace, index)
+
+
+def _host_of(url: str) -> str:
+    """As brokers are listed: host and port of the admin interface."""
+    return url.partition("://")[2].rstrip("/")
 
 
 async def _unload(admin: Admin, namespace: str, index: int) -> None:
@@ -144,6 +156,10 @@ async def set_replication(admin: Admin, request: web.Request) -> Any:
     regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
     if not regions:
         raise NotAllowed("a namespace needs at least one cluster")
+    namespace = admin.namespace(request)
+    check_active_stays(admin, namespace, regions)
+    if flag(request, "dry_run"):
+        return await leaving(admin, namespace, regions)
     await _change(admin, request, lambda p: replace(p, regions=regions))
 
 

@@ -48,6 +48,8 @@ class RegionPlan:
     metadata: NodePlan
     service_tls_port: int = 0
     """0: no TLS for clients."""
+    health_port: int = 0
+    """For clients with a failover of their own: open while brokers can do their work. 0: the folder was made before there was one."""
     voter: bool = True
     """Of the global configuration; False: a learner, which has everything and decides nothing."""
 
@@ -197,6 +199,7 @@ def plan_region(
         service_tls_port=service_tls,
         service_port=service,
         admin_port=admin,
+        health_port=ports.free(),
         brokers=[
             NodePlan(
                 name=f"{name}-broker-{i}",
@@ -344,6 +347,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
                 f"link-{other.name}": f"pulsar+ssl://{HOST}:{reach(plan, other.name, 'link', node)}" for other in plan.regions if other.name != node.region
             },
             "advertised_host": HOST,
+            "canary": {"port": region.health_port},
         }
     if "bookie" in node.roles:
         settings["bookie"] = {"port": node.ports["bookie"], "bookie_id": node.name, "http_port": node.ports.get("http", -1)}

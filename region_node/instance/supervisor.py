@@ -227,7 +227,7 @@ class Supervisor:
             if b'"ready"' in line:
                 child.ready.set()
         code = await process.wait()
-        if self._stopping.is_set() or child.held:
+        if self._stopping.is_set() or child.held or child.process is not process:
             return
         if child.vital and not child.ready.is_set() and child.deaths == 0 and code == 2:
             self._failure = ConfigError(f"{child.name} could not start: {self._log_tail(child)}")
@@ -472,6 +472,10 @@ class Supervisor:
                     child.held, pid = True, child.pid
                     _send(child, signal.SIGKILL)
                     return {"ok": True, "pid": pid}
+                case "restart":
+                    child = self._find(request)
+                    await self._restart_child(child, str(request.get("python", "")))
+                    return {"ok": True, "pid": child.pid}
                 case "start":
                     child = self._find(request)
                     child.held = False
@@ -484,6 +488,26 @@ class Supervisor:
                     return {"error": f"no verb {other!r}"}
         except (HeliographError, KeyError, TimeoutError, OSError) as error:
             return {"error": str(error) or type(error).__name__}
+
+    async def _restart_child(self, child: Child, python: str) -> None:
+        """Drains it, waits until it has ended, and starts it again. python: another interpreter, from now on."""
+        child.held = True
+        try:
+            _send(child, signal.SIGTERM)
+            if child.process is not None:
+                try:
+                    await asyncio.wait_for(child.process.wait(), 2 * STOP_S)
+                except TimeoutError:
+                    _log("process.did_not_drain", name=child.name)
+                    _send(child, signal.SIGKILL)
+                    await child.process.wait()
+            if python:
+                child.command[0] = python
+        finally:
+            await self._spawn(child)
+            child.held = False
+        child.restarts += 1
+        await asyncio.wait_for(child.ready.wait(), READY_S)
 
     def _find(self, request: dict[str, Any]) -> Child:
         try:
@@ -503,6 +527,7 @@ class Supervisor:
         for region in self._plan.regions:
             regions[region.name] = {
                 "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "health_url": f"pulsar://{HOST}:{region.health_port}" if region.health_port else "",
                 "admin_url": f"http://{HOST}:{region.admin_port}",
                 **({"service_tls_url": f"pulsar+ssl://{HOST}:{region.service_tls_port}"} if self._plan.tls else {}),
                 "processes": [self._process_row(n) for n in (region.metadata, *region.bookies, *region.brokers)],

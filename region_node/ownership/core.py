@@ -3,7 +3,8 @@
 Is: the decisions of one broker, from what it sees of the local metadata (live brokers, owner keys, its own lease, namespaces).
 Isn't: I/O, time-outs of calls, or safety of the data: a lease decides who tries, fencing of the ledger decides who wins.
 Invariants:
-- a bundle is OWNED only at the version that this broker's own compare-and-set wrote, under its present lease;
+- a bundle is OWNED only at a version whose value names this broker under its present lease: its own compare-and-set wrote it, or the
+  hand-over of the owner before;
 - a bundle that is being closed is not taken again before its topics are closed;
 - a lost lease, or an owner key that another wrote later, closes the bundle without touching the key;
 - a draining broker takes nothing.
@@ -12,6 +13,7 @@ Source: docs/protocols/ownership.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +23,8 @@ from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 Bundle = tuple[str, int]
 """(namespace, index of the hash range)."""
+Place = Callable[[Sequence[str], Bundle], str]
+"""(live brokers that may serve it, at least one; the bundle) -> the one that shall."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +57,7 @@ class Holding(Enum):
 class _Held:
     state: Holding
     version: int = -1
+    handed: OwnerRecord | None = None
 
 
 # -- actions, to be carried out in the given order ---------------------------------------------------------------------
@@ -75,10 +80,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the bundle's topics, then delete the owner key at `version` (-1: leave it alone), then `on_closed`."""
+    """Close the bundle's topics, then delete the owner key at `version` (-1: leave it alone), then `on_closed`.
+
+    to: the value to write there instead, under its lease: the next owner. Where that one is gone, the key is deleted.
+    """
 
     bundle: Bundle
     version: int
+    to: OwnerRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +130,10 @@ Found = Here | There | Moving
 class OwnershipCore:
     """One broker's view; `now` is monotonic seconds."""
 
-    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings) -> None:
+    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings, place: Place | None = None) -> None:
+        """place: where a bundle that nobody has shall go; by chance where it is not given."""
         self.broker, self.settings = broker, settings
+        self._place: Place = place if place is not None else lambda candidates, bundle: rng.choice(candidates)
         self.lease = 0
         self.draining = False
         self.brokers: dict[str, BrokerRecord] = {}
@@ -189,9 +200,10 @@ class OwnershipCore:
         self._claims.pop(bundle, None)
         self._given_up.pop(bundle, None)
         if owner.broker == self.broker and owner.lease == self.lease and self.lease:
-            if held is None and self.draining:
+            if held is None and (self.draining or owner.to):
                 return [Forget(bundle, version)]
-            return self.on_acquired(bundle, version, owner.lease, now) if held is None or held.state is Holding.ACQUIRING else []
+            taken = self.on_acquired(bundle, version, owner.lease, now) if held is None or held.state is Holding.ACQUIRING else []
+            return [*taken, *self._hand_over(bundle, owner.to, version)] if owner.to else taken
         if held is not None and held.state is Holding.OWNED:
             return self._close(bundle, release=False)
         if owner.broker == self.broker and held is None and self.lease:
@@ -222,13 +234,20 @@ class OwnershipCore:
             if bundle not in self._owners and self._served.get(bundle[0], (0, False))[1]:
                 self._claim(bundle, now, self.settings.hand_over_s)
 
-    def on_closed(self, bundle: Bundle, released: bool, now: float) -> list[Action]:
-        """The bundle's topics are closed. `released`: its key is deleted; else it went with the lease, or will, or is another's."""
+    def on_closed(self, bundle: Bundle, released: bool, now: float, handed: int = -1) -> list[Action]:
+        """The bundle's topics are closed. `released`: its key is deleted; else it went with the lease, or will, or is another's.
+
+        handed: the version at which the next owner was written; -1: nobody was.
+        """
         held = self.held.get(bundle)
         if held is None or held.state is not Holding.CLOSING:
             return []
         del self.held[bundle]
         owner = self._owners.get(bundle)
+        if handed >= 0 and held.handed is not None:
+            if handed > self._seen.get(bundle, -1):
+                self._seen[bundle], self._owners[bundle] = handed, held.handed
+            return []
         if released and owner is not None and self._seen[bundle] == held.version:
             del self._owners[bundle]
         elif owner is not None and owner.broker == self.broker and self.lease:
@@ -266,10 +285,30 @@ class OwnershipCore:
         return self._close(bundle, release=True)
 
     def drain(self) -> list[Action]:
-        """Gives everything up and takes nothing any more."""
+        """Gives everything up and takes nothing any more. Each bundle is handed to a broker of choice, where there is one."""
         self.draining = True
         self._claims.clear()
-        return [action for bundle in sorted(self.held) for action in self._close(bundle, release=True)]
+        others = sorted(broker for broker in self.brokers if broker != self.broker)
+        return [
+            action
+            for bundle in sorted(self.held)
+            for action in self._close(bundle, release=True, to=self._place(others, bundle) if others else "")
+        ]
+
+    def transfer(self, bundle: Bundle, to: str) -> tuple[OwnerRecord, int] | None:
+        """The value to write over the owner key at that version, under the value's lease, so that the owner hands the bundle to `to`.
+
+        None: nobody owns it, or it is in motion, or there already, or `to` is not here.
+        """
+        owner = self._owners.get(bundle)
+        if owner is None or owner.to or owner.broker == to or to not in self.brokers:
+            return None
+        return OwnerRecord(owner.broker, owner.lease, to), self._seen[bundle]
+
+    def coming(self, bundle: Bundle) -> bool:
+        """Whether it is on its way to this broker."""
+        owner, held = self._owners.get(bundle), self.held.get(bundle)
+        return (owner is not None and owner.to == self.broker) or (held is not None and held.state is Holding.ACQUIRING)
 
     def owns(self, bundle: Bundle) -> bool:
         held = self.held.get(bundle)
@@ -287,10 +326,14 @@ class OwnershipCore:
             return (Here() if held.state is Holding.OWNED else Moving("is being unloaded" if held.state is Holding.CLOSING else "is being acquired")), []
         owner = self._owners.get(bundle)
         if owner is not None:
-            if owner == OwnerRecord(self.broker, self.lease) and not self.draining:  # given up, but the key could not be deleted
+            if (owner.broker, owner.lease) == (self.broker, self.lease) and not self.draining:  # given up, but the key could not be deleted
                 self.held[bundle] = _Held(Holding.OWNED, self._seen[bundle])
+                if owner.to:
+                    return Moving(f"is on its way to {owner.to}"), self._hand_over(bundle, owner.to, self._seen[bundle])
                 return Here(), [Load(bundle)]
             record = self.brokers.get(owner.broker)
+            if owner.to:
+                return Moving(f"is on its way to {owner.to}"), []
             if owner.broker == self.broker or record is None:
                 return Moving("has just lost its owner"), []
             return There(record, redirect=False), []
@@ -299,7 +342,7 @@ class OwnershipCore:
             candidates = [] if bundle in self._claims else sorted([*candidates, self.broker])
         if authoritative and self.lease and not self.draining:
             candidates = []
-        if candidates and (chosen := self._rng.choice(candidates)) != self.broker:
+        if candidates and (chosen := self._place(candidates, bundle)) != self.broker:
             return There(self.brokers[chosen], redirect=True), []
         return Moving("is being acquired"), self.take(bundle)
 
@@ -318,7 +361,14 @@ class OwnershipCore:
             at = now + head_start_s + self._rng.uniform(0, self.settings.takeover_delay_s)
             self._claims[bundle] = max(at, self._claims.get(bundle, at))
 
-    def _close(self, bundle: Bundle, *, release: bool) -> list[Action]:
+    def _hand_over(self, bundle: Bundle, to: str, version: int) -> list[Action]:
+        """Somebody wrote into our key who shall have the bundle."""
+        held = self.held.get(bundle)
+        if held is not None and held.state is Holding.OWNED:
+            held.version = version
+        return self._close(bundle, release=True, to=to)
+
+    def _close(self, bundle: Bundle, *, release: bool, to: str = "") -> list[Action]:
         held = self.held.get(bundle)
         if held is None or held.state is Holding.CLOSING:
             return []
@@ -327,4 +377,7 @@ class OwnershipCore:
                 del self.held[bundle]
             return []
         held.state = Holding.CLOSING
-        return [Close(bundle, held.version if release else -1)]
+        receiver = self.brokers.get(to) if release else None
+        if receiver is not None and receiver.lease:
+            held.handed = OwnerRecord(to, receiver.lease)
+        return [Close(bundle, held.version if release else -1, held.handed)]

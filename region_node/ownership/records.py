@@ -30,6 +30,8 @@ class BrokerRecord:
     listeners: dict[str, str] = field(default_factory=dict)
     admin_url: str = ""
     pid: int = 0
+    lease: int = 0
+    """What it holds its bundles under; 0 from a version that did not say."""
 
     @property
     def admin_url_tls(self) -> str:
@@ -48,14 +50,14 @@ class BrokerRecord:
         return self.listeners.get(LINK_LISTENER) if listener.startswith(f"{LINK_LISTENER}-") else None
 
     def encode(self) -> bytes:
-        fields = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid}
+        fields = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid, "lease": self.lease}
         packed: bytes = msgpack.packb(fields)
         return packed
 
     @classmethod
     def decode(cls, broker: str, blob: bytes) -> BrokerRecord:
         fields = _unpack("broker record", blob)
-        return cls(broker, dict(fields.get("listeners", {})), fields.get("admin_url", ""), fields.get("pid", 0))
+        return cls(broker, dict(fields.get("listeners", {})), fields.get("admin_url", ""), fields.get("pid", 0), fields.get("lease", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,18 @@ class OwnerRecord:
 
     broker: str
     lease: int
+    to: str = ""
+    """Releasing: the broker that the owner shall hand the bundle to."""
 
     def encode(self) -> bytes:
-        packed: bytes = msgpack.packb({"format": FORMAT, "broker": self.broker, "lease": self.lease})
+        fields = {"format": FORMAT, "broker": self.broker, "lease": self.lease}
+        packed: bytes = msgpack.packb({**fields, "to": self.to} if self.to else fields)
         return packed
 
     @classmethod
     def decode(cls, blob: bytes) -> OwnerRecord:
         fields = _unpack("owner record", blob)
-        return cls(fields["broker"], fields["lease"])
+        return cls(fields["broker"], fields["lease"], fields.get("to", ""))
 
 
 def _unpack(kind: str, blob: bytes) -> dict[str, Any]:

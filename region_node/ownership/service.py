@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from global_config.view import ConfigView
@@ -19,7 +20,7 @@ from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, There
+from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Place, There
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,8 @@ _FORGET_TRIES = 10
 class BundleHost(Protocol):
     """What serves the topics of owned bundles."""
 
-    async def unload_bundle(self, namespace: str, bundle: int) -> None: ...
+    async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
+        """next_owner: its URLs without and with TLS, where it is known: clients may go there without asking."""
 
     async def load_replicated(self, namespace: str, bundle: int) -> None: ...
 
@@ -69,12 +71,14 @@ class Ownership:
         clock: Clock,
         rng: Rng,
         settings: OwnershipSettings,
+        place: Place | None = None,
     ) -> None:
+        """place: where a bundle that nobody has shall go; by chance where it is not given."""
         self.region, self.settings = region, settings
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
-        self._core = OwnershipCore(broker, rng, settings)
+        self._core = OwnershipCore(broker, rng, settings, place)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -128,11 +132,21 @@ class Ownership:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
+    @property
+    def lease(self) -> int:
+        """What this broker's keys hang on at this moment; 0: nothing."""
+        return self._core.lease
+
     def owns(self, topic: str) -> bool:
         """Whether this broker owns the topic's bundle, as far as it knows."""
         name = TopicName.parse(topic)
         policies = self._view.namespace(name.namespace)
         return policies is not None and self._core.owns((name.namespace, bundle_of(topic, policies.bundles)))
+
+    def bundles(self, namespace: str) -> int:
+        """How many a namespace has; 0: it is not served in this region."""
+        policies = self._view.namespace(namespace)
+        return policies.bundles if policies is not None and self._serves(policies) else 0
 
     def owned(self) -> list[Bundle]:
         """The bundles that this broker owns, in order."""
@@ -178,6 +192,46 @@ class Ownership:
         async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
             while (namespace, bundle) in self._core.held and not self._core.owns((namespace, bundle)):
                 await self._change()
+
+    async def transfer(self, namespace: str, bundle: int, to: str) -> bool:
+        """Has the owner, whoever it is, hand a bundle to the live broker `to`, and waits until that is so. Returns whether it is.
+
+        Raises NotFound (no such broker), NotOwner (nobody owns it, or another move of it came first), MetadataUnavailable.
+        """
+        if to not in self._core.brokers:
+            raise NotFound(f"there is no broker {to} in region {self.region}; there are {', '.join(sorted(self._core.brokers))}")
+        where, key = (namespace, bundle), keys.owner(namespace, bundle)
+        if (owner := self.present_owner(namespace, bundle)) is not None and owner.broker == to:
+            return True
+        order = self._core.transfer(where, to)
+        if order is None:
+            raise NotOwner(f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try again")
+        value, version = order
+        try:
+            await self._meta.put(key, value.encode(), expected=version, lease=value.lease)
+        except (VersionConflict, LeaseLost):
+            raise NotOwner(f"bundle {namespace}/{bundle} was moved by somebody else at this moment: try again") from None
+        try:
+            async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
+                while (owner := self.present_owner(namespace, bundle)) is None or owner.broker == value.broker:
+                    await self._change()
+        except TimeoutError:
+            return False
+        return owner.broker == to
+
+    async def arrival(self, topic: str) -> None:
+        """Returns when a bundle that is on its way to this broker has come, or gone elsewhere; at once where none is."""
+        name = TopicName.parse(topic)
+        policies = self._view.namespace(name.namespace)
+        if policies is None:
+            return
+        where = name.namespace, bundle_of(str(name), policies.bundles)
+        try:
+            async with asyncio.timeout(self.settings.lookup_timeout_s):
+                while self._core.coming(where):
+                    await self._change()
+        except TimeoutError:
+            return
 
     # -- lookup -------------------------------------------------------------------------------------------------------
 
@@ -297,14 +351,28 @@ class Ownership:
         where = {"broker": self.record.broker, "namespace": action.bundle[0], "bundle": action.bundle[1]}
         try:
             async with asyncio.timeout(self.settings.unload_timeout_s):
-                await self._host.unload_bundle(*action.bundle)
+                await self._host.unload_bundle(*action.bundle, self._addresses(action.to))
         except TimeoutError:
             log.warning("ownership.unload_timeout", extra=where)
         except HeliographError as error:
             log.warning("ownership.unload_failed", extra={**where, "error": str(error)})
-        released = action.version >= 0 and await self._try(self._meta.delete(keys.owner(*action.bundle), expected=action.version))
-        log.info("ownership.closed", extra={**where, "released": released})
-        self._carry_out(self._core.on_closed(action.bundle, released, self._clock.monotonic()))
+        handed = await self._assign(action) if action.to is not None else -1
+        released = handed < 0 <= action.version and await self._try(self._meta.delete(keys.owner(*action.bundle), expected=action.version))
+        log.info("ownership.closed", extra={**where, "released": released, "to": action.to.broker if action.to is not None and handed >= 0 else ""})
+        self._carry_out(self._core.on_closed(action.bundle, released, self._clock.monotonic(), handed))
+
+    def _addresses(self, owner: OwnerRecord | None) -> tuple[str, str] | None:
+        record = self._core.brokers.get(owner.broker) if owner is not None else None
+        return (record.listeners.get("", ""), record.listeners.get("tls", "")) if record is not None else None
+
+    async def _assign(self, action: Close) -> int:
+        """Writes the next owner, under its own lease: it owns the bundle from then on. Returns the version, or -1: it is gone, or was not reached."""
+        assert action.to is not None
+        try:
+            return await self._meta.put(keys.owner(*action.bundle), action.to.encode(), expected=action.version, lease=action.to.lease)
+        except HeliographError as error:
+            log.warning("ownership.hand_over_failed", extra={"namespace": action.bundle[0], "bundle": action.bundle[1], "error": str(error)})
+            return -1
 
     async def _forget(self, key: str, version: int) -> None:
         for _ in range(_FORGET_TRIES):
@@ -318,6 +386,7 @@ class Ownership:
         while not self._stopping:
             try:
                 lease = await self._meta.grant(self.settings.lease_ttl_ms)
+                self.record = replace(self.record, lease=lease)
                 await self._meta.put(keys.broker(self.record.broker), self.record.encode(), lease=lease)
             except HeliographError as error:
                 log.warning("ownership.lease_refused", extra={"broker": self.record.broker, "error": str(error)})

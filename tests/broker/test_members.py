@@ -107,6 +107,16 @@ def test_members_by_the_command_line(region: Region) -> None:
         before = len(sent)
         eventually(lambda: len(sent) > before + 20, "the producer goes on")
         assert list(rows(region)) == ["us-m1"] and "us-m1 leads term" in meta(region, "members")[1]
+
+        region.processes[founder].kill()  # as the command says; else it goes on telling what it knew last
+        _, address = start_member(region, "m3", "us-m1")
+        code, text = meta(region, "replace", "us-m1", "us-m3", address)
+        assert code == 0 and "us-m3 is a voter in the place of us-m1" in text
+        before = len(sent)
+        eventually(lambda: len(sent) > before + 20, "the producer goes on with the new one")
+        assert list(rows(region)) == ["us-m3"]
+        code, text = meta(region, "replace", "us-m1", "us-m3", address)
+        assert code == 0, f"it may be repeated: {text}"
     finally:
         ended.set()
         publisher.join()

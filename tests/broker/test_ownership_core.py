@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 import pytest
 
@@ -135,6 +136,42 @@ def test_a_draining_broker_gives_all_up_and_takes_nothing() -> None:
     assert found == There(made.brokers["b"], redirect=True) and not actions
 
 
+def test_a_move_is_ordered_closed_and_assigned() -> None:
+    made, bundle = owned()
+    made.on_owner(bundle, OwnerRecord("a", 1), 10, 0.0)
+    made.on_broker("b", BrokerRecord("b", {"": "pulsar://b"}, lease=7))
+    assert made.transfer(bundle, "a") is None, "it is there"
+    assert made.transfer(bundle, "c") is None, "nobody knows that broker"
+    order = made.transfer(bundle, "b")
+    assert order == (OwnerRecord("a", 1, "b"), 10)
+    assert made.on_owner(bundle, order[0], 11, 0.0) == [Close(bundle, 11, OwnerRecord("b", 7))]
+    assert made.transfer(bundle, "b") is None, "it is in motion"
+    assert isinstance(made.find(bundle, True)[0], Moving)
+    assert made.on_closed(bundle, False, 0.0, handed=12) == []
+    assert made.find(bundle, True)[0] == There(made.brokers["b"], redirect=False)
+    assert made.on_owner(bundle, OwnerRecord("b", 7), 12, 0.0) == []
+
+
+def test_whoever_a_bundle_is_moved_to_waits_for_it_and_owns_it_without_asking() -> None:
+    made, bundle = core("b"), BUNDLES[0]
+    made.on_owner(bundle, OwnerRecord("a", 5, "b"), 7, 0.0)
+    assert made.coming(bundle) and isinstance(made.find(bundle, True)[0], Moving)
+    assert made.on_owner(bundle, OwnerRecord("b", 1), 8, 0.0) == [Load(bundle)]
+    assert made.owns(bundle) and not made.coming(bundle)
+
+
+def test_a_bundle_that_comes_to_a_draining_broker_is_let_go() -> None:
+    made, bundle = core("b"), BUNDLES[0]
+    made.drain()
+    assert made.on_owner(bundle, OwnerRecord("b", 1), 8, 0.0) == [Forget(bundle, 8)]
+
+
+def test_a_drain_hands_each_bundle_to_a_broker_of_choice() -> None:
+    made, bundle = owned()
+    made.on_broker("b", BrokerRecord("b", {"": "pulsar://b"}, lease=7))
+    assert made.drain() == [Close(bundle, 10, OwnerRecord("b", 7))]
+
+
 def test_standing_bundles_are_claimed_without_a_lookup() -> None:
     made = core()
     made.on_namespace("geo/x", 3, True, 1.0)
@@ -157,7 +194,8 @@ class World:
         self.seen: dict[str, int] = {}
         self.work: list[tuple[str, Action]] = []
         self.answers: list[tuple[str, Bundle, int, int]] = []
-        self.taken: dict[tuple[str, Bundle], int] = {}
+        self.named: defaultdict[tuple[str, Bundle], set[int]] = defaultdict(set)
+        self.moves = 0
         for broker in ("a", "b", "c"):
             self.boot(broker)
 
@@ -175,7 +213,7 @@ class World:
         self.do(broker, self.cores[broker].on_lease(self.version, self.now))
         for other in self.cores.values():
             for name in self.cores:
-                other.on_broker(name, BrokerRecord(name, {"": name}))
+                other.on_broker(name, BrokerRecord(name, {"": name}, lease=self.leases.get(name, 0)))
 
     def do(self, broker: str, actions: list[Action]) -> None:
         self.work += [(broker, action) for action in actions]
@@ -186,6 +224,8 @@ class World:
             del self.keys[bundle]
         else:
             self.keys[bundle] = (owner, self.version)
+            if not owner.to:
+                self.named[owner.broker, bundle].add(self.version)
         self.log.append((bundle, owner, self.version))
         return self.version
 
@@ -201,15 +241,22 @@ class World:
             case Acquire(bundle, lease):
                 if self.leases.get(broker) == lease and bundle not in self.keys:
                     version = self.change(bundle, OwnerRecord(broker, lease))
-                    self.taken[broker, bundle] = version
                     if self.rng.random() < 0.8:
                         self.answers.append((broker, bundle, version, lease))
                     else:
                         made.on_refused(bundle, self.now)  # the answer was lost
                 else:
                     made.on_refused(bundle, self.now)
-            case Close(bundle, version):
+            case Close(bundle, version, to):
                 assert made.held[bundle].state is Holding.CLOSING
+                unchanged = version >= 0 and bundle in self.keys and self.keys[bundle][1] == version
+                if to is not None and unchanged and to.lease in self.leases.values():
+                    handed = self.change(bundle, to)
+                    if self.rng.random() < 0.8:
+                        self.do(broker, made.on_closed(bundle, False, self.now, handed))
+                    else:
+                        self.do(broker, made.on_closed(bundle, False, self.now))  # the answer was lost
+                    return
                 released = version >= 0 and bundle in self.keys and self.keys[bundle][1] == version
                 if released:
                     self.change(bundle, None)
@@ -231,8 +278,14 @@ class World:
             case 1 if broker not in self.leases:
                 self.do(broker, made.on_lease_lost())
                 self.grant(broker)
-            case 2:
+            case 2 if self.rng.random() < 0.5:
                 self.do(broker, made.release(self.rng.choice(BUNDLES)))
+            case 2:  # any broker may order a move, by what it has seen
+                bundle = self.rng.choice(BUNDLES)
+                order = made.transfer(bundle, self.rng.choice(sorted(self.cores)))
+                if order is not None and order[0].lease in self.leases.values() and bundle in self.keys and self.keys[bundle][1] == order[1]:
+                    self.moves += 1
+                    self.change(bundle, order[0])
             case 3 if self.rng.random() < 0.2:
                 self.expire(broker) if broker in self.leases else None
                 self.boot(broker)
@@ -261,7 +314,7 @@ class World:
             for bundle, held in made.held.items():
                 if held.state is not Holding.OWNED:
                     continue
-                assert self.taken.get((broker, bundle)) == held.version, "owned only at the version of the own compare-and-set"
+                assert held.version in self.named[broker, bundle], "owned only at a version whose value names this broker"
                 newest = max((v for b, _, v in self.log[: self.seen[broker]] if b == bundle), default=-1)
                 assert newest <= held.version, "a later change that was seen has ended it"
 

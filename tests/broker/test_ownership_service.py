@@ -31,8 +31,10 @@ class Host:
     def __init__(self, world: World, broker: str) -> None:
         self.world, self.broker = world, broker
         self.unload_s = 0.0
+        self.sent_to: list[tuple[str, str] | None] = []
 
-    async def unload_bundle(self, namespace: str, bundle: int) -> None:
+    async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
+        self.sent_to.append(next_owner)
         await asyncio.sleep(self.unload_s)
         present = self.world.local.get(keys.owner(namespace, bundle))
         mine = present is not None and OwnerRecord.decode(present[0]).broker == self.broker
@@ -195,6 +197,57 @@ def test_a_lone_broker_takes_its_unloaded_bundle_back() -> None:
         await world.served_by("a", TOPICS[0])
         await world.ask("a", world.brokers["a"].unload_bundle, NAMESPACE, bundle_of(TOPICS[0], 4))
         assert await world.served_by("a", TOPICS[0]) == "pulsar://a:6650"
+
+    run(1, scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("asked", ["a", "b", "c"])
+def test_a_transfer_moves_a_bundle_where_it_was_sent_and_lookups_wait_for_it(seed: int, asked: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a")
+        topic, index = TOPICS[0], bundle_of(TOPICS[0], 4)
+        await world.served_by("a", topic)
+        await world.boot("b")
+        await world.boot("c")
+        world.hosts["a"].unload_s = 0.3
+        move = asyncio.ensure_future(world.ask(asked, world.brokers[asked].transfer, NAMESPACE, index, "c"))
+        await asyncio.sleep(0.1)
+        assert world.owners() == {index: "a"}, "closed before it is assigned"
+        assert [await world.served_by(name, topic) for name in ("a", "b", "c")] == ["pulsar://c:6650"] * 3
+        assert await move is True and world.owners() == {index: "c"}
+        assert [event[:2] for event in world.events] == [("a", "loaded"), ("a", "closed, still owned"), ("c", "loaded")]
+        assert world.brokers["c"].owns(topic) and not world.brokers["a"].owns(topic)
+        assert world.hosts["a"].sent_to == [("pulsar://c:6650", "")]
+
+    run(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_transfer_to_a_broker_that_dies_meanwhile_leaves_the_bundle_to_the_others(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", "b", "c")
+        topic, index = TOPICS[0], bundle_of(TOPICS[0], 4)
+        await world.served_by("a", topic)
+        owner = world.owners()[index]
+        to = next(name for name in "abc" if name != owner)
+        world.hosts[owner].unload_s = 8.0
+        move = asyncio.ensure_future(world.ask(owner, world.brokers[owner].transfer, NAMESPACE, index, to))
+        await asyncio.sleep(0.2)
+        world.sim.machine(to).kill()
+        assert await move is False
+        await world.until(lambda: world.owners().get(index, to) != to)
+
+    run(seed, scenario)
+
+
+def test_a_transfer_to_nobody_and_of_what_nobody_owns_says_so() -> None:
+    async def scenario(world: World) -> None:
+        await world.start("a", "b")
+        with pytest.raises(NotFound, match="there is no broker x in region us; there are a, b"):
+            await world.ask("a", world.brokers["a"].transfer, NAMESPACE, 0, "x")
+        with pytest.raises(NotOwner, match="no owner"):
+            await world.ask("a", world.brokers["a"].transfer, NAMESPACE, 0, "b")
 
     run(1, scenario)
 

@@ -8,7 +8,7 @@ from typing import Any
 from heliograph.wire.run import Run
 from region_node.topic_metrics import SLICE, TopicMetrics
 from tests.pulsar.codec import entry, send
-from tests.pulsar.harness import TOPIC, Broker, settle, with_broker
+from tests.pulsar.harness import TOPIC, Broker, Client, settle, with_broker
 
 
 class Link:
@@ -46,6 +46,13 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         assert values(text, "pulsar_out_messages_total")[f"{one}}}"] == 3
         assert values(text, "pulsar_replication_backlog")[f'{one},remote_cluster="eu"}}'] == 7
         assert (totals["topics_count"], totals["msg_backlog"], totals["consumers_count"], totals["producers_count"]) == (2, 9, 1, 1)
+        assert values(text, "pulsar_storage_logical_size").keys() == values(text, "pulsar_storage_size").keys() and "pulsar_consumer_available" not in str(text)
+        every = TopicMetrics(lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, topics_max=10, consumers=True)
+        text, _ = await every.text()
+        ((labels, permits),) = values(text, "pulsar_consumer_available_permits").items()
+        assert permits == 0 and 'consumer_id="1"' in labels and len(values(text, "pulsar_consumer_msg_ack_rate")) == 3
+        families = [line for line in text.decode().splitlines() if line.startswith("# TYPE")]
+        assert len(families) == len(set(families))
         text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), Link(TOPIC + "-2", "eu", 2)]).text()
         whole = '{cluster="us",namespace="public/default"}'
         assert values(text, "pulsar_topics_count") == {whole: 2} and values(text, "pulsar_msg_backlog") == {whole: 9} and again == totals
@@ -75,5 +82,19 @@ def test_a_scrape_gives_way_and_those_that_come_together_are_one() -> None:
         broker.clock.now += 2
         await metrics.text()
         assert reads == 2
+
+    with_broker(test)
+
+
+def test_connections_are_counted() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        stranger = Client(broker.listener)
+        stranger.raw(b"\0\0\0\x05nonsense")
+        await settle()
+        assert broker.listener.counts() == (1, 2, 1, 1)
+        client.protocol.close()
+        await settle()
+        assert broker.listener.counts() == (0, 2, 1, 2)
 
     with_broker(test)

@@ -1,0 +1,128 @@
+"""Bundles of one region move between its brokers, and all its processes are restarted one by one; clients with work in hand see no error."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
+from heliograph.model.names import bundle_of, bundle_range
+
+BUNDLES = 8
+TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]
+FAST = (
+    '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "cool_down_s": 5, "moves_per_minute": 60}}'
+)
+
+
+@pytest.fixture
+def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    """One region with three brokers that look at their load each second, and call a hundredth of a core a load."""
+    monkeypatch.setenv("HELIOGRAPH_BROKER__BALANCE", FAST)
+    monkeypatch.setenv("HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 20000}')  # a machine busy with other tests is no dead broker
+    wan = tmp_path / "wan.json"
+    wan.write_text('{"links": []}')
+    instance = Instance(tmp_path / "data", regions=("us",), wan=str(wan), brokers="3", bookies=3)
+    rest("PUT", f"{instance.admin('us')}/admin/v2/namespaces/public/busy", {"bundles": {"numBundles": BUNDLES}})
+    rest("POST", f"{instance.admin('us')}/admin/v2/namespaces/public/busy/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    eventually(lambda: "public/busy" in rest("GET", f"{instance.admin('us')}/admin/v2/namespaces/public"), "the namespace is known")
+    yield instance
+    instance.down()
+
+
+class Load:
+    """Producers on all topics, and a consumer; every receipt and every error is counted."""
+
+    def __init__(self, client: Any) -> None:
+        self.receipts = self.sent = 0
+        self.errors: list[Any] = []
+        self._stop = threading.Event()
+        self._producers = [client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=60_000) for topic in TOPICS]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not self._stop.is_set():
+            for producer in self._producers:
+                producer.send_async(b"x" * 100, self._answered)
+                self.sent += 1
+            pause.wait(0.01)
+
+    def _answered(self, result: Any, message_id: Any) -> None:
+        if result == pulsar.Result.Ok:
+            self.receipts += 1
+        else:
+            self.errors.append(result)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for producer in self._producers:
+            producer.flush()
+        eventually(lambda: self.receipts + len(self.errors) == self.sent, "an answer to everything that was sent")
+
+
+def owners(instance: Instance) -> dict[str, str]:
+    """Bundle of public/busy -> broker, as each broker says of itself."""
+    found = {}
+    for broker in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]:
+        status = rest("GET", f"{broker['admin_url']}/heliograph/v1/status")
+        found |= {bundle.rpartition("/")[2]: broker["id"] for bundle in status["bundles"] if bundle.startswith("public/busy/")}
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_bundles_move_by_command_and_by_load_and_no_client_sees_an_error(region: Instance) -> None:
+    admin, client = region.admin("us"), region.client("us")
+    rest("POST", f"{admin}/heliograph/v1/balance/pause?seconds=3600")
+    load = Load(client)
+    names = {bundle_range(bundle_of(topic, BUNDLES), BUNDLES) for topic in TOPICS}
+    eventually(lambda: names <= set(owners(region)), "each bundle with a topic has an owner")
+    first = rest("GET", f"{admin}/heliograph/v1/status")["brokers"][0]["id"]
+    for name in sorted(names):
+        heliograph("namespaces", "unload", "public/busy", "--bundle", name, "--to", first, "--admin", admin)
+    assert {owner for bundle, owner in owners(region).items() if bundle in names} == {first}
+
+    shown = rest("GET", f"{admin}/heliograph/v1/balance")
+    assert shown["paused_s"] > 0 and shown["leader"] in {broker["broker"] for broker in shown["brokers"]}
+    rest("DELETE", f"{admin}/heliograph/v1/balance/pause")
+    eventually(lambda: len({owner for bundle, owner in owners(region).items() if bundle in names}) == 3, "all brokers share the load")
+    load.finish()
+    nothing_is_lost(region, load)
+
+
+def nothing_is_lost(instance: Instance, load: Load) -> None:
+    assert load.errors == [] and load.receipts == load.sent
+    for topic in TOPICS[:6]:
+        assert len(instance.read_all("us", topic)) == load.sent // len(TOPICS)
+
+
+@pytest.mark.timeout(300)
+def test_a_region_is_restarted_process_by_process_under_load(region: Instance) -> None:
+    before = {row["name"]: row["pid"] for row in region.status()["regions"]["us"]["processes"]}
+    load = Load(region.client("us"))
+    first = subprocess.Popen([PROGRAM, "rolling", "restart", "--data", str(region.data)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    eventually(lambda: "us-bookie-1" in first.stderr.readline(), "the second bookie has its turn")  # type: ignore[union-attr]
+    first.send_signal(signal.SIGINT)
+    first.stderr.read()
+    assert first.wait() != 0
+    done = json.loads((region.data / "rolling-us.json").read_text())["done"]
+    assert done[:2] == ["us-meta-0", "us-bookie-0"]
+
+    answer = json.loads(heliograph("rolling", "restart", "--data", str(region.data), "--json", timeout_s=200).stdout)
+    assert [*done, *answer["restarted"]] == list(before), "it goes on where it was"
+    after = {row["name"]: row["pid"] for row in region.status()["regions"]["us"]["processes"]}
+    assert all(after[name] and after[name] != before[name] for name in before)
+    assert rest("GET", f"{region.admin('us')}/heliograph/v1/balance")["paused_s"] == 0
+    load.finish()
+    nothing_is_lost(region, load)

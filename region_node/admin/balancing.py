@@ -1,0 +1,90 @@
+"""How the load lies on the region's brokers, and balancing held back for a while.
+
+Is: what this broker's Balancer has heard, as everybody hears it; the pause. Isn't: a move: that is `unload` with a destination.
+Source: docs/protocols/balancing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import MetadataUnavailable
+from region_node import metrics
+from region_node.admin.context import Admin, Malformed
+from region_node.balance.service import Balancer
+
+_PAUSE_MAX_S = 86_400.0
+
+
+async def show(admin: Admin, request: web.Request) -> Any:
+    """Loads are shares of what a broker carries: 1.0 is all of it."""
+    balancer, now_ms = _balancer(admin), admin.clock.wall_ms()
+    return {
+        "leader": balancer.leader,
+        "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
+        "paused_by": balancer.pause.by if balancer.paused and balancer.pause is not None else "",
+        "brokers": [
+            {
+                "broker": name,
+                "load": report.carried.load,
+                "used": report.used,
+                "bundles": report.bundles,
+                "age_s": max(0.0, (now_ms - report.at_ms) / 1000),
+                "heaviest": [{"namespace": namespace, "bundle": index, "load": load} for (namespace, index), load in report.carried.bundles[:10]],
+            }
+            for name, report in sorted(balancer.reports.items())
+        ],
+    }
+
+
+async def pause(admin: Admin, request: web.Request) -> Any:
+    """Nothing is shed for `seconds`; it ends by itself. Again: from now on."""
+    try:
+        seconds = float(request.query.get("seconds", "600"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _PAUSE_MAX_S:
+        raise Malformed(f"seconds must be above 0 and at most {_PAUSE_MAX_S:.0f}: a pause ends by itself")
+    await _balancer(admin).set_pause(request.query.get("by", "an operator")[:200], seconds)
+
+
+async def resume(admin: Admin, request: web.Request) -> Any:
+    await _balancer(admin).set_pause("", 0)
+
+
+def samples(admin: Admin) -> Iterable[metrics.Sample]:
+    balancer = admin.balancer
+    if balancer is None:
+        return
+    labels = {"cluster": admin.region}
+    own = balancer.reports.get(balancer.broker)
+    if own is not None:
+        yield "heliograph_broker_load", "gauge", labels, own.carried.load
+        mine = labels | {"broker": balancer.broker, "metric": "loadBalancing"}
+        for name, share in (("cpu", "cpu"), ("memory", "memory"), ("bandwidth_in", "network_in"), ("bandwidth_out", "network_out")):
+            yield f"pulsar_lb_{name}_usage", "gauge", mine, own.used.get(share, 0.0) * 100
+    yield "pulsar_lb_unload_bundle_total", "counter", labels | {"metric": "bundleUnloading"}, balancer.moves
+    yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
+    yield "heliograph_balance_paused", "gauge", labels, balancer.paused
+
+
+def used(admin: Admin) -> dict[str, float]:
+    """The shares that this broker measured last; empty until it has."""
+    report = admin.balancer.reports.get(admin.balancer.broker) if admin.balancer is not None else None
+    return report.used if report is not None else {}
+
+
+def _balancer(admin: Admin) -> Balancer:
+    if admin.balancer is None:
+        raise MetadataUnavailable("this broker does not balance: it is not started yet")
+    return admin.balancer
+
+
+ROUTES = (
+    ("GET", "/heliograph/v1/balance", show),
+    ("POST", "/heliograph/v1/balance/pause", pause),
+    ("DELETE", "/heliograph/v1/balance/pause", resume),
+)

@@ -1,0 +1,65 @@
+"""LoadBook: what one broker carries, bundle by bundle, with history weighed.
+
+Is: the one load score by which bundles are shed and placed. Isn't: where the counters come from.
+The load of a broker is the largest of its shares: of its core (1.0: a whole one), of its network, of its memory. What it works on is divided among
+its bundles by their traffic: a message costs as much as a kibibyte does. Each bundle's part is smoothed with a half-life, and goes with the bundle when
+that moves: so a move is seen at once on both sides, and nobody decides by the load of a bundle that has left.
+Source: docs/protocols/balancing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from region_node.balance.shedding import Bundle, Carried
+
+HALF_LIFE_S = 60.0
+MESSAGE_BYTES = 1024
+NAMED_MAX = 64
+
+
+class Traffic(NamedTuple):
+    """Of one bundle, in and out together."""
+
+    messages_s: float = 0.0
+    bytes_s: float = 0.0
+    topics: int = 0
+
+    @property
+    def weight(self) -> float:
+        return self.messages_s + self.bytes_s / MESSAGE_BYTES
+
+
+class LoadBook:
+    """Of one broker. Times are seconds on any clock that goes forward."""
+
+    def __init__(self, half_life_s: float = HALF_LIFE_S) -> None:
+        self._half_life_s = half_life_s
+        self._loads: dict[Bundle, float] = {}
+        self._own = 0.0
+        self._at: float | None = None
+
+    def __contains__(self, bundle: Bundle) -> bool:
+        return bundle in self._loads
+
+    def comes(self, bundle: Bundle, load: float | None) -> None:
+        """A bundle that this broker took over, with the load that its last owner saw in it; None: nobody knows."""
+        if load is not None:
+            self._loads[bundle] = load
+
+    def leaves(self, bundle: Bundle) -> float:
+        return self._loads.pop(bundle, 0.0)
+
+    def sample(self, now: float, used: float, traffic: Mapping[Bundle, Traffic]) -> Carried:
+        """used: the largest share in use since the last sample. traffic: of the bundles that are here now; others have left."""
+        keep = 0.0 if self._at is None else 0.5 ** ((now - self._at) / self._half_life_s)
+        self._at = now
+        total = sum(one.weight for one in traffic.values())
+        known, self._loads = self._loads, {}
+        for bundle, one in traffic.items():
+            fresh = used * one.weight / total if total else 0.0
+            self._loads[bundle] = known.get(bundle, fresh) * keep + fresh * (1 - keep)
+        self._own = 0.0 if total else self._own * keep + used * (1 - keep)
+        named = sorted(((load, bundle) for bundle, load in self._loads.items() if load > 0), reverse=True)[:NAMED_MAX]
+        return Carried(self._own + sum(self._loads.values()), [(bundle, load) for load, bundle in named])

@@ -1,0 +1,225 @@
+"""Balancer: reports what this broker carries, sees what the others do, says where bundles go, and, where it leads, has bundles moved.
+
+Is: the shell: the load report under the broker's lease, one leader among the brokers (a key under its lease) that runs the shedder, and the calls of
+`Ownership.transfer`. Isn't: on the way of a lookup: without a leader nothing is shed, and all else goes on.
+Invariants: a report is written at most every `report_s`, and only where it says something new; the leader acts on reports that are not older than
+three of them; while /balance/paused stands nothing moves.
+Source: docs/protocols/balancing.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock, Rng
+from local_meta import keys
+from region_node.balance.load import LoadBook, Traffic
+from region_node.balance.placement import choose
+from region_node.balance.records import LoadReport, Pause
+from region_node.balance.settings import BalanceSettings
+from region_node.balance.shedding import Bundle, Carried, Move, Shedder
+from region_node.ownership.records import BrokerRecord
+
+log = logging.getLogger(__name__)
+
+_CHANGE = 0.02
+"""A load that differs by so much is news."""
+_STALE_REPORTS = 3
+_SAY_AGAIN = 6
+"""Reports without news between two that are written all the same."""
+
+
+class Mover(Protocol):
+    """The part of Ownership that is used."""
+
+    async def transfer(self, namespace: str, bundle: int, to: str) -> bool: ...
+
+    def brokers(self) -> Sequence[BrokerRecord]: ...
+
+    @property
+    def lease(self) -> int: ...
+
+
+class Gauge(Protocol):
+    """What this broker measures of itself."""
+
+    def used(self) -> dict[str, float]:
+        """Shares of what there is (1.0 is all), since the last call: `cpu` of one core, `memory`."""
+
+    async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
+        """Of each owned bundle since the last call; and bytes/s (in, out) of all."""
+
+
+class Balancer:
+    def __init__(
+        self, *, broker: str, mover: Mover, meta: MetadataStore, gauge: Gauge, clock: Clock, rng: Rng, settings: BalanceSettings | None = None
+    ) -> None:
+        self.settings = settings or BalanceSettings()
+        self.broker = broker
+        self.reports: dict[str, LoadReport] = {}
+        self.leader = ""
+        self.pause: Pause | None = None
+        self.moves = 0
+        """That this broker had made while it led."""
+        self._mover, self._meta, self._gauge, self._clock, self._rng = mover, meta, gauge, clock, rng
+        self._book = LoadBook()
+        self._heard: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        """Since when this broker, leading, has known each of them."""
+        self._seen_in: dict[Bundle, float] = {}
+        """The load that whoever had a bundle last saw in it; those worth naming."""
+        self._shedder = Shedder(self.settings.shedding, rng)
+        self._written: LoadReport | None = None
+        self._unwritten = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stops: list[Callable[[], None]] = []
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._stops = [self._meta.watch(keys.LOADS, self._on_load), self._meta.watch(keys.BALANCE, self._on_balance)]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._report_on()), loop.create_task(self._lead_on())]
+
+    async def stop(self) -> None:
+        for stop in self._stops:
+            stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def place(self, candidates: Sequence[str], bundle: Bundle) -> str:
+        """A broker for a bundle that nobody has; candidates: live ones, at least one."""
+        return choose(candidates, {name: report.carried.load for name, report in self.reports.items()}, self._rng)
+
+    @property
+    def paused(self) -> bool:
+        return self.pause is not None and self._clock.wall_ms() < self.pause.until_ms
+
+    async def set_pause(self, by: str, seconds: float) -> None:
+        """Nothing is shed in this region for so long; 0 ends an earlier pause. Raises MetadataUnavailable."""
+        if seconds <= 0:
+            await self._meta.delete(keys.BALANCE_PAUSED)
+        else:
+            await self._meta.put(keys.BALANCE_PAUSED, Pause(by, self._clock.wall_ms() + int(seconds * 1000)).encode())
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    async def _report_on(self) -> None:
+        self._gauge.used()
+        await self._gauge.traffic()
+        while True:
+            await asyncio.sleep(self.settings.report_s * self._rng.uniform(0.9, 1.1))
+            try:
+                await self._report()
+            except HeliographError as error:
+                log.warning("balance.report_failed", extra={"error": str(error)})
+
+    async def _report(self) -> None:
+        used = self._gauge.used()
+        traffic, (bytes_in_s, bytes_out_s) = await self._gauge.traffic()
+        most = self.settings.network_mb_s * 1e6
+        used |= {"network_in": bytes_in_s / most, "network_out": bytes_out_s / most}
+        for bundle in traffic:
+            if bundle not in self._book:
+                self._book.comes(bundle, self._seen_in.get(bundle))
+        carried = self._book.sample(self._clock.monotonic(), max(used.values()), traffic)
+        report = LoadReport(carried, self._clock.wall_ms(), len(traffic), {name: round(share, 4) for name, share in used.items()})
+        self._unwritten += 1
+        if self._written is not None and self._unwritten < _SAY_AGAIN and not _news(self._written, report):
+            return
+        if self._mover.lease:
+            await self._meta.put(keys.load(self.broker), report.encode(), lease=self._mover.lease)
+            self._written, self._unwritten = report, 0
+
+    def _on_load(self, key: str, value: bytes | None, version: int) -> None:
+        broker = keys.id_of(key)
+        if value is None:
+            self.reports.pop(broker, None)
+            self._heard.pop(broker, None)
+            return
+        try:
+            report = LoadReport.decode(value)
+        except CorruptData as error:  # of a newer version: it is placed and shed by that one's brokers
+            log.warning("balance.report_unknown", extra={"broker": broker, "error": str(error)})
+            return
+        self.reports[broker], self._heard[broker] = report, self._clock.monotonic()
+        self._seen_in.update(report.carried.bundles)
+
+    # -- the leader ---------------------------------------------------------------------------------------------------
+
+    def _on_balance(self, key: str, value: bytes | None, version: int) -> None:
+        if key == keys.BALANCE_LEADER:
+            self.leader = value.decode() if value is not None else ""
+        elif key == keys.BALANCE_PAUSED:
+            try:
+                self.pause = Pause.decode(value) if value is not None else None
+            except CorruptData as error:
+                log.warning("balance.pause_unknown", extra={"error": str(error)})
+
+    async def _lead_on(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.cycle_s * self._rng.uniform(0.95, 1.05))
+            try:
+                if self.settings.enabled and await self._leads() and not self.paused:
+                    for move in self._shedder.plan(self._known(), self._clock.monotonic()):
+                        await self._move(move)
+            except HeliographError as error:
+                log.warning("balance.cycle_failed", extra={"error": str(error)})
+
+    async def _leads(self) -> bool:
+        if not self.leader and self._mover.lease:
+            try:
+                await self._meta.put(keys.BALANCE_LEADER, self.broker.encode(), expected=-1, lease=self._mover.lease)
+            except VersionConflict:
+                return False
+            self.leader = self.broker
+            log.info("balance.leads", extra={"broker": self.broker})
+        return self.leader == self.broker
+
+    def _known(self) -> dict[str, Carried]:
+        """Of the brokers that have spoken lately; who is silent is neither relieved nor filled. Nobody's while a new one is still to speak."""
+        now = self._clock.monotonic()
+        self._since = {record.broker: self._since.get(record.broker, now) for record in self._mover.brokers()}
+        if any(name not in self.reports and now - at < _STALE_REPORTS * self.settings.report_s for name, at in self._since.items()):
+            return {}
+        oldest = now - _STALE_REPORTS * _SAY_AGAIN * self.settings.report_s
+        return {name: report.carried for name, report in self.reports.items() if self._heard[name] >= oldest}
+
+    async def _move(self, move: Move) -> None:
+        (namespace, index), moved = move.bundle, False
+        if self.paused:
+            self._shedder.undone(move)
+            return
+        try:
+            moved = await self._mover.transfer(namespace, index, move.to)
+        except HeliographError as error:
+            log.warning("balance.move_failed", extra={"namespace": namespace, "bundle": index, "to": move.to, "error": str(error)})
+        if not moved:
+            self._shedder.undone(move)
+            return
+        self.moves += 1
+        log.info("balance.moved", extra={"namespace": namespace, "bundle": index, "from": move.source, "to": move.to, "load": round(move.load, 3)})
+        self._moved(move)
+
+    def _moved(self, move: Move) -> None:
+        """Until both have reported anew, what they said is read as if they had."""
+        for name, sign in ((move.source, -1), (move.to, 1)):
+            if (report := self.reports.get(name)) is not None:
+                bundles = [(b, load) for b, load in report.carried.bundles if b != move.bundle]
+                carried = Carried(max(0.0, report.carried.load + sign * move.load), bundles + [(move.bundle, move.load)] * (sign > 0))
+                self.reports[name] = LoadReport(carried, report.at_ms, report.bundles + sign, report.used)
+
+
+def _news(before: LoadReport, after: LoadReport) -> bool:
+    if abs(before.carried.load - after.carried.load) >= _CHANGE or before.bundles != after.bundles:
+        return True
+    known = dict(before.carried.bundles)
+    return any(abs(load - known.get(bundle, 0.0)) >= _CHANGE for bundle, load in after.carried.bundles)

@@ -1,0 +1,154 @@
+"""The shedder: what it moves, what it leaves, and that no load makes it move things back and forth."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from geo_tests.sim.balance_world import Average, Balancer, Ours, Outcome, Threshold, Transfer, World, bursty, moving, skewed
+from heliograph.model.errors import ConfigError
+from region_node.balance.placement import choose
+from region_node.balance.settings import SheddingSettings
+from region_node.balance.shedding import Bundle, Carried, Shedder
+
+HOUR = 3600
+
+
+def bundles(broker: int, *loads: float) -> Carried:
+    named: list[tuple[Bundle, float]] = [((f"t/{broker}", index), load) for index, load in enumerate(loads)]
+    return Carried(sum(loads), named)
+
+
+def shedder(**settings: float) -> Shedder:
+    return Shedder(SheddingSettings(**settings), random.Random(1))  # type: ignore[arg-type]
+
+
+def after(brokers: dict[str, Carried], made: Shedder) -> dict[str, float]:
+    loads = {name: carried.load for name, carried in brokers.items()}
+    for move in made.plan(brokers, 0.0):
+        loads[move.source] -= move.load
+        loads[move.to] += move.load
+    return {name: round(load, 6) for name, load in loads.items()}
+
+
+def test_80_60_10_is_balanced_by_moves_to_the_empty_one_alone() -> None:
+    brokers = {"a": bundles(1, *[0.05] * 16), "b": bundles(2, *[0.0375] * 16), "c": bundles(3, *[0.01] * 10)}
+    made = shedder()
+    moves = made.plan(brokers, 0.0)
+    assert {(move.source, move.to) for move in moves} <= {("a", "c"), ("b", "c")}
+    assert max(after(brokers, shedder()).values()) <= 0.55 + 1e-9
+
+
+def test_a_balanced_region_and_an_idle_one_are_left_alone() -> None:
+    assert shedder().plan({"a": bundles(1, 0.3, 0.3), "b": bundles(2, 0.3, 0.25)}, 0.0) == []
+    assert shedder().plan({"a": bundles(1, 0.06, 0.06), "b": Carried(0.0, [])}, 0.0) == [], "below the floor"
+    assert shedder().plan({"a": bundles(1, 0.5, 0.4)}, 0.0) == [], "alone"
+
+
+def test_the_number_of_bundles_is_nothing_to_balance() -> None:
+    assert shedder().plan({"a": bundles(1, *[0.01] * 40), "b": bundles(2, 0.4)}, 0.0) == []
+
+
+def test_one_bundle_that_is_all_the_load_is_not_passed_round() -> None:
+    assert shedder().plan({"a": bundles(1, 0.9), "b": Carried(0.0, []), "c": Carried(0.0, [])}, 0.0) == []
+
+
+def test_a_heavy_bundle_moves_where_that_helps() -> None:
+    (move,) = shedder().plan({"a": bundles(1, 0.5, 0.3), "b": bundles(2, 0.1)}, 0.0)
+    assert move.load == 0.3
+
+
+def test_a_new_broker_takes_load_though_nobody_is_far_above_the_average() -> None:
+    brokers = {f"b{n}": bundles(n, *[0.05] * 10) for n in range(10)} | {"new": Carried(0.0, [])}
+    moves = shedder().plan(brokers, 0.0)
+    assert moves and {move.to for move in moves} == {"new"}
+
+
+def test_a_bundle_that_moved_rests_and_a_minute_has_its_limit() -> None:
+    made = shedder(moves_per_minute=2, cool_down_s=100)
+    brokers = {"a": bundles(1, *[0.1] * 8), "b": Carried(0.0, [])}
+    first = made.plan(brokers, 0.0)
+    assert len(first) == 2 and made.plan(brokers, 59.0) == []
+    second = made.plan(brokers, 60.0)
+    assert len(second) == 2 and not {m.bundle for m in first} & {m.bundle for m in second}
+    rested = shedder(cool_down_s=100)
+    (move,) = rested.plan({"a": bundles(1, 0.5, 0.3), "b": bundles(2, 0.1)}, 0.0)
+    again = {"a": bundles(1, 0.3, 0.3), "b": bundles(2, 0.1)}
+    assert move.bundle not in {m.bundle for m in rested.plan(again, 1.0)}
+    rested.undone(move)
+    assert move.bundle in {m.bundle for m in rested.plan(again, 2.0)}, "it did not come about, so it need not rest"
+
+
+def test_a_bundle_goes_only_where_it_may() -> None:
+    brokers = {"a": bundles(1, *[0.1] * 8), "b": Carried(0.0, []), "c": Carried(0.0, [])}
+    pinned = {(f"t/{1}", index): ("c",) for index in range(8)}
+    moves = shedder().plan(brokers, 0.0, pinned)
+    assert moves and {move.to for move in moves} == {"c"}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_move_at_constant_load_is_ever_undone(seed: int) -> None:
+    rng = random.Random(seed)
+    made = shedder(cool_down_s=0, moves_per_minute=10_000)
+    where = {(f"t/{b}", index): f"b{b}" for b in range(rng.randrange(2, 8)) for index in range(rng.randrange(12))}
+    loads = {bundle: rng.paretovariate(1.2) * 0.02 for bundle in where}
+    names = [*{**dict.fromkeys(where.values()), "b0": None, "b1": None}]
+    fullest = float("inf")
+    for cycle in range(50):
+        brokers = {n: Carried(sum(loads[b] for b, w in where.items() if w == n), [(b, loads[b]) for b, w in where.items() if w == n]) for n in names}
+        highest = max(carried.load for carried in brokers.values())
+        assert highest <= fullest + 1e-9, "the fullest broker never gets fuller"
+        fullest = highest
+        moves = made.plan(brokers, cycle * 100.0)
+        if not moves:
+            return
+        for move in moves:
+            assert where[move.bundle] == move.source
+            where[move.bundle] = move.to
+    raise AssertionError("it moves for ever")
+
+
+def test_placement_prefers_the_emptier_ones_and_takes_no_full_one() -> None:
+    rng = random.Random(3)
+    chosen = [choose(["a", "b", "c", "d"], {"a": 0.9, "b": 0.5, "c": 0.1}, rng) for _ in range(1000)]
+    assert chosen.count("a") == chosen.count("b") == 0 and chosen.count("d") > chosen.count("c") > 200
+    same = [choose(["a", "b"], {}, rng) for _ in range(1000)]
+    assert 400 < same.count("a") < 600
+
+
+@pytest.mark.parametrize("settings", [{"threshold": 0.0}, {"floor": 2.0}, {"gain": -1.0}, {"cool_down_s": -1.0}, {"moves_per_minute": -1}])
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        SheddingSettings(**settings)  # type: ignore[arg-type]
+
+
+# -- worlds -------------------------------------------------------------------------------------------------------------
+
+
+def of_the_case_study(balancer: Balancer) -> Outcome:
+    return World(1, 3, 48, lambda index, now: (0.8, 0.6, 0.1)[index // 16] / 16, balancer, start=lambda index: index // 16).run(HOUR)
+
+
+def test_the_load_that_bounced_for_hours_converges_in_a_few_cycles_and_no_bundle_moves_twice() -> None:
+    ours = of_the_case_study(Ours(1))
+    assert 0 <= ours.balanced_after_s <= 60 and ours.unbalanced_s <= 60
+    assert ours.moved_again == 0 and ours.moves <= 12
+
+
+WORLDS = {
+    "skewed": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.45, 16 * n), made).run(HOUR),
+    "bursty": lambda seed, n, made: World(seed, n, 16 * n, bursty(seed, n * 0.45, 16 * n), made).run(HOUR),
+    "moving": lambda seed, n, made: World(seed, n, 16 * n, moving(seed, n * 0.45, 16 * n), made).run(2 * HOUR),
+    "join": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.6, 16 * n), made).run(HOUR, {1800: World.join}),
+    "crash": lambda seed, n, made: World(seed, n, 16 * n, skewed(seed, n * 0.4, 16 * n), made).run(HOUR, {1800: lambda w: w.crash(w.brokers[0])}),
+}
+
+
+@pytest.mark.parametrize("kind", WORLDS)
+def test_it_is_out_of_balance_for_less_time_than_the_shedders_of_pulsar(kind: str) -> None:
+    world = WORLDS[kind]
+    sizes = ((1, 3), (2, 6), (3, 10))
+    ours = sum(world(seed, n, Ours(seed)).unbalanced_s for seed, n in sizes)
+    for other in (Threshold, lambda: Average(1), Transfer):
+        assert ours <= sum(world(seed, n, other()).unbalanced_s for seed, n in sizes)

@@ -1,0 +1,58 @@
+"""What a broker's /metrics claims of Pulsar's metrics (`pulsar_metrics.tsv`): every name, with its kind and its labels."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.broker.processes import Region
+from tests.broker.test_takeover import provision
+
+pulsar = pytest.importorskip("pulsar")
+pytestmark = [pytest.mark.wan, pytest.mark.slow]
+
+_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
+
+
+def shown(url: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """(name -> kind, name -> sets of labels, sorted, as text). Each family comes once, as one block."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    kinds: dict[str, str] = {}
+    labels: dict[str, set[str]] = {}
+    for line in lines:
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in kinds, f"{name} comes twice"
+            kinds[name] = kind
+        elif found := _LINE.match(line):
+            assert next(reversed(kinds)) == found[1], f"{found[1]} stands outside its family"
+            labels.setdefault(found[1], set()).add(",".join(sorted(re.findall(r'(\w+)="', found[2] or ""))))
+    return kinds, labels
+
+
+def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in (Path(__file__).parent / "pulsar_metrics.tsv").read_text().splitlines() if not line.startswith("#")]
+    assert len(rows) > 70
+    with Region(tmp_path) as region:
+        region.start(bookies=2, brokers=1, metrics_consumers=True)
+        provision(region)
+        client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        try:
+            consumer = client.subscribe("persistent://public/default/m", "s", consumer_type=pulsar.ConsumerType.Shared)
+            client.create_producer("persistent://public/default/m").send(b"x")
+            consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+            deadline = time.monotonic() + 30
+            while True:
+                kinds, labels = shown(region.admin_url())
+                missing = [(name, kind, wanted) for name, kind, wanted in rows if kinds.get(name) != kind or wanted not in labels[name]]
+                if not missing or time.monotonic() > deadline:
+                    break
+                time.sleep(0.2)
+            assert missing == []
+        finally:
+            client.close()
