@@ -96,6 +96,114 @@ def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: 
         spark.readStream.format("heliograph").options(**options, starting="now").load().writeStream.format("noop").start().awaitTermination()
 
 
+@pytest.mark.timeout(240)
+def test_a_stream_is_written_once_though_its_last_batch_runs_again(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    client, source = pair.client("us"), "persistent://public/geo/sink-source"
+    producer = client.create_producer(source, batching_enabled=True)
+    state = tmp_path / "state"
+
+    def publish(start: int, stop: int) -> None:
+        for n in range(start, stop):
+            producer.send_async(b"%d" % n, None, partition_key=f"k{n % 5}")
+        producer.flush()
+
+    def run() -> None:
+        """From one topic to three, in several tasks."""
+        rows = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=source, task_bytes="3000", tasks_min="3").load()
+        made = rows.selectExpr(
+            "concat('row ', cast(value as string)) as value",
+            "key",
+            "concat('persistent://public/geo/sink-', cast(cast(value as string) as int) % 3) as topic",
+            "map('n', cast(value as string)) as properties",
+            "timestamp_millis(1000 + cast(cast(value as string) as int)) as event_time",
+        )
+        sink = made.writeStream.format("heliograph").options(admin_url=pair.admin("us"), compression="zstd")
+        query = sink.option("checkpointLocation", str(state)).trigger(availableNow=True).start()
+        assert query.awaitTermination(120), query.lastProgress
+
+    def written() -> list[list[str]]:
+        return [pair.read_all("us", f"persistent://public/geo/sink-{n}") for n in range(3)]
+
+    publish(0, 900)
+    run()
+    expected = [sorted(f"row {n}" for n in range(900) if n % 3 == part) for part in range(3)]
+    assert [sorted(bodies) for bodies in written()] == expected
+    (newest,) = [path for path in (state / "commits").iterdir() if path.name == "0"]
+    newest.unlink()  # as if the driver had died when everything was stored, and nothing committed
+    (state / "commits" / ".0.crc").unlink(missing_ok=True)
+    run()
+    assert [sorted(bodies) for bodies in written()] == expected, "the repeated batch was stored once"
+    publish(900, 1200)
+    run()
+    assert sum(len(bodies) for bodies in written()) == 1200
+    message = client.create_reader("persistent://public/geo/sink-1", pulsar.MessageId.earliest).read_next(10_000)
+    n = int(message.properties()["n"])
+    assert (message.data(), message.partition_key(), message.event_timestamp()) == (b"row %d" % n, f"k{n % 5}", 1000 + n)
+
+
+@pytest.mark.timeout(240)
+def test_declared_columns_are_read_and_a_bad_message_is_put_aside(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    topic = "persistent://public/geo/declared"
+    producer = pair.client("us").create_producer(topic, batching_enabled=True)
+    for n in range(500):
+        producer.send_async(b'{"id": %d, "user": {"name": "u%d"}, "at": "2026-01-01T00:00:0%d"}' % (n, n % 7, n % 10) if n % 100 else b"poison", None)
+    producer.flush()
+    options = {"admin_url": pair.admin("us"), "topic": topic}
+    ddl = "id bigint, user struct<name: string>, at timestamp, _topic string, _corrupt_record string"
+    found = spark.read.format("heliograph").schema(ddl).options(**options).load()
+    assert found.where("_corrupt_record = 'poison' and id is null").count() == 5
+    assert found.where(f"id % 100 <> 0 and user.name = concat('u', id % 7) and second(at) = id % 10 and _topic = '{topic}'").count() == 495
+    stream = spark.readStream.format("heliograph").schema(ddl).options(**options, mode="DROPMALFORMED").load()
+    query = stream.select("id").writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
+    assert query.trigger(availableNow=True).start().awaitTermination(120)
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [n for n in range(500) if n % 100]
+    with pytest.raises(Exception, match="JSON has no such value"):
+        spark.read.format("heliograph").schema("a map<string,string>").options(**options).load().count()
+
+
+@pytest.mark.timeout(240)
+def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    producer = pair.client("us").create_producer("persistent://public/geo/clicks", batching_enabled=True)
+    for n in range(300):
+        producer.send_async(b'{"id": %d, "country": "%s"}' % (n, b"no" if n % 3 else b"fr"), None)
+    producer.flush()
+    from heliograph.spark import Pipeline
+
+    pipeline = Pipeline(spark, defaults={"admin_url": pair.admin("us")})
+    pipeline.run(f"""
+        CREATE STREAM TABLE clicks (id bigint, country string) WITH (topic = 'persistent://public/geo/clicks', subscription = 'sql');
+        CREATE SINK out WITH (format = 'parquet', path = '{tmp_path}/out', checkpoint = '{tmp_path}/state', trigger = 'available now');
+        CREATE SINK back WITH (format = 'heliograph', checkpoint = '{tmp_path}/back', trigger = 'available now', topic = 'persistent://public/geo/french');
+        CREATE OR REPLACE TEMPORARY VIEW french AS SELECT id FROM clicks WHERE country = 'fr';
+        INSERT INTO out SELECT * FROM french;
+        INSERT INTO back SELECT to_json(struct(id)) AS value FROM french;
+    """)
+    assert all(query.awaitTermination(120) for query in pipeline.queries) and len(pipeline.queries) == 2
+    french = [n for n in range(300) if n % 3 == 0]
+    assert sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect()) == french
+    assert sorted(pair.read_all("us", "persistent://public/geo/french")) == sorted(f'{{"id":{n}}}' for n in french)
+
+
+@pytest.mark.timeout(240)
+def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instance, spark: Any) -> None:
+    topic = "persistent://public/geo/job"
+    pair.client("us").create_producer(topic).close()
+    rows = spark.range(5000).selectExpr("cast(id as string) as value").repartition(3)
+    job = {"admin_url": pair.admin("us"), "topic": topic, "name": "nightly"}
+    for _ in range(2):
+        rows.write.format("heliograph").options(**job).mode("append").save()
+        assert sorted(map(int, pair.read_all("us", topic))) == list(range(5000))
+    for wrong, what in (({"topic": ""}, "give either"), ({"compression": "zip"}, "compression"), ({"admin_url": ""}, "admin_url")):
+        with pytest.raises(Exception, match=what):
+            rows.write.format("heliograph").options(**{**job, **wrong}).mode("append").save()
+    with pytest.raises(Exception, match="column 'id'"):
+        spark.range(5).write.format("heliograph").options(**job).mode("append").save()
+    with pytest.raises(Exception, match="not overwritten"):
+        rows.write.format("heliograph").options(**job).mode("overwrite").save()
+    with pytest.raises(Exception, match="deduplicate"):
+        rows.write.format("heliograph").options(**{**job, "topic": "persistent://public/default/plain"}).mode("append").save()
+
+
 @pytest.mark.timeout(120)
 def test_what_is_missing_is_said(pair: Instance, spark: Any) -> None:
     with pytest.raises(Exception, match="admin_url"):

@@ -1,7 +1,7 @@
 """PulsarConnection: our own asyncio client of the Pulsar protocol, as small as links, canaries, and tools need it.
 
-Is: CONNECT, LOOKUP with redirects, keep-alive, private commands both ways, and reading a topic from a position. Isn't: a producer, or a client
-with reconnection; who uses it decides when to connect again.
+Is: CONNECT, LOOKUP with redirects, keep-alive, private commands both ways, and reading a topic from a position. Isn't: a producer (`producer`), or a
+client with reconnection; who uses it decides when to connect again.
 Invariants: a frame that makes no sense closes the connection; every waiting request ends when the connection does.
 Source: docs/protocols/pulsar.md.
 """
@@ -95,6 +95,8 @@ class PulsarConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.on_private: Callable[[int, memoryview, memoryview], None] | None = None
         self.on_message: Callable[[Any, memoryview], None] | None = None
+        self.on_command: Callable[[BaseCommand], None] | None = None
+        """Every other command."""
         self.on_closed: Callable[[HeliographError], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.writable = True
@@ -106,8 +108,8 @@ class PulsarConnection(asyncio.Protocol):
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def connect(cls, address: Address, *, ssl: tls.SSLContext | None = None, timeout_s: float = 10.0) -> PulsarConnection:
-        """Connects and shakes hands; TLS where `ssl` is given. Raises ConnectionLost, Refused, TimeoutError."""
+    async def connect(cls, address: Address, *, ssl: tls.SSLContext | None = None, token: str = "", timeout_s: float = 10.0) -> PulsarConnection:
+        """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError."""
         loop = asyncio.get_running_loop()
         connection: PulsarConnection | None = None
         try:
@@ -117,6 +119,8 @@ class PulsarConnection(asyncio.Protocol):
                 command = BaseCommand(type=BaseCommand.CONNECT)
                 command.connect.client_version = CLIENT_VERSION
                 command.connect.protocol_version = PROTOCOL_VERSION
+                if token:
+                    command.connect.auth_method_name, command.connect.auth_data = "token", token.encode()
                 connection.send(command)
                 await connection._connected
         except OSError as error:
@@ -155,6 +159,14 @@ class PulsarConnection(asyncio.Protocol):
             raise Refused(answer.error, answer.message)
         redirect = answer.response == CommandLookupTopicResponse.Redirect
         return LookupAnswer(answer.brokerServiceUrl, answer.brokerServiceUrlTls, redirect, answer.authoritative)
+
+    async def producer(self, producer: int, topic: str, name: str, *, timeout_s: float = 10.0) -> int:
+        """Makes a producer; returns the newest sequence id that is stored under this name, -1 where there is none. Raises as `lookup`."""
+        command = BaseCommand(type=BaseCommand.PRODUCER)
+        command.producer.topic, command.producer.producer_id = topic, producer
+        command.producer.producer_name, command.producer.user_provided_producer_name = name, True
+        command.producer.request_id = self._next_request()
+        return int((await self._ask(command, command.producer.request_id, timeout_s)).last_sequence_id)
 
     async def subscribe(self, consumer: int, topic: str, subscription: str, *, start: MessageIdData | None, timeout_s: float = 10.0) -> None:
         """An exclusive, non-durable subscription (a reader) from `start` on. Raises as `lookup`."""
@@ -277,8 +289,13 @@ class PulsarConnection(asyncio.Protocol):
             self._answer(base.success.request_id, base.success)
         elif kind == BaseCommand.ERROR:
             self._on_error(base.error.request_id, Refused(base.error.error, base.error.message))
+        elif kind == BaseCommand.PRODUCER_SUCCESS:
+            if base.producer_success.producer_ready:
+                self._answer(base.producer_success.request_id, base.producer_success)
         elif kind == BaseCommand.MESSAGE and self.on_message is not None:
             self.on_message(base.message, payload)
+        elif self.on_command is not None:
+            self.on_command(base)
 
     def _on_error(self, request: int, error: Refused) -> None:
         future = self._waiting.get(request, self._connected)

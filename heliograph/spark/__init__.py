@@ -7,5 +7,6 @@ Also without a line of code: the format name `pyspark_heliograph` is found by Sp
 """
 
 from heliograph.spark.environment import register, session
+from heliograph.spark.sql import Pipeline
 
-__all__ = ["register", "session"]
+__all__ = ["Pipeline", "register", "session"]

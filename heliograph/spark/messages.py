@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import CorruptData
 from heliograph.wire import pulsar_pb2 as pb
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run
+from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Run
 
 _MAGIC_CHECKSUM = b"\x0e\x01"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -57,7 +58,8 @@ def messages_of(topic: str, snapshot: TopicSnapshot, ledger: int, first: int, ru
     for index in range(run.count):
         if run.flags is not None and run.flags[index] & (FLAG_HIDDEN | FLAG_MARKER):
             continue
-        metadata, payload = _body(memoryview(run.parts[index]))
+        kafka = run.flags is not None and run.flags[index] & FLAG_KAFKA
+        metadata, payload = _body(memoryview(as_pulsar(run.parts[index]) if kafka else run.parts[index]))
         at = run.coordinate(index) if run.origin is not None else (ledger, first + index)
         common = {
             "topic": topic,

@@ -25,14 +25,17 @@ from heliograph.client.blocks import BlockReader, TopicSnapshot
 from heliograph.model.errors import ConfigError
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
+from heliograph.spark.declared import Declared
 from heliograph.spark.messages import messages_of
 from heliograph.spark.offsets import EntryRange, Positions, begin, between, decode, encode, end, limited
+from heliograph.spark.sink import HeliographStreamWriter, HeliographWriter
 
 SCHEMA = (
     "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, producer_name string, "
     "sequence_id bigint, origin_region string, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>, "
     "ledger bigint, entry bigint, batch_index int"
 )
+RAW = {part.split()[0] for part in SCHEMA.split(", ")}
 _ROWS = 8192
 _BATCH_BYTES = 8 << 20
 
@@ -93,6 +96,9 @@ class Options:
         self.starting = given.get("starting", "earliest")
         if self.starting not in ("earliest", "latest"):
             raise ConfigError(f"starting is {self.starting!r}; it may be earliest or latest")
+        self.mode, self.columns = given.get("mode", "PERMISSIVE").upper(), given.get("columns", "auto")
+        if self.columns not in ("auto", "raw", "json"):
+            raise ConfigError(f"columns is {self.columns!r}; it may be auto, raw, or json")
         self.subscription = given.get("subscription", "")
         self.may_lose = bool(self.subscription) or given.get("fail_on_data_loss", "true").lower() == "false"
 
@@ -121,9 +127,20 @@ class Options:
         return [Bundle(b, {r.topic: snapshots[r.topic] for r in b}) for b in packed] or [Bundle((), {})]
 
 
+def declared_of(options: Options, columns: StructType) -> Declared | None:
+    """None where only columns of the messages themselves are wanted, and none of their payloads. Raises ConfigError for what cannot be declared."""
+    if options.columns == "raw" or (options.columns == "auto" and set(columns.fieldNames()) <= RAW):
+        return None
+    return Declared(to_arrow_schema(columns, timezone="UTC"), options.mode)
+
+
 def read_bundle(options: Options, columns: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     assert isinstance(partition, Bundle)
+    declared = declared_of(options, columns)
+    if declared is not None:
+        yield from _read_declared(options, declared, partition)
+        return
     reader = options.reader()
     schema = to_arrow_schema(columns, timezone="UTC")
     wanted = set(schema.names)
@@ -145,11 +162,34 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
         yield pa.RecordBatch.from_pydict(rows, schema=schema)
 
 
+def _read_declared(options: Options, declared: Declared, partition: Bundle) -> Iterator[pa.RecordBatch]:
+    reader = options.reader()
+    payloads: list[bytes] = []
+    places: list[str] = []
+    about: dict[str, list[Any]] = {name: [] for name in declared.about}
+    size = 0
+    for part in partition.ranges:
+        snapshot = partition.snapshots[part.topic]
+        for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
+            for message in messages_of(part.topic, snapshot, ledger, first, run):
+                payloads.append(message["value"])
+                places.append(f"{part.topic} {ledger}:{message['entry']}:{message['batch_index']}")
+                for name, values in about.items():
+                    values.append(message[name[1:]])
+                size += len(message["value"])
+                if len(payloads) >= _ROWS or size >= _BATCH_BYTES:
+                    yield declared.batch(payloads, about, places)
+                    payloads, places, about, size = [], [], {name: [] for name in declared.about}, 0
+    if payloads:
+        yield declared.batch(payloads, about, places)
+
+
 class HeliographReader(DataSourceReader):
     """Planned once on the driver; `read` runs in a worker for each bundle."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
+        declared_of(self._options, schema)
 
     def partitions(self) -> list[InputPartition]:
         reader = self._options.reader()
@@ -166,6 +206,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
+        declared_of(self._options, schema)
         self._until: Positions | None = None
         self._held: Positions = {}
 
@@ -242,3 +283,11 @@ class HeliographDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> HeliographStreamReader:
         return HeliographStreamReader(schema, dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> HeliographWriter:
+        if overwrite:
+            raise ConfigError("a topic is a log, and is not overwritten: use mode('append'), or truncate the topic first")
+        return HeliographWriter(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> HeliographStreamWriter:
+        return HeliographStreamWriter(dict(self.options), schema)

@@ -1,0 +1,235 @@
+"""TopicProducer: publishes batches of one topic under a name of its own choice, each exactly once, through moves of the topic and lost connections.
+
+Is: finding the owner, SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: batching by time, keys, or
+partitions; who calls it says what an entry is, and gives each message its sequence id.
+Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the same sequence ids, so that a topic with
+deduplication stores it once; what the broker had before under this name and those ids is not sent.
+Source: docs/protocols/pulsar.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl as tls
+import struct
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import crc32c
+
+from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
+from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.names import TopicName
+from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
+
+WINDOW_BYTES = 8 << 20
+"""Sent and not answered, at most."""
+_TRIES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_FINAL = {
+    ServerError.Value(name)
+    for name in (
+        "AuthorizationError",
+        "AuthenticationError",
+        "IncompatibleSchema",
+        "InvalidTopicName",
+        "NotAllowedError",
+        "TopicTerminatedError",
+        "UnsupportedVersionError",
+        "ProducerBlockedQuotaExceededError",
+        "ProducerBlockedQuotaExceededException",
+    )
+}
+_MAGIC = b"\x0e\x01"
+
+
+class Message(NamedTuple):
+    """One message as a client writes it. `event_ms`: 0 is none."""
+
+    value: bytes
+    key: str | None = None
+    properties: Sequence[tuple[str, str]] = ()
+    event_ms: int = 0
+
+
+class _Sent(NamedTuple):
+    first: int
+    last: int
+    frame: bytes
+
+
+class TopicProducer:
+    """Made by `open`. Not to be used by two tasks at once."""
+
+    def __init__(self, admin_url: str, topic: str, name: str, *, token: str, ssl: tls.SSLContext | None, patience_s: float, compress: Compress | None) -> None:
+        self.topic, self.name = str(TopicName.parse(topic)), name
+        self.skipped = 0
+        """Messages that the broker had already."""
+        self._admin, self._token, self._ssl, self._patience_s, self._compress = admin_url.rstrip("/"), token, ssl, patience_s, compress
+        self._connection: PulsarConnection | None = None
+        self._stored = -1
+        self._waiting: deque[_Sent] = deque()
+        self._waiting_bytes = 0
+        self._changed = asyncio.Event()
+        self._error: HeliographError | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        admin_url: str,
+        topic: str,
+        name: str,
+        *,
+        token: str = "",
+        ssl: tls.SSLContext | None = None,
+        patience_s: float = 60.0,
+        compress: Compress | None = None,
+    ) -> TopicProducer:
+        """name: of the producer; deduplication goes by it. Raises NotAllowed for what time does not end, else HeliographError after `patience_s`."""
+        made = cls(admin_url, topic, name, token=token, ssl=ssl, patience_s=patience_s, compress=compress)
+        await made._connect()
+        return made
+
+    async def send(self, messages: Sequence[Message], first_sequence: int, publish_ms: int) -> None:
+        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full."""
+        last = first_sequence + len(messages) - 1
+        if last <= self._stored:
+            self.skipped += len(messages)
+            return
+        sent = _Sent(first_sequence, last, self._frame(messages, first_sequence, publish_ms))
+        while self._waiting_bytes + len(sent.frame) > WINDOW_BYTES and self._waiting:
+            await self._wait()
+        self._waiting.append(sent)
+        self._waiting_bytes += len(sent.frame)
+        if self._connection is not None:
+            self._connection.write([sent.frame])
+        await asyncio.sleep(0)  # who fills the window reads the receipts too
+
+    async def flush(self) -> None:
+        """Returns once everything is stored. Raises as `open`."""
+        while self._waiting:
+            await self._wait()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        """Until something was answered; connects anew where the connection or the producer is gone."""
+        if self._error is not None:
+            raise self._error
+        if self._connection is None:
+            await self._connect()
+            return
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._changed.wait()
+        except TimeoutError:
+            raise ConnectionLost(f"{self.topic}: no answer to a publish within {self._patience_s:.0f} s") from None
+
+    async def _connect(self) -> None:
+        """To the present owner; then everything that is not answered goes out again."""
+        loop, tries = asyncio.get_running_loop(), 0
+        deadline = loop.time() + self._patience_s
+        while True:
+            try:
+                address = await asyncio.to_thread(self._owner)
+                connection = await PulsarConnection.connect(address, ssl=self._ssl, token=self._token)
+                connection.on_command, connection.on_closed = self._on_command, partial(self._lost, connection)
+                self._connection = connection
+                self._stored = max(self._stored, await connection.producer(1, self.topic, self.name))
+                break
+            except (HeliographError, OSError, TimeoutError) as error:
+                self.close()
+                self._connection = None
+                if isinstance(error, NotAllowed) or (isinstance(error, Refused) and error.code in _FINAL):
+                    raise NotAllowed(f"{self.topic}: {error}") from error
+                if loop.time() > deadline:
+                    raise ConnectionLost(f"{self.topic} could not be reached within {self._patience_s:.0f} s: {error}") from error
+                await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
+                tries += 1
+        while self._waiting and self._waiting[0].last <= self._stored:
+            self._done()
+        connection.write([sent.frame for sent in self._waiting])
+
+    def _owner(self) -> Address:
+        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, OSError where it does not answer."""
+        name = TopicName.parse(self.topic)
+        path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self._admin + path, headers=headers), timeout=10) as answer:
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            text = f"{self._admin}{path}: {error.code} {error.read().decode(errors='replace')[:300]}"
+            raise (NotAllowed(text) if error.code in (401, 403, 404, 412) else OSError(text)) from None
+        url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
+        if not url:
+            raise NotAllowed(f"the owner of {self.topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")
+        return Address.parse(url)
+
+    def _lost(self, connection: PulsarConnection, error: HeliographError) -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._changed.set()
+
+    def _on_command(self, command: Any) -> None:
+        if command.type == BaseCommand.SEND_RECEIPT:
+            sequence = max(command.send_receipt.sequence_id, command.send_receipt.highest_sequence_id)
+            while self._waiting and self._waiting[0].last <= sequence:
+                self._done()
+            self._changed.set()
+        elif command.type in (BaseCommand.CLOSE_PRODUCER, BaseCommand.SEND_ERROR):
+            error = command.send_error
+            if command.type == BaseCommand.SEND_ERROR and error.error in _FINAL:
+                self._error = NotAllowed(f"{self.topic}: {error.message}")
+                self._changed.set()
+            elif self._connection is not None:
+                self._connection.close()  # the topic moves, or storage asks for another try: all of it again, in order
+
+    def _done(self) -> None:
+        self._waiting_bytes -= len(self._waiting.popleft().frame)
+
+    def _frame(self, messages: Sequence[Message], first: int, publish_ms: int) -> bytes:
+        last = first + len(messages) - 1
+        parts = []
+        for message in messages:
+            single = SingleMessageMetadata(payload_size=len(message.value))
+            for key, value in message.properties:
+                single.properties.add(key=key, value=value)
+            if message.key is not None:
+                single.partition_key = message.key
+            if message.event_ms:
+                single.event_time = message.event_ms
+            head = single.SerializeToString()
+            parts += [len(head).to_bytes(4, "big"), head, message.value]
+        payload = b"".join(parts)
+        metadata = MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=publish_ms, num_messages_in_batch=len(messages))
+        metadata.highest_sequence_id = last
+        metadata.uncompressed_size = len(payload)
+        if messages[0].key is not None:
+            metadata.partition_key = messages[0].key
+        if self._compress is not None:
+            kind, compress = self._compress
+            metadata.compression = kind
+            payload = compress(payload)
+        head = metadata.SerializeToString()
+        body = len(head).to_bytes(4, "big") + head + payload
+        command = BaseCommand(type=BaseCommand.SEND)
+        command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, first, len(messages)
+        command.send.highest_sequence_id = last
+        packed = command.SerializeToString()
+        size = 4 + len(packed) + 2 + 4 + len(body)
+        return struct.pack(">II", size, len(packed)) + packed + _MAGIC + crc32c.crc32c(body).to_bytes(4, "big") + body
+
+
+Compress = tuple[Any, Callable[[bytes], bytes]]
+"""(Pulsar's CompressionType, how)."""

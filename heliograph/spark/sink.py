@@ -1,0 +1,218 @@
+"""The sink: rows become messages, each once, also where a task or a micro-batch runs again.
+
+Is: the writers of `df.write` and `df.writeStream`, and how rows and columns become entries. Isn't: the protocol (`heliograph.client.producer`).
+Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the partition in its topic); the topic's
+deduplication drops what it has. So a micro-batch that runs again must cut its rows into the same partitions in the same order: Spark's own sources and this
+one's do, as long as their options stay the same.
+Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with its place.
+Options: docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from heliograph.client.producer import Message, TopicProducer
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+from heliograph.wire import pulsar_pb2 as pb
+
+_ROWS = 1000
+_BYTES = 128 << 10
+_BATCH_ROWS_BITS = 36
+"""Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
+_KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
+_COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
+
+
+class SinkOptions:
+    """What a user said, checked against the columns. Raises ConfigError with one sentence."""
+
+    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        self.admin_url, self.token = given.get("admin_url", "").rstrip("/"), given.get("token", "")
+        self.topic = given.get("topic", "")
+        if not self.admin_url:
+            raise ConfigError("the heliograph sink wants admin_url (such as http://127.0.0.1:8080)")
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        for name, kind in columns.items():
+            if name not in _KINDS:
+                raise ConfigError(f"the sink does not know the column {name!r}: select value, and at will {', '.join(k for k in _KINDS if k != 'value')}")
+            if kind not in _KINDS[name]:
+                raise ConfigError(f"the column {name} is {kind}; it must be {' or '.join(_KINDS[name])}: cast it")
+        if "value" not in columns:
+            raise ConfigError("the sink wants a column value (binary or string): select to_json(struct(*)) as value, or the like")
+        if ("topic" in columns) == bool(self.topic):
+            raise ConfigError("give either the option topic, or a column topic")
+        if self.topic:
+            self.topic = str(TopicName.parse(self.topic))
+        self.name = given.get("name", "")
+        compression = given.get("compression", "none").lower()
+        if compression not in _COMPRESSIONS:
+            raise ConfigError(f"compression is {compression!r}; it may be {', '.join(_COMPRESSIONS)}")
+        self.compression = compression
+        self.exactly_once = given.get("exactly_once", "true").lower() != "false"
+
+    def check_deduplication(self) -> None:
+        """Raises ConfigError where a repeated message would be stored twice. On the driver, once."""
+        if not self.topic or not self.exactly_once:
+            return  # of a column of topics nothing is known before the rows are
+        if not deduplicates(self.admin_url, self.topic, self.token):
+            namespace = TopicName.parse(self.topic).namespace
+            raise ConfigError(
+                f"{self.topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
+                f" {namespace} deduplication true`, or say exactly_once=false"
+            )
+
+    @property
+    def compress(self) -> tuple[Any, Callable[[bytes], bytes]] | None:
+        if self.compression == "none":
+            return None
+        if self.compression == "zlib":
+            import zlib
+
+            return pb.ZLIB, zlib.compress
+        codec = "lz4_raw" if self.compression == "lz4" else self.compression
+        return _COMPRESSIONS[self.compression], lambda data: pa.compress(data, codec=codec, asbytes=True)
+
+
+def deduplicates(admin_url: str, topic: str, token: str) -> bool:
+    """What holds for the topic: its own policy, its namespace's, the brokers'."""
+    name = TopicName.parse(topic)
+    base = f"{admin_url}/admin/v2"
+    local = f"{base}/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/deduplicationEnabled?applied=true"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    for url in (local, f"{base}/namespaces/{name.namespace}/deduplication"):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+                text = answer.read()
+        except OSError:  # the topic comes with its first message: then its namespace says it
+            continue
+        return bool(json.loads(text)) if text else False
+    return False
+
+
+class Written(WriterCommitMessage):
+    """What one task wrote. `skipped`: what an earlier attempt had stored already."""
+
+    def __init__(self, rows: int, skipped: int) -> None:
+        self.rows, self.skipped = rows, skipped
+
+
+class HeliographWriter(DataSourceArrowWriter):
+    """`df.write`. Without a `name` each job has its own, and only its tasks are repeated safely; with one, so is the job."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._options = SinkOptions(options, schema)
+        self._options.check_deduplication()
+        self._name = self._options.name or f"spark-{uuid.uuid4().hex[:16]}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._options, self._name, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is stored by now."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was stored stays: a log takes nothing back."""
+
+
+class HeliographStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: the query's own id names its producers, so they are the same after a restart from its checkpoint."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._options = SinkOptions(options, schema)
+        self._options.check_deduplication()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = TaskContext.get()
+        query, batch = (task.getLocalProperty(name) if task is not None else None for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+        if not query or not batch:
+            raise ConfigError("this task does not know its query and micro-batch: the sink of a stream runs by writeStream only")
+        return write_rows(self._options, self._options.name or f"spark-{query}", int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything is stored by now."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was stored stays; the micro-batch runs again under the same sequence ids."""
+
+
+def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    """The rows of one partition."""
+    task = TaskContext.get()
+    return asyncio.run(_write(options, f"{name}-{task.partitionId() if task is not None else 0}", batch << _BATCH_ROWS_BITS, batches))
+
+
+async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    producers: dict[str, TopicProducer] = {}
+    pending: dict[str, _Entry] = {}
+    counts: dict[str, int] = {}
+    rows = 0
+
+    async def send(topic: str) -> None:
+        entry = pending.pop(topic)
+        producer = producers.get(topic)
+        if producer is None:
+            producer = producers[topic] = await TopicProducer.open(options.admin_url, topic, name, token=options.token, compress=options.compress)
+        await producer.send(entry.messages, entry.first, time.time_ns() // 1_000_000)
+
+    try:
+        for columns in batches:
+            for message, topic in _messages(columns, options.topic, rows):
+                entry = pending.get(topic)
+                if entry is None:
+                    entry = pending[topic] = _Entry(first + counts.get(topic, 0))
+                entry.messages.append(message)
+                entry.size_bytes += len(message.value)
+                if len(entry.messages) >= _ROWS or entry.size_bytes >= _BYTES:
+                    counts[topic] = entry.first - first + len(entry.messages)
+                    await send(topic)
+                rows += 1
+        for topic in list(pending):
+            await send(topic)
+        for producer in producers.values():
+            await producer.flush()
+    finally:
+        for producer in producers.values():
+            producer.close()
+    return Written(rows, sum(producer.skipped for producer in producers.values()))
+
+
+class _Entry:
+    __slots__ = ("first", "messages", "size_bytes")
+
+    def __init__(self, first: int) -> None:
+        self.first, self.messages, self.size_bytes = first, list[Message](), 0
+
+
+def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[Message, str]]:
+    names = columns.schema.names
+    lists: dict[str, list[Any]] = {name: columns.column(index).to_pylist() for index, name in enumerate(names) if name != "event_time"}
+    if "event_time" in names:
+        lists["event_time"] = columns.column(names.index("event_time")).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
+    absent = [None] * columns.num_rows
+    picked = [lists.get(name, absent) for name in ("value", "key", "properties", "event_time", "topic")]
+    for at, (value, key, properties, event_ms, own) in enumerate(zip(*picked, strict=True)):
+        where = topic or own
+        if value is None or not where:
+            raise ConfigError(f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one")
+        yield (
+            Message(
+                value.encode() if isinstance(value, str) else value,
+                key.decode() if isinstance(key, bytes) else key,
+                properties or (),
+                event_ms or 0,
+            ),
+            where,
+        )

@@ -1,0 +1,131 @@
+"""A pipeline as SQL text: declare topics as tables, work on them, insert into a sink.
+
+    CREATE STREAM TABLE clicks (id bigint, country string, at timestamp) WITH (topic = 'persistent://public/default/clicks', subscription = 'etl');
+    CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE country IS NOT NULL;
+    CREATE SINK out WITH (format = 'parquet', path = '/data/clicks', checkpoint = '/data/clicks.state', trigger = '10 seconds');
+    INSERT INTO out SELECT id, country, at FROM known;
+
+Is: the three statements that Spark has no words for (CREATE STREAM TABLE and CREATE TABLE ... WITH over topics, CREATE SINK, INSERT INTO a sink), and the
+cutting of a text into statements. Isn't: a dialect: every other statement goes to Spark as it is.
+Source: docs/spark.md, "As SQL".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from heliograph.model.errors import ConfigError
+
+_NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+_TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
+_SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
+_INSERT = re.compile(rf"INSERT\s+INTO\s+{_NAME}\s+(?P<query>(SELECT|WITH|FROM)\b.*)", re.IGNORECASE | re.DOTALL)
+_OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
+_TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
+_OURS = ("format", "checkpoint", "trigger", "mode", "name")
+
+
+class Sink(NamedTuple):
+    format: str
+    options: dict[str, str]
+    checkpoint: str
+    trigger: str
+    mode: str
+    name: str
+
+
+class Pipeline:
+    """Statements of one session. `queries`: the streams that they started, in order."""
+
+    def __init__(self, spark: Any, *, defaults: Mapping[str, str] | None = None) -> None:
+        """defaults: options of every topic table and heliograph sink, such as admin_url and token."""
+        self._spark, self._defaults = spark, dict(defaults or {})
+        self._sinks: dict[str, Sink] = {}
+        self.queries: list[Any] = []
+
+    def run(self, text: str) -> Any:
+        """Runs every statement in order. Returns what the last one gave: a DataFrame, or the query that it started. Raises ConfigError with the statement."""
+        last = None
+        for statement in statements(text):
+            last = self._run(statement)
+        return last
+
+    def _run(self, statement: str) -> Any:
+        if found := _TABLE.fullmatch(statement):
+            return self._table(found)
+        if found := _SINK.fullmatch(statement):
+            self._sinks[found["name"].lower()] = _sink(found["name"], options_of(found["options"], statement))
+            return None
+        if (found := _INSERT.fullmatch(statement)) and found["name"].lower() in self._sinks:
+            return self._insert(self._sinks[found["name"].lower()], found["query"])
+        if re.match(r"CREATE\s+(STREAM|SINK)\b", statement, re.IGNORECASE):
+            wanted = "CREATE STREAM TABLE name (columns) WITH (key = 'value', ...), or CREATE SINK name WITH (...)"
+            raise ConfigError(f"expected {wanted}, not: {_short(statement)}")
+        return self._spark.sql(statement)
+
+    def _table(self, found: re.Match[str]) -> Any:
+        reader = self._spark.readStream if found["stream"] else self._spark.read
+        reader = reader.format("heliograph").options(**self._defaults, **options_of(found["options"], found[0]))
+        if columns := (found["columns"] or "").strip()[1:-1].strip():
+            reader = reader.schema(columns)
+        rows = reader.load()
+        rows.createOrReplaceTempView(found["name"])
+        return rows
+
+    def _insert(self, sink: Sink, query: str) -> Any:
+        rows = self._spark.sql(query)
+        options = {**(self._defaults if sink.format == "heliograph" else {}), **sink.options}
+        if not rows.isStreaming:
+            rows.write.format(sink.format).options(**options).mode(sink.mode).save()
+            return None
+        if not sink.checkpoint:
+            raise ConfigError("a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., checkpoint = '/folder')")
+        writer = rows.writeStream.format(sink.format).options(**options).option("checkpointLocation", sink.checkpoint).outputMode(sink.mode)
+        if sink.name:
+            writer = writer.queryName(sink.name)
+        started = (writer.trigger(availableNow=True) if sink.trigger == "available now" else writer.trigger(processingTime=sink.trigger)).start()
+        self.queries.append(started)
+        return started
+
+
+def statements(text: str) -> list[str]:
+    """Cut at semicolons outside of quotes and comments; comments and empty ones are left out."""
+    found, current = [], list[str]()
+    for token in _TOKENS.findall(text):
+        if token == ";":
+            found.append("".join(current).strip())
+            current = []
+        elif token.startswith(("--", "/*")) and len(token) > 1:
+            current.append(" ")
+        else:
+            current.append(token)
+    return [statement for statement in [*found, "".join(current).strip()] if statement]
+
+
+def options_of(text: str, statement: str) -> dict[str, str]:
+    """key = 'value', ...; a quote within is written twice. Raises ConfigError."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text) and text[at:].strip():
+        match = _OPTION.match(text, at)
+        if match is None:
+            raise ConfigError(f"expected key = 'value' at {_short(text[at:].strip())!r} in: {_short(statement)}")
+        key = match["key"]
+        found[key[1:-1].replace("''", "'") if key.startswith("'") else key] = match["value"].replace("''", "'")
+        at = match.end()
+    return found
+
+
+def _sink(name: str, options: dict[str, str]) -> Sink:
+    if "format" not in options:
+        raise ConfigError(f"the sink {name} wants a format: heliograph, parquet, json, or any that Spark knows")
+    own = {key: options.get(key, "") for key in _OURS}
+    rest = {key: value for key, value in options.items() if key not in _OURS}
+    return Sink(own["format"], rest, own["checkpoint"], own["trigger"] or "0 seconds", own["mode"] or "append", own["name"])
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,101 @@
+"""Pipelines as SQL text: cut into statements, our own statements read, everything else handed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from heliograph.spark.sql import Pipeline, options_of, statements
+
+
+class Spark:
+    """Notes what is asked of a session; every call but a few gives the object itself."""
+
+    def __init__(self, streaming: bool = True) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.isStreaming = streaming
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("readStream", "read", "writeStream", "write"):
+            self.calls.append((name,))
+            return self
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append((name, *args, *sorted(kwargs.items())))
+            return self
+
+        return call
+
+
+PIPELINE = """
+-- what is clicked; a semicolon here; is none
+CREATE STREAM TABLE clicks (id bigint, more struct<a: string>) WITH (topic = 'persistent://public/default/clicks', 'token' = 'it''s');
+CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE more.a <> ';' /* ; */ AND id > 3;
+create sink out with (format = 'parquet', path = '/data', checkpoint = '/state', trigger = 'available now');
+INSERT INTO out SELECT id FROM known
+"""
+
+
+def test_three_steps_are_a_pipeline() -> None:
+    spark = Spark()
+    made = Pipeline(spark, defaults={"admin_url": "http://x"})
+    started = made.run(PIPELINE)
+    assert spark.calls == [
+        ("readStream",),
+        ("format", "heliograph"),
+        ("options", ("admin_url", "http://x"), ("token", "it's"), ("topic", "persistent://public/default/clicks")),
+        ("schema", "id bigint, more struct<a: string>"),
+        ("load",),
+        ("createOrReplaceTempView", "clicks"),
+        ("sql", "CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE more.a <> ';'   AND id > 3"),
+        ("sql", "SELECT id FROM known"),
+        ("writeStream",),
+        ("format", "parquet"),
+        ("options", ("path", "/data")),
+        ("option", "checkpointLocation", "/state"),
+        ("outputMode", "append"),
+        ("trigger", ("availableNow", True)),
+        ("start",),
+    ]
+    assert made.queries == [started]
+
+
+def test_a_table_that_is_no_stream_is_read_and_written_at_once() -> None:
+    spark = Spark(streaming=False)
+    made = Pipeline(spark, defaults={"admin_url": "http://x"})
+    made.run("CREATE TABLE t WITH (topic='a'); CREATE SINK s WITH (format='heliograph', topic='b'); INSERT INTO s WITH x AS (SELECT 1) SELECT * FROM x")
+    assert ("read",) in spark.calls and ("schema",) not in {call[:1] for call in spark.calls}
+    assert spark.calls[-5:] == [("write",), ("format", "heliograph"), ("options", ("admin_url", "http://x"), ("topic", "b")), ("mode", "append"), ("save",)]
+
+
+def test_what_is_sparks_own_is_left_to_it() -> None:
+    spark = Spark()
+    for text in ("CREATE TABLE t (a int) USING parquet", "INSERT INTO hive SELECT 1", "SELECT 'a;b', \"c;d\", `e;f`"):
+        Pipeline(spark).run(text + ";")
+        assert spark.calls[-1] == ("sql", text)
+
+
+def test_statements_are_cut_outside_of_quotes_and_comments() -> None:
+    assert statements("a; -- b; c\n 'd;''e' ;; /* f; */ g - h / i") == ["a", "'d;''e'", "g - h / i"]
+    assert statements(" ; ") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("CREATE STREAM TABLE t (a int)", "expected CREATE STREAM TABLE"),
+        ("CREATE SINK s", "or CREATE SINK"),
+        ("CREATE SINK s WITH (path='x')", "wants a format"),
+        ("CREATE TABLE t WITH (topic=a)", "expected key = 'value' at 'topic=a'"),
+        ("CREATE SINK s WITH (format='parquet'); INSERT INTO s SELECT 1", "checkpoint folder"),
+    ],
+)
+def test_what_cannot_be_understood_is_said(text: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what.replace("(", r"\(")):
+        Pipeline(Spark()).run(text)
+
+
+def test_options_may_be_quoted_names_and_values_with_quotes() -> None:
+    assert options_of("a='1', 'b.c' = 'it''s, =',", "") == {"a": "1", "b.c": "it's, ="}
