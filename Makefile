@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system lint bench bench-peers bench-spread bench-takeover bench-storage soak lock proto wheels clean
+.PHONY: help setup demo test test-system oracle fuzz lint bench bench-peers bench-balance bench-idle bench-spread bench-takeover bench-storage soak lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -23,6 +23,12 @@ test: setup         ## the whole suite: units, simulations, real processes throu
 test-system: setup  ## what needs a real peer or a long build; installs it into ~/.cache/heliograph
 	@$(BIN)/python tools/run_tests.py --system
 
+oracle: setup       ## behaviour tests against a real Apache Pulsar, and what both answer side by side
+	@$(BIN)/python tools/run_tests.py --oracle
+
+fuzz: setup         ## a broker's listener under any bytes and any commands; CASES=100000
+	@$(BIN)/python -m tests.pulsar.fuzz --cases $(or $(CASES),100000)
+
 lint: setup         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -34,8 +40,17 @@ bench: setup        ## the publish path against the fdatasync floor
 bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, interleaved in one run
 	@$(BIN)/python -m benchmarks.peers
 
+bench-balance: setup  ## worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing
+
+bench-idle: setup   ## what an idle connection costs a broker in memory
+	@ulimit -n 20000; $(BIN)/python -m benchmarks.idle_connections
+
 bench-spread: setup ## the same bytes over one topic and over a thousand, here and on a real Apache Pulsar
 	@$(BIN)/python -m benchmarks.spread
+
+bench-kafka: setup  ## Kafka's client on Heliograph and on a real Apache Kafka that flushes each batch, interleaved in one run
+	@$(BIN)/python -m benchmarks.kafka
 
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover

@@ -1,6 +1,6 @@
 """Load by the official client, one case a process: `python -m benchmarks.client_cases CASE PORT TOPIC [ARGS]` prints one JSON line.
 
-Cases: batched SIZE COUNT · consume SIZE COUNT · sync COUNT · latency RATE SECONDS [PORT2] · link SIZE COUNT PORT2 BATCHED.
+Cases: batched SIZE COUNT · consume SIZE COUNT · fanout SIZE COUNT SUBSCRIPTIONS · sync COUNT · latency RATE SECONDS [PORT2] · link SIZE COUNT PORT2 BATCHED.
 Publishing uses no Python callback and one flush: a callback a message would measure this client's interpreter lock.
 """
 
@@ -64,6 +64,26 @@ def consume(port: int, topic: str, size: int, count: int) -> dict[str, float]:
     seconds = time.perf_counter() - begun
     connection.close()
     return {"entries": count, "seconds": seconds}
+
+
+def fanout(port: int, topic: str, size: int, count: int, subscriptions: int) -> dict[str, float]:
+    """`count` entries to each of so many subscriptions; an entry of the result is one delivery, acknowledged."""
+    connection = client(port)
+    consumers = [connection.subscribe(topic, f"f-{n}", receiver_queue_size=100) for n in range(subscriptions)]
+    producer = producer_of(connection, topic, batched=False)
+    body = bytes(size)
+    for _ in range(count):
+        producer.send_async(body, None)
+    producer.flush()
+    begun = time.perf_counter()
+    for start in range(0, count, 50):
+        for consumer in consumers:
+            for _ in range(min(50, count - start)):
+                last = consumer.receive(timeout_millis=60_000)
+            consumer.acknowledge_cumulative(last)
+    seconds = time.perf_counter() - begun
+    connection.close()
+    return {"entries": count * subscriptions, "seconds": seconds}
 
 
 def percentiles(samples: list[float]) -> dict[str, float]:
@@ -147,7 +167,7 @@ def link(port: int, topic: str, size: int, count: int, there: int, batches: int)
 
 def main() -> None:
     case, port, topic, *rest = sys.argv[1:]
-    cases: dict[str, Any] = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link}
+    cases: dict[str, Any] = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link, "fanout": fanout}
     print(json.dumps(cases[case](int(port), topic, *(int(a) for a in rest))))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -36,7 +37,7 @@ class Case:
     size: int = 0
 
 
-RAW, CLIENT = "benchmarks.raw_client", "benchmarks.client_cases"
+RAW, CLIENT, MANY = "benchmarks.raw_client", "benchmarks.client_cases", "benchmarks.many_client"
 ONE = (
     Case("unbatched 100 B", (RAW, "{port}", "{topic}", "100", "400000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
     Case("unbatched 1 KB", (RAW, "{port}", "{topic}", "1024", "250000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
@@ -44,6 +45,15 @@ ONE = (
     Case("unbatched 128 KB", (RAW, "{port}", "{topic}", "131072", "3000", "48"), "rate", "MB/s", size=131072),
     Case("official client batched 100 B", (CLIENT, "batched", "{port}", "{topic}", "100", "600000"), "rate", "msgs/s"),
     Case("official client batched 1 KB", (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"), "rate", "msgs/s"),
+    Case(
+        "1,000 producers of a topic, one entry in flight each",
+        (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000"),
+        "rate",
+        "entries/s",
+        (("rate", 1.0, "min"),),
+    ),
+    Case("the same, p99", (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000"), "p99_ms", "ms"),
+    Case("100 B entries to 100 subscriptions", (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"), "rate", "msgs/s", (("rate", 1.0, "min"),)),
     Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s"),
     Case("sync publish 1 KB p50", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p50_ms", "ms", (("p50_ms", 1.0, "max"),)),
     Case("sync publish 1 KB p99", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p99_ms", "ms"),
@@ -104,6 +114,13 @@ def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, 
     return table, missed
 
 
+def everything_on(ours: Server) -> None:
+    """Deduplication, and schemas that are asked for; the process was started with authorisation, and its metrics are always on."""
+    url = f"http://127.0.0.1:{next(iter(ours.regions.values()))[1]}/admin/v2/namespaces/public/default"
+    rest("POST", f"{url}/deduplication", True)
+    rest("POST", f"{url}/schemaValidationEnforced", True)
+
+
 def pair_of_pulsars(folder: Path) -> Server:
     """Two real clusters that replicate to each other, as one server."""
     a, b = Pulsar(folder / "pa", "a"), Pulsar(folder / "pb", "b")
@@ -145,7 +162,10 @@ def main() -> None:
     parser.add_argument("--only", help="cases whose name holds this")
     parser.add_argument("--no-link", action="store_true", help="without the two-cluster cases")
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised ratio is missed")
+    parser.add_argument("--plain", action="store_true", help="without deduplication, checks of schemas, and authorisation on our side")
     options = parser.parse_args()
+    if not options.plain:
+        os.environ["HELIOGRAPH_SECURITY"] = json.dumps({"authorization": True, "anonymous_role": "bench", "super_users": ["bench"]})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then too
     console = Console(width=140)
 
@@ -160,6 +180,8 @@ def main() -> None:
             if chosen(ONE):
                 servers += [Heliograph(folder / "h"), Pulsar(folder / "p")]
                 ours, theirs = servers
+                if not options.plain:
+                    everything_on(ours)
                 time.sleep(3)
                 console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")

@@ -159,14 +159,15 @@ class Pulsar(Server):
 
     kind = "pulsar"
 
-    def __init__(self, data: Path, name: str = "standalone") -> None:
+    def __init__(self, data: Path, name: str = "standalone", settings: str = "") -> None:
+        """settings: more lines of `standalone.conf`."""
         super().__init__()
         jars = pulsar_jars()
         self._data = data
         data.mkdir(parents=True)
         port, web = free_port(), free_port()
-        settings = (HERE / "pulsar_peer" / "standalone.conf").read_text()
-        (data / "standalone.conf").write_text(settings.replace("@PORT@", str(port)).replace("@WEB@", str(web)).replace("@NAME@", name))
+        text = (HERE / "pulsar_peer" / "standalone.conf").read_text() + settings
+        (data / "standalone.conf").write_text(text.replace("@PORT@", str(port)).replace("@WEB@", str(web)).replace("@NAME@", name))
         opens = [word for module in _OPENS for word in ("--add-opens", f"{module}=ALL-UNNAMED")]
         command = [
             *("java", "-Xms512m", "-Xmx2g", "-XX:MaxDirectMemorySize=2g", *opens, "-Dio.netty.tryReflectionSetAccessible=true"),

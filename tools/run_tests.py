@@ -1,6 +1,6 @@
 """Runs the suite in two steps: what is only computation, on both cores; then what has real processes, which mostly wait, two files at a time.
 
-`--system` runs what needs a real peer or a long build instead; anything else is handed to pytest.
+`--system` runs what needs a real peer or a long build instead; `--oracle` what a real Pulsar must answer as we do; anything else is handed to pytest.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SIDE_BY_SIDE = ("tests/system/test_same_as_pulsar.py", "tests/system/test_pulsar_admin.py", "tests/system/test_java_client.py")
 
 
-def pytest(title: str, *arguments: str) -> int:
+def pytest(title: str, *arguments: str, **environment: str) -> int:
     print(f"== {title}", flush=True)
     command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}).returncode
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0", **environment}).returncode
 
 
 def main() -> int:
@@ -24,6 +25,10 @@ def main() -> int:
     if "--system" in arguments:
         arguments.remove("--system")
         return pytest("with a real peer", "-m", "system", "--durations=5", *arguments)
+    if "--oracle" in arguments:
+        arguments.remove("--oracle")
+        alone = pytest("our behaviour tests, against Apache Pulsar", "-m", "either", "--durations=5", *arguments, HELIOGRAPH_ORACLE="pulsar")
+        return pytest("both, side by side", "-m", "system", "--durations=5", *SIDE_BY_SIDE, *arguments) or alone
     first = pytest("units and simulations", "-n", "2", "-m", "not wan and not system", "--durations=10", *arguments)
     second = pytest("real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments)
     return first or second

@@ -30,7 +30,7 @@ _READ = r"stats|internalStats|partitioned-stats|partitioned-internalStats|intern
 _CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
 
 ROWS: tuple[tuple[str, str, Access], ...] = (
-    ("GET", r"/status\.html|/admin/v2/brokers/(health|ready)|/openapi.*", Access.PUBLIC),
+    ("GET", r"/status\.html|/heliograph/v1/health|/admin/v2/brokers/(health|ready)|/openapi.*", Access.PUBLIC),
     ("GET", r"/metrics/?", Access.METRICS),
     ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
     ("*", rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*)", Access.SUPER),
@@ -43,6 +43,8 @@ ROWS: tuple[tuple[str, str, Access], ...] = (
     ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.PRODUCE),
     ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", Access.PRODUCE),
     ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.CONSUME),
+    ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.TENANT),
+    ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.SUPER),
     ("PUT", r"/admin/v2/tenants/.*", Access.SUPER),
     ("POST", r"/admin/v2/tenants/.*", Access.SUPER),
     ("DELETE", r"/admin/v2/tenants/.*", Access.SUPER),

@@ -57,7 +57,8 @@ async def hash_positions(admin: Admin, request: web.Request) -> Any:
 
 async def anti_affinity(admin: Admin, request: web.Request) -> Any:
     """Namespaces of an anti-affinity group."""
-    tenants = [request.query["tenant"]] if request.query.get("tenant") else admin.view.tenants()
+    tenant = request.query.get("tenant") or request.query.get("property")
+    tenants = [tenant] if tenant else admin.view.tenants()
     found = [namespace for tenant in tenants for namespace in admin.view.namespaces(tenant)]
     return [namespace for namespace in found if admin.policies(namespace).policies.get("antiAffinity") == request.match_info["group"]]
 
@@ -73,4 +74,5 @@ ROUTES = (
     ("POST", f"{_ONE}/clearBacklog/{{subscription}}", clear),
     ("POST", f"{_ONE}/unsubscribe/{{subscription}}", unsubscribe),
     ("GET", "/admin/v2/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),
+    ("GET", "/admin/namespaces/{cluster}/antiAffinity/{group}", anti_affinity),  # where Java's client asks
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from heliograph.model.names import TopicName, bundle_of, check_name
 from heliograph.model.policies import NamespacePolicies
 from heliograph.runtime.clock import Clock
 from region_node.admin.audit import AuditLog
+from region_node.metrics import Sample
 from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
 from region_node.security.service import Security, open_security
@@ -32,9 +33,16 @@ from region_node.topic_metrics import TopicMetrics
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
+    from region_node.balance.service import Balancer
+    from region_node.dr.canary import Canary
+    from region_node.dr.leases import WriteLeases
+    from region_node.dr.promises import Promises
+    from region_node.dr.signing import Signer
+    from region_node.dr.tombstones import Tombstones
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from region_node.topics.topic import Topic
+    from region_node.transactions.service import Transactions
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
@@ -95,7 +103,21 @@ class Admin:
     """Which hosts a region's URLs may name."""
     entry_cache: EntryCache | None = None
     tier: BrokerTier | None = None
+    face_samples: Callable[[], Iterable[Sample]] | None = None
+    """Metrics of the broker's other faces; None: there are none."""
+    transactions: Transactions | None = None
+    """None: they are off."""
+    balancer: Balancer | None = None
+    canary: Canary | None = None
+    promises: Promises | None = None
+    signer: Signer | None = None
+    tombstones: Tombstones | None = None
+    leases: WriteLeases | None = None
+    """Of active-passive namespaces."""
     metrics_topics_max: int = 10_000
+    metrics_consumers: bool = False
+    connection_counts: Callable[[], tuple[int, int, int, int]] | None = None
+    """Of the Pulsar listener: open, made, refused, gone."""
     audit: AuditLog = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     _session: ClientSession | None = field(default=None)
@@ -103,7 +125,12 @@ class Admin:
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.clock)
         self.topic_metrics = TopicMetrics(
-            lambda: self.topics.loaded.values(), self.links.stats, region=self.region, clock=self.clock, topics_max=self.metrics_topics_max
+            lambda: self.topics.loaded.values(),
+            self.links.stats,
+            region=self.region,
+            clock=self.clock,
+            topics_max=self.metrics_topics_max,
+            consumers=self.metrics_consumers,
         )
 
     async def close(self) -> None:
@@ -125,12 +152,10 @@ class Admin:
 
     def policies(self, namespace: str) -> NamespacePolicies:
         """Raises NotFound."""
-        tenant = namespace.partition("/")[0]
-        if self.view.tenant(tenant) is None:
-            raise NotFound(f"Tenant {tenant} does not exist")
         policies = self.view.namespace(namespace)
-        if policies is None:
-            raise NotFound(f"Namespace {namespace} does not exist")
+        if policies is None:  # the service's own namespace has no tenant behind it
+            tenant = namespace.partition("/")[0]
+            raise NotFound(f"Tenant {tenant} does not exist" if self.view.tenant(tenant) is None else f"Namespace {namespace} does not exist")
         return policies
 
     def regions(self, names: Any) -> tuple[str, ...]:
@@ -272,6 +297,16 @@ async def body(request: web.Request) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise Malformed(f"the body is no JSON: {error}") from error
+
+
+async def text_body(request: web.Request) -> str | None:
+    """A text as JSON, or as it is (Java's client sends it so); None where there is none."""
+    text = (await request.text()).strip()
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text or None
 
 
 async def typed_body(request: web.Request, kind: type | tuple[type, ...], wanted: str) -> Any:

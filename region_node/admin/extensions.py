@@ -22,8 +22,8 @@ from region_node.admin.context import Admin, Malformed, flag
 from region_node.admin.context import number as whole_number
 
 if TYPE_CHECKING:
+    from region_node.topics.port import ReadablePort
     from storage.ledger.autorecovery import AutoRecovery
-    from storage.managed_ledger.managed_ledger import ManagedLedger
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ async def config_status(admin: Admin, request: web.Request) -> Any:
 
 
 async def snapshot(admin: Admin, request: web.Request) -> Any:
-    """The open ledger is counted up to the last confirmed entry."""
+    """The open ledger is counted up to the last entry that clients may read."""
     log = await admin.log(admin.topic(request))
-    ledger = log.ledger
+    ledger = (await admin.loaded(admin.topic(request))).readable
     last = ledger.last_confirmed
     rows = [{"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes} for info in ledger.ledgers() if info.ledger <= last[0]]
     if rows and rows[-1]["ledger"] == last[0]:
@@ -77,14 +77,16 @@ async def snapshot(admin: Admin, request: web.Request) -> Any:
 
 async def blocks(admin: Admin, request: web.Request) -> Any:
     """`first` and `last`, both included; what was trimmed is left out. Ends early only where `last` is not confirmed yet, or by a broken answer."""
-    ledger = await admin.ledger(admin.topic(request))
+    await admin.log(admin.topic(request))
+    topic = await admin.loaded(admin.topic(request))
+    ledger = topic.readable
     at, last = _position(request, "first"), _position(request, "last")
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
         await _write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
     except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
-        log.warning("admin.blocks_broken", extra={"topic": ledger.topic, "error": str(error)})
+        log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
         if request.transport is not None:
             request.transport.abort()
         return answer
@@ -92,7 +94,7 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     return answer
 
 
-async def _write_blocks(answer: web.StreamResponse, ledger: ManagedLedger, at: Position, last: Position) -> None:
+async def _write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position) -> None:
     while at <= last:
         runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
         for number, first, run in runs:

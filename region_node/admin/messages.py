@@ -16,7 +16,8 @@ from heliograph.model.errors import CorruptData, NotAllowed, NotFound, Subscript
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.run import Buffer
+from heliograph.wire.kafka_entries import as_pulsar
+from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.admin.context import Admin, Malformed, body, number
 from region_node.subscriptions.meter import iso_time
 from region_node.subscriptions.port import visible
@@ -35,9 +36,9 @@ async def nth_unacked(topic: Topic, name: str, count: int) -> Position:
     found = topic.subscriptions.get(name)
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
-    at, left, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), count, topic.ledger.last_confirmed
+    at, left, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), count, topic.readable.last_confirmed
     while at <= last:
-        runs = await topic.ledger.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
+        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
         if not runs:
             break
         for piece in runs:
@@ -51,13 +52,14 @@ async def nth_unacked(topic: Topic, name: str, count: int) -> Position:
 
 async def entry_at(topic: Topic, position: Position) -> web.Response:
     """Raises NotFound."""
-    runs = await topic.ledger.read(position, 1, 1) if position <= topic.ledger.last_confirmed else []
+    runs = await topic.readable.read(position, 1, 1) if position <= topic.readable.last_confirmed else []
     if not runs or runs[0][:2] != position:
         raise NotFound(f"Message not found: {topic.text} holds nothing at {position[0]}:{position[1]}")
     run = runs[0][2]
-    if run.flags is not None and run.flags[0]:
+    if run.flags is not None and run.flags[0] & ~FLAG_KAFKA:
         raise NotFound(f"Message not found: {position[0]}:{position[1]} is a marker")
-    return _answer(position, run.parts[0])
+    kafka = run.flags is not None and run.flags[0] & FLAG_KAFKA
+    return _answer(position, as_pulsar(run.parts[0]) if kafka else run.parts[0])
 
 
 def _answer(position: Position, entry: Buffer) -> web.Response:
@@ -150,9 +152,9 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
     entries = messages = markers = 0
     first: Position | None = None
-    at, end, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), found.cursor.mark_delete, topic.ledger.last_confirmed
+    at, end, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), found.cursor.mark_delete, topic.readable.last_confirmed
     while at <= last and entries + markers < _ANALYSED_MAX:
-        runs = await topic.ledger.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
+        runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
         if not runs:
             break
         for piece in runs:

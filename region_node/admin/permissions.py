@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
+from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
 from region_node.admin.context import Admin, Malformed, typed_body
 from region_node.security.authorization import Action
@@ -66,6 +67,19 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
         return replace(p, topic_permissions={**topics, name: left} if left else topics)
 
     await _change(admin, request, change)
+
+
+async def forget(admin: Admin, name: TopicName) -> None:
+    """A topic that was deleted leaves no grants: who makes one of that name later decides anew. Of a partition: its partitioned topic's stay."""
+    text = str(name)
+
+    def change(p: NamespacePolicies) -> NamespacePolicies:
+        return replace(p, topic_permissions={topic: roles for topic, roles in p.topic_permissions.items() if topic != text})
+
+    policies = admin.view.namespace(name.namespace)
+    if policies is not None and text in policies.topic_permissions:
+        await admin.config.update_namespace(name.namespace, change)
+        await admin.seen(lambda: (p := admin.view.namespace(name.namespace)) is None or change(p) == p)
 
 
 async def of_subscriptions(admin: Admin, request: web.Request) -> Any:

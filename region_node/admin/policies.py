@@ -18,8 +18,8 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
 from heliograph.model.policy_table import BY_NAME, POLICIES, Policy
-from heliograph.model.policy_values import QUOTA_TYPES, RATE, quota
-from region_node.admin.context import Admin, Malformed, body, flag, number
+from heliograph.model.policy_values import QUOTA_TYPES, RATE, quota, text
+from region_node.admin.context import Admin, Malformed, body, flag, number, text_body
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
 Route = tuple[str, str, Handler]
@@ -104,11 +104,18 @@ def shown(value: Any, empty: int = 200) -> Any:
     return web.Response(status=empty) if value is None else web.json_response(value)
 
 
+_WITHOUT_BODY: dict[str, Change] = {
+    "deduplicationSnapshotInterval": removing("deduplicationSnapshotInterval"),
+    "dispatcherPauseOnAckStatePersistent": setting("dispatcherPauseOnAckStatePersistent", True),
+}
+"""What Java's client means by a POST of nothing."""
+
+
 def _get(level: Level, policy: Policy) -> Handler:
     async def get(admin: Admin, request: web.Request) -> Any:
         value = (await level.read(admin, request)).get(policy.name)
         if isinstance(level, TopicLevel):
-            return shown(value, policy.empty)
+            return shown(policy.shown_topic if value is None else value, policy.empty)
         return shown(policy.shown if value is None else value, 200 if policy.topic else policy.empty)
 
     return get
@@ -116,13 +123,18 @@ def _get(level: Level, policy: Policy) -> Handler:
 
 def _set(level: Level, policy: Policy) -> Handler:
     async def set_(admin: Admin, request: web.Request) -> Any:
-        value = await body(request)
+        value = await (text_body if policy.check is text else body)(request)
         if value is None and policy.namespace == "messageTTL" and "messageTTL" in request.query:
             value = number(request.query["messageTTL"], "messageTTL")
+        if value is None and isinstance(level, NamespaceLevel) and policy.name in _WITHOUT_BODY:
+            await level.write(admin, request, _WITHOUT_BODY[policy.name])
+            return
         if value is None:
             raise Malformed(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
             admin.regions(value)
+        if policy.name == "entryFilters":
+            admin.topics.filters.check(policy.check(policy.name, value)["entryFilterNames"])
         await level.write(admin, request, setting(policy.name, value))
 
     return set_

@@ -82,6 +82,14 @@ async def risk(admin: Admin, request: web.Request) -> Any:
     return {"topic": log.topic, "region": admin.region, "not_yet_elsewhere": outgoing, "not_yet_here": incoming}
 
 
+async def durability(admin: Admin, request: web.Request) -> Any:
+    """How many regions a receipt stands for, who lags, and what was confirmed with fewer."""
+    log = await admin.log(admin.topic(request))
+    waits = log.waits
+    told = {"regions": 1, "degraded": False, "waiting": 0, "affected": [], "affected_messages": 0} if waits is None else waits.shown()
+    return {"topic": log.topic, "region": admin.region, "origin": format_coordinate((log.origin, (0, 0)))[:-4], **told}
+
+
 async def seek(admin: Admin, request: web.Request) -> Any:
     """The subscription goes on with the entry of that coordinate; where that is gone, with the next one of the same origin."""
     topic, name, log = await _subscription(admin, request)
@@ -147,6 +155,7 @@ ROUTES = (
     ("GET", f"{_TOPIC}/coordinates/{{position}}", coordinate),
     ("GET", f"{_TOPIC}/vectors", vectors),
     ("GET", f"{_TOPIC}/risk", risk),
+    ("GET", f"{_TOPIC}/durability", durability),
     ("POST", f"{_TOPIC}/subscriptions/{{subscription}}/seek", seek),
     ("GET", f"{_TOPIC}/subscriptions/{{subscription}}/replication", subscription_status),
 )

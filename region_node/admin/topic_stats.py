@@ -102,13 +102,19 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def internal_stats(admin: Admin, request: web.Request) -> Any:
-    return _internal(await admin.ledger(admin.topic(request)))
+    return await _internal_of(admin, admin.topic(request))
 
 
 def _ledger(info: LedgerInfo) -> dict[str, Any]:
     """Pulsar's LedgerInfo, and whether bookies have it too."""
     row = {"ledgerId": info.ledger, "entries": info.entries, "size": info.size_bytes, "timestamp": info.closed_ms}
     return {**row, "offloaded": stored(info), "onBookies": not local_gone(info)}
+
+
+async def _internal_of(admin: Admin, name: TopicName) -> dict[str, Any]:
+    found = _internal(await admin.ledger(name))
+    compacted = (await admin.loaded(name)).compacted
+    return found | ({"compactedLedger": compacted.ledger_stats()} if compacted is not None else {})
 
 
 def _internal(ledger: ManagedLedger) -> dict[str, Any]:
@@ -161,7 +167,7 @@ async def partitioned_internal_stats(admin: Admin, request: web.Request) -> Any:
     for part in [name.with_partition(index) for index in range(count)]:
 
         async def here(topic: str, part: TopicName = part) -> dict[str, Any]:
-            return _internal(await admin.ledger(part))
+            return await _internal_of(admin, part)
 
         found = await admin.at_owner(part, "GET", "/internalStats", here)
         if found is not None:

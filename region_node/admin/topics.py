@@ -18,6 +18,7 @@ from heliograph.model.names import TopicName, bundle_of, bundle_range
 from heliograph.model.policies import TopicPolicies
 from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import Position
+from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
 
 _PARTITIONS_MAX = 4096
@@ -70,6 +71,7 @@ async def delete(admin: Admin, request: web.Request) -> Any:
     if admin.view.partitions(str(name)):
         raise NotAllowed(f"{name} is partitioned: delete it by its path .../partitions")
     await admin.topics.delete_topic(await admin.here(name), force=flag(request, "force"))
+    await permissions.forget(admin, name)
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -113,6 +115,7 @@ async def delete_partitioned(admin: Admin, request: web.Request) -> Any:
     await admin.config.delete_partitioned(str(name))
     await admin.topics.policies.forget(str(name))
     await admin.config.change_topic_policies(str(name), lambda _: TopicPolicies())
+    await permissions.forget(admin, name)
     await admin.seen(lambda: not admin.view.partitions(str(name)))
 
 
@@ -164,7 +167,10 @@ async def unload(admin: Admin, request: web.Request) -> Any:
     for part in [name.with_partition(i) for i in range(admin.view.partitions(str(name)))]:
         await admin.at_owner(part, "PUT", "/unload", admin.topics.unload)
     if not admin.view.partitions(str(name)):
-        await admin.topics.unload(await admin.here(name))
+        text = await admin.here(name)
+        if not await admin.topics.exists(text):
+            raise NotFound(f"Topic {name} not found")
+        await admin.topics.unload(text)
 
 
 async def terminate(admin: Admin, request: web.Request) -> Any:

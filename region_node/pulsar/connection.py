@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.kafka_entries import for_pulsar
 from heliograph.wire.pulsar_answers import frame, messages, with_broker_metadata
 from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
-from heliograph.wire.run import Buffer, Run
+from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.pulsar.admission import Admission
 from region_node.pulsar.consuming import Consuming
 from region_node.pulsar.errors import code_of
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.pulsar")
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 REQUESTS_MAX = 4096
 """Requests that wait for their answer on one connection, producers and consumers included."""
 _FRAME_ROOM = 10 << 10
@@ -79,6 +80,7 @@ class PulsarConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
+        self.listener.created += 1
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         host = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -153,6 +155,8 @@ class PulsarConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.listener.ended += 1
+        self.listener.refused += not self.connected
         self.listener.connections.pop(self, None)
         self.admission.leave()
         self.listener.budget.forget(self)
@@ -355,6 +359,8 @@ class PulsarConnection(asyncio.Protocol):
         handle = self.consuming.handles[consumer.id]
         handle.usage.messages_out += run.messages
         handle.usage.bytes_out += run.size_bytes
+        if run.flags is not None and FLAG_KAFKA in run.flags:
+            run = for_pulsar(run)
         if self.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(
@@ -367,8 +373,7 @@ class PulsarConnection(asyncio.Protocol):
 
     def consumer_active(self, consumer: Consumer, active: bool) -> None:
         if self.protocol_version >= 12:
-            change = pb.CommandActiveConsumerChange(consumer_id=consumer.id, is_active=active)
-            self.send(pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+            self.consuming.tell_active(consumer, active)
 
     def reached_end(self, consumer: Consumer) -> None:
         if self.protocol_version >= 9:

@@ -11,20 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.errors import HeliographError, NotAllowed, TopicError
 from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import NO_SCHEMA
-from region_node.pulsar.publishing import NO_REQUEST
+from region_node.pulsar.publishing import NO_REQUEST, name_next_owner
+from region_node.pulsar.transacting import check_available
 from region_node.replicated_subscriptions import replicate
 from region_node.schemas.definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats
 from region_node.topics.limits import check_consumers, check_type
 from region_node.topics.topic import Topic
+from region_node.transactions.pending import Part, part_of
 from region_node.usage import TenantUsage
 
 if TYPE_CHECKING:
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
 
 
 ACK_SET_WORDS_MAX = 4096
+NEWS_AFTER_S = 1.0
 
 
 class ConsumerHandle:
     """One consumer id of a connection. `subscription` is None while it is being made; `permits`: of FLOWs that came meanwhile."""
 
-    __slots__ = ("ack_waiting", "closed", "consumer", "id", "partition", "permits", "subscription", "topic", "usage")
+    __slots__ = ("ack_waiting", "active", "closed", "consumer", "flowed", "id", "partition", "permits", "subscription", "topic", "usage")
 
     def __init__(self, consumer_id: int) -> None:
         self.id = consumer_id
@@ -47,6 +50,9 @@ class ConsumerHandle:
         self.partition = -1
         self.permits = 0
         self.closed = False
+        self.flowed = False
+        self.active: bool | None = None
+        """Whether it is the active one, as long as it was not told."""
         self.ack_waiting: list[pb.CommandAck] = []
         self.usage = TenantUsage()
         """The tenant's sums, once the topic is known."""
@@ -66,8 +72,31 @@ class Consuming:
         if handle.consumer is None or handle.subscription is None:
             handle.permits += permits
             return
+        if not handle.flowed:
+            self._listens(handle)
         handle.consumer.flow_ms = handle.subscription.last_flow_ms = self._connection.listener.clock.wall_ms()
         handle.subscription.flow(handle.consumer, permits)
+
+    def tell_active(self, consumer: Consumer, active: bool) -> None:
+        """The first news waits for the first FLOW, or a second: Go's client drops what comes before it has handled the answer to SUBSCRIBE."""
+        handle = self.handles[consumer.id]
+        if handle.flowed:
+            self._send_active(handle.id, active)
+            return
+        if handle.active is None:
+            self._connection.listener.loop.call_later(NEWS_AFTER_S, self._listens, handle)
+        handle.active = active
+
+    def _listens(self, handle: ConsumerHandle) -> None:
+        if handle.flowed or handle.closed:
+            return
+        handle.flowed = True
+        if handle.active is not None:
+            self._send_active(handle.id, handle.active)
+
+    def _send_active(self, consumer_id: int, active: bool) -> None:
+        change = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
+        self._connection.send(pb.BaseCommand(type=pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
 
     def wake(self) -> None:
         """The connection can be written to again."""
@@ -83,6 +112,7 @@ class Consuming:
         handle.closed = True
         del self.handles[consumer.id]
         close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
+        name_next_owner(close, handle.topic)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
 
     def forget(self, handle: ConsumerHandle) -> None:
@@ -177,6 +207,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         connected_ms=listener.clock.wall_ms(),
         hash_ranges=[(r.start, r.end) for r in command.keySharedMeta.hashRanges] if sticky else None,
         out_of_order=kind is SubscriptionType.KEY_SHARED and command.keySharedMeta.allowOutOfOrderDelivery,
+        compacted=topic.compaction().view if command.read_compacted and not topic.volatile else None,
     )
     try:
         connection.identity.check_subscribe(wanted, command.subscription)  # the grant may have gone while we waited
@@ -227,20 +258,18 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     subscription, consumer = handle.subscription, handle.consumer
     consumer.last_acked_ms = subscription.last_acked_ms = connection.listener.clock.wall_ms()
     try:
-        if ack.txnid_least_bits or ack.txnid_most_bits:
-            raise NotAllowed("transactions are not available")
         parts = _parts(ack.message_id) if connection.listener.topics.settings.batch_index_acks else []
-        if ack.ack_type == pb.CommandAck.Cumulative:
-            if len(ack.message_id) != 1:
-                raise NotAllowed("a cumulative acknowledgement has exactly one message id")
-            message_id = ack.message_id[0]
-            position = position_of(message_id)
-            subscription.ack_cumulative(consumer, _before(position) if any(message_id.ack_set) else position)
+        upto = _cumulative(ack)
+        if ack.HasField("txnid_least_bits"):
+            _ack_in_transaction(connection, subscription, ack, upto)
         else:
-            subscription.ack(consumer, _positions(ack.message_id))
-        for position, left in parts:
-            subscription.ack_batch(consumer, position, left)
-    except NotAllowed as error:
+            if upto is not None:
+                subscription.ack_cumulative(consumer, upto)
+            else:
+                subscription.ack(consumer, _positions(ack.message_id))
+            for position, left in parts:
+                subscription.ack_batch(consumer, position, left)
+    except TopicError as error:
         if ack.HasField("request_id"):
             _ack_response(connection, ack, code_of(error), str(error))
         return
@@ -248,6 +277,31 @@ def on_ack(connection: PulsarConnection, command: pb.BaseCommand) -> None:
         handle.ack_waiting.append(ack)
         if len(handle.ack_waiting) == 1:
             connection.listener.tasks.spawn(_answer_acks(connection, handle, subscription))
+
+
+def _cumulative(ack: pb.CommandAck) -> Position | None:
+    """The last position of a cumulative acknowledgement, wholly acknowledged; None: it is none. Raises NotAllowed."""
+    if ack.ack_type != pb.CommandAck.Cumulative:
+        return None
+    if len(ack.message_id) != 1:
+        raise NotAllowed("a cumulative acknowledgement has exactly one message id")
+    position = position_of(ack.message_id[0])
+    return _before(position) if any(ack.message_id[0].ack_set) else position
+
+
+def _ack_in_transaction(connection: PulsarConnection, subscription: Subscription, ack: pb.CommandAck, upto: Position | None) -> None:
+    """Raises TransactionConflict, NotAllowed."""
+    check_available(connection)
+    txn, transactions = (ack.txnid_most_bits, ack.txnid_least_bits), subscription.transactions
+    parts: list[Part] = []
+    if connection.listener.topics.settings.batch_index_acks:
+        sizes = {(i.ledgerId, i.entryId): i.batch_size for i in ack.message_id}
+        parts = [part_of(position, left, sizes[position]) for position, left in _parts(ack.message_id)]
+    if upto is not None:
+        transactions.ack_cumulative(txn, upto)
+        transactions.ack(txn, [], parts)
+    else:
+        transactions.ack(txn, _positions(ack.message_id), parts)
 
 
 def _positions(ids: Iterable[pb.MessageIdData]) -> list[Position]:
@@ -273,7 +327,10 @@ async def _answer_acks(connection: PulsarConnection, handle: ConsumerHandle, sub
         count = len(handle.ack_waiting)
         code, text = None, ""
         try:
-            await subscription.cursor.flushed()
+            if subscription.transactional is not None:
+                await subscription.transactional.stored()
+            else:
+                await subscription.cursor.flushed()
         except HeliographError as error:
             code, text = code_of(error), str(error)
         for ack in handle.ack_waiting[:count]:
@@ -331,7 +388,8 @@ async def _seek(connection: PulsarConnection, handle: ConsumerHandle, command: p
     topic, subscription = handle.topic, handle.subscription
     assert topic is not None and subscription is not None
     if command.HasField("message_publish_time"):
-        target = await topic.before_time(command.message_publish_time)
+        compacted = handle.consumer is not None and handle.consumer.compacted is not None
+        target = await (topic.before_time_compacted if compacted else topic.before_time)(command.message_publish_time)
     elif command.HasField("message_id"):
         target = _before(position_of(command.message_id))
     else:
@@ -349,7 +407,8 @@ def on_get_last_message_id(connection: PulsarConnection, command: pb.BaseCommand
 
 async def _last_message_id(connection: PulsarConnection, handle: ConsumerHandle, request_id: int) -> None:
     assert handle.topic is not None and handle.subscription is not None
-    (ledger, entry), batch_index = await handle.topic.last_message()
+    compacted = handle.consumer is not None and handle.consumer.compacted is not None
+    (ledger, entry), batch_index = await (handle.topic.last_compacted_message() if compacted else handle.topic.last_message())
     response = pb.CommandGetLastMessageIdResponse(
         last_message_id=_message_id((ledger, entry), handle.partition, batch_index),
         request_id=request_id,

@@ -6,12 +6,18 @@ from heliograph.model import errors
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import InvalidSchema
+from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionConflict, TransactionState
 
 _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...] = (
+    (NoCoordinator, pb.TransactionCoordinatorNotFound),
+    (NoSuchTransaction, pb.TransactionNotFound),
+    (TransactionState, pb.InvalidTxnStatus),
+    (TransactionConflict, pb.TransactionConflict),
     (errors.SubscriptionNotFound, pb.SubscriptionNotFound),
     (errors.NotFound, pb.TopicNotFound),
     (errors.NotOwner, pb.ServiceNotReady),
     (errors.TopicClosed, pb.ServiceNotReady),
+    (errors.RegionPassive, pb.ServiceNotReady),
     (errors.LedgerFenced, pb.ServiceNotReady),
     (errors.TopicTerminated, pb.TopicTerminatedError),
     (errors.ProducerBusy, pb.ProducerBusy),
@@ -39,5 +45,5 @@ def code_of(error: errors.HeliographError) -> pb.ServerError.ValueType:
     return pb.UnknownError
 
 
-MOVED = (errors.NotOwner, errors.TopicClosed, errors.LedgerFenced)
-"""The topic is not here any more: producers are closed, and look it up again."""
+MOVED = (errors.NotOwner, errors.TopicClosed, errors.LedgerFenced, errors.RegionPassive)
+"""The topic is not here any more, or not to be published to: producers are closed, and look it up again."""

@@ -23,6 +23,7 @@ from region_node.security.addresses import AddressCounts
 from region_node.security.service import Security, open_security
 from region_node.subscriptions.ready import Tasks
 from region_node.topics.service import TopicService
+from region_node.transactions.service import Transactions
 from region_node.usage import Usage
 
 log = logging.getLogger("region_node.pulsar")
@@ -85,6 +86,8 @@ class ListenerSettings:
     def __post_init__(self) -> None:
         if min(self.handshake_timeout_s, self.keep_alive_s) <= 0:
             raise ConfigError("handshake_timeout_s and keep_alive_s must be above 0")
+        if not 1 <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
+            raise ConfigError(f"message_bytes_max must be 1 to {MESSAGE_BYTES_MAX}, not {self.message_bytes_max}")
         if self.inflight_bytes_max < self.message_bytes_max:
             raise ConfigError(f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes")
 
@@ -155,6 +158,7 @@ class PulsarListener:
         link_receivers: LinkFactory | None = None,
         security: Security | None = None,
         usage: Usage | None = None,
+        transactions: Transactions | None = None,
         settings: ListenerSettings | None = None,
         clock: Clock,
         rng: Rng,
@@ -162,15 +166,19 @@ class PulsarListener:
         self.topics, self.lookup, self.link_receivers = topics, lookup, link_receivers
         self.security = security or open_security()
         self.usage = usage or Usage()
+        self.transactions = transactions
+        """None: clients are told that there are none."""
         self.settings = settings or ListenerSettings()
         self.clock, self.rng = clock, rng
         self.tasks = Tasks()
         self.connections: dict[PulsarConnection, None] = {}
+        self.created = self.refused = self.ended = 0
+        """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are gone."""
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
         self.outbox = Outbox(self.loop.call_soon)
         self.budget = PublishBudget(self.settings.inflight_bytes_max)
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.Server] = []
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
         self._timer: asyncio.TimerHandle | None = None
@@ -195,6 +203,16 @@ class PulsarListener:
             self._timer = self.loop.call_later(self._tick_s, self._tick)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    def stop_listening(self, port: int) -> None:
+        """Nobody connects there any more; who is connected stays."""
+        for server in [s for s in self._servers if any(sock.getsockname()[1] == port for sock in s.sockets)]:
+            server.close()
+            self._servers.remove(server)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Connections: open now; made, refused, and gone since the start."""
+        return len(self.connections), self.created, self.refused, self.ended
 
     def unique_name(self) -> str:
         """A producer name that nobody else has."""

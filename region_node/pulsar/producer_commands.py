@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import ProducerBusy, ProducerFenced
+from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive, TopicTerminated
 from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
@@ -17,7 +17,7 @@ from region_node.pulsar.publishing import ProducerHandle
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import Schema
 from region_node.security.authorization import Action
-from region_node.topics.limits import check_producer
+from region_node.topics.limits import check_producer, check_region
 from region_node.topics.producers import AccessMode, Producer
 from region_node.topics.topic import Topic
 
@@ -50,9 +50,23 @@ async def _make_or_forget(connection: PulsarConnection, handle: ProducerHandle, 
     try:
         await _make(connection, handle, command)
         made = True
+    except RegionPassive as error:
+        if error.url:
+            connection.send(_migrated(command.producer_id, error.url))
+        raise  # ServiceNotReady: whoever does not know the command above tries again
     finally:
         if not made:
             connection.producing.forget(handle)
+
+
+def _migrated(producer_id: int, url: str) -> pb.BaseCommand:
+    """Where the producer is to go on: clients that know it look the topic up there."""
+    migrated = pb.CommandTopicMigrated(resource_id=producer_id, resource_type=pb.CommandTopicMigrated.Producer)
+    if url.startswith("pulsar+ssl:"):
+        migrated.brokerServiceUrlTls = url
+    else:
+        migrated.brokerServiceUrl = url
+    return pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated)
 
 
 async def _make(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:
@@ -62,6 +76,9 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     if command.initial_subscription_name:
         identity.check_subscribe(wanted, command.initial_subscription_name)
     topic = await topics.get(command.topic, create=topics.creation.may_create(command.topic))
+    check_region(topic)
+    if topic.terminated:
+        raise TopicTerminated(f"{topic.text} is terminated")
     check_producer(topic, handle.name, encrypted=command.encrypted)
     handle.schema_version = await schema_version(connection, topic, command)
     if command.initial_subscription_name:
@@ -90,6 +107,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
         connection.producing.close_from_here(handle)
         return
     identity.check(Action.PRODUCE, wanted)  # the grant may have gone while we waited
+    check_region(topic)
     check_producer(topic, handle.name, encrypted=command.encrypted)  # others may have come while we waited
     ready, closing = topic.producers.add(producer)
     for old in closing:

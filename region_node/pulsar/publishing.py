@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_answers import receipts
 from heliograph.wire.pulsar_frames import BadSend, SendRun
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
 
 NO_REQUEST = (1 << 64) - 1
+NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
 class ProducerHandle:
@@ -53,6 +54,16 @@ class ProducerHandle:
         self.answered += count
         while self._after and self._after[0][0] <= self.answered:
             self._after.popleft()[1]()
+
+
+def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, topic: Topic | None) -> None:
+    """Tells a client that is sent away where the topic goes, where that is known: it reconnects there without a look-up."""
+    if topic is not None and topic.next_owner is not None:
+        plain, tls = topic.next_owner
+        if plain:
+            close.assignedBrokerServiceUrl = plain
+        if tls:
+            close.assignedBrokerServiceUrlTls = tls
 
 
 class Publishing:
@@ -148,6 +159,9 @@ class Producing:
         usage.messages_in += messages
         usage.bytes_in += size_bytes
         publishing = Publishing(self._connection, topic, event, handles)
+        if run.transaction is not None and listener.transactions is None:
+            publishing.failed(NotAllowed(NO_TRANSACTIONS))
+            return
         topic.publish(event.run, publishing.done, publishing.failed)
 
     def bad_send(self, event: BadSend) -> None:
@@ -176,6 +190,7 @@ class Producing:
         """Tells the client to make the producer again, wherever the topic is then."""
         self.forget(handle)
         close = pb.CommandCloseProducer(producer_id=handle.id, request_id=NO_REQUEST)
+        name_next_owner(close, handle.topic)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=close))
 
     def close_when_answered(self, handle: ProducerHandle) -> None:

@@ -1,4 +1,4 @@
-"""The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, schemas, what is not there.
+"""The table of commands, and the requests that concern no producer and no consumer: lookup, partitions, schemas.
 
 Is: one handler a command. Isn't: the decision who owns a topic (`Lookup`). A command that is not in the table is not one that clients send.
 Source: docs/protocols/pulsar.md, "Commands: what to answer".
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError, MetadataError, NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.wire import pulsar_pb2 as pb
-from region_node.pulsar import consuming, producer_commands, watching
+from region_node.pulsar import consuming, producer_commands, scalable, transacting, watching
 from region_node.pulsar.errors import code_of
 from region_node.schemas.definition import Schema
 from region_node.security.authorization import Action
+from region_node.transactions.naming import is_assign
 
 if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
@@ -51,7 +52,8 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
     response = pb.CommandLookupTopicResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        connection.identity.check_look_up(name)
+        if not is_assign(str(name)):
+            connection.identity.check_look_up(name)
         found = await connection.listener.lookup.lookup(str(name), command.advertised_listener_name, command.authoritative)
         response.response = pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
         response.brokerServiceUrl, response.brokerServiceUrlTls = found.url, found.url_tls
@@ -71,7 +73,8 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
     response = pb.CommandPartitionedTopicMetadataResponse(request_id=command.request_id)
     try:
         name = TopicName.parse(command.topic)
-        connection.identity.check_look_up(name)
+        if not is_assign(str(name)):
+            connection.identity.check_look_up(name)
         response.partitions = await connection.listener.lookup.partitions(str(name), command.metadata_auto_creation_enabled)
         response.response = pb.CommandPartitionedTopicMetadataResponse.Success
     except HeliographError as error:
@@ -128,28 +131,6 @@ async def _get_or_create_schema(connection: PulsarConnection, command: pb.Comman
     connection.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
 
 
-# -- what is not there
-
-
-NO_TRANSACTIONS = "transactions are not available"
-
-
-def _on_transaction(connection: PulsarConnection, command: pb.BaseCommand) -> None:
-    answers = {
-        Kind.TC_CLIENT_CONNECT_REQUEST: ("tcClientConnectRequest", Kind.TC_CLIENT_CONNECT_RESPONSE, "tcClientConnectResponse"),
-        Kind.NEW_TXN: ("newTxn", Kind.NEW_TXN_RESPONSE, "newTxnResponse"),
-        Kind.ADD_PARTITION_TO_TXN: ("addPartitionToTxn", Kind.ADD_PARTITION_TO_TXN_RESPONSE, "addPartitionToTxnResponse"),
-        Kind.ADD_SUBSCRIPTION_TO_TXN: ("addSubscriptionToTxn", Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, "addSubscriptionToTxnResponse"),
-        Kind.END_TXN: ("endTxn", Kind.END_TXN_RESPONSE, "endTxnResponse"),
-    }
-    asked, kind, answered = answers[command.type]
-    response = pb.BaseCommand(type=kind)
-    part = getattr(response, answered)
-    part.request_id = getattr(command, asked).request_id
-    part.error, part.message = pb.TransactionCoordinatorNotFound, NO_TRANSACTIONS
-    connection.send(response)
-
-
 Handler = Callable[["PulsarConnection", pb.BaseCommand], None]
 
 HANDLERS: dict[int, Handler] = {
@@ -174,9 +155,16 @@ HANDLERS: dict[int, Handler] = {
     Kind.GET_OR_CREATE_SCHEMA: _on_get_or_create_schema,
     Kind.WATCH_TOPIC_LIST: watching.on_watch,
     Kind.WATCH_TOPIC_LIST_CLOSE: watching.on_watch_close,
-    Kind.TC_CLIENT_CONNECT_REQUEST: _on_transaction,
-    Kind.NEW_TXN: _on_transaction,
-    Kind.ADD_PARTITION_TO_TXN: _on_transaction,
-    Kind.ADD_SUBSCRIPTION_TO_TXN: _on_transaction,
-    Kind.END_TXN: _on_transaction,
+    Kind.SCALABLE_TOPIC_LOOKUP: scalable.on_lookup,
+    Kind.SCALABLE_TOPIC_SUBSCRIBE: scalable.on_subscribe,
+    Kind.SCALABLE_TOPIC_CLOSE: scalable.on_close,
+    Kind.WATCH_SCALABLE_TOPICS: scalable.on_watch,
+    Kind.WATCH_SCALABLE_TOPICS_CLOSE: scalable.on_close,
+    Kind.TC_CLIENT_CONNECT_REQUEST: transacting.on_transaction,
+    Kind.NEW_TXN: transacting.on_transaction,
+    Kind.ADD_PARTITION_TO_TXN: transacting.on_transaction,
+    Kind.ADD_SUBSCRIPTION_TO_TXN: transacting.on_transaction,
+    Kind.END_TXN: transacting.on_transaction,
+    Kind.END_TXN_ON_PARTITION: transacting.on_transaction,
+    Kind.END_TXN_ON_SUBSCRIPTION: transacting.on_transaction,
 }

@@ -61,7 +61,7 @@ class TopicWatchers:
         names: dict[str, None] = {}
 
         def changed(came: list[str], gone: list[str]) -> None:
-            came = [name for name in came if matches(name)]
+            came = [name for name in came if matches(name) and name not in names]
             gone = [name for name in gone if name in names]
             if not came and not gone:
                 return
@@ -71,12 +71,13 @@ class TopicWatchers:
             update = pb.CommandWatchTopicUpdate(watcher_id=watcher_id, new_topics=came, deleted_topics=gone, topics_hash=topics_hash(names))
             connection.send(pb.BaseCommand(type=pb.BaseCommand.WATCH_TOPIC_UPDATE, watchTopicUpdate=update))
 
+        unused = await topics.listed(command.namespace)
         found, stop = await topics.lists.watch(command.namespace, changed)
         if self._stops.get(watcher_id) is not opening or connection.closed:  # closed meanwhile
             stop()
             return None
         self._stops[watcher_id] = stop
-        names.update(dict.fromkeys(name for name in found if matches(name)))
+        names.update(dict.fromkeys(name for name in sorted({*found, *unused}) if matches(name)))
         current = topics_hash(names)
         success = pb.CommandWatchTopicListSuccess(request_id=command.request_id, watcher_id=watcher_id, topics_hash=current)
         if command.topics_hash != current:
@@ -112,7 +113,7 @@ def on_topics(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 async def _topics(connection: PulsarConnection, command: pb.CommandGetTopicsOfNamespace) -> None:
     topics = connection.listener.topics
     connection.identity.check_list(command.namespace)
-    names = await topics.topics(command.namespace)
+    names = await topics.listed(command.namespace) if topics.view.namespace(command.namespace) is not None else []
     if command.mode == pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
         names = []
     if command.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:

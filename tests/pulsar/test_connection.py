@@ -41,7 +41,7 @@ def test_connect_and_ping() -> None:
     async def test(broker: Broker) -> None:
         client = Client(broker.listener)
         ((connected, _),) = await client.do(frame(K.CONNECT, client_version="x", protocol_version=99))
-        assert connected.connected.server_version and connected.connected.protocol_version == 20
+        assert connected.connected.server_version and connected.connected.protocol_version == 21
         assert connected.connected.max_message_size == 5 << 20
         assert kinds(await client.do(frame(K.PING))) == [K.PONG]
 
@@ -107,13 +107,16 @@ def test_lookup_partitions_topics() -> None:
         broker.lookup.answer = LookupAnswer("pulsar://there:1", redirect=True)
         ((answer, _),) = await client.do(frame(K.LOOKUP, topic="t", request_id=8))
         assert answer.lookupTopicResponse.response == 0 and not answer.lookupTopicResponse.authoritative
-        broker.view.partitioned[TOPIC] = 3
+        broker.view.counts[TOPIC] = 3
         ((answer, _),) = await client.do(frame(K.PARTITIONED_METADATA, topic=TOPIC, request_id=9))
         assert answer.partitionMetadataResponse.partitions == 3
         await client.producer(1, "persistent://public/default/x")
         ((answer, _),) = await client.do(frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=10))
         listed = answer.getTopicsOfNamespaceResponse
-        assert list(listed.topics) == ["persistent://public/default/x"] and listed.changed
+        unused = [f"{TOPIC}-partition-{index}" for index in range(3)]  # as Pulsar lists them, which makes them with the topic
+        assert list(listed.topics) == [*unused, "persistent://public/default/x"] and listed.changed
+        ((answer, _),) = await client.do(frame(K.GET_TOPICS_OF_NAMESPACE, namespace="no/where", request_id=12))
+        assert list(answer.getTopicsOfNamespaceResponse.topics) == []
         again = frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=11, topics_hash=listed.topics_hash)
         ((answer, _),) = await client.do(again)
         assert not answer.getTopicsOfNamespaceResponse.changed and not answer.getTopicsOfNamespaceResponse.topics
@@ -132,7 +135,7 @@ def test_lookup_partitions_topics() -> None:
 )
 def test_topics_that_cannot_be_had(topic: str, code: int) -> None:
     async def test(broker: Broker) -> None:
-        broker.view.partitioned[TOPIC] = 3
+        broker.view.counts[TOPIC] = 3
         client = await broker.client()
         ((answer, _),) = await client.do(frame(K.PRODUCER, topic=topic, producer_id=1, request_id=5))
         assert (answer.error.request_id, answer.error.error) == (5, code)
@@ -750,5 +753,23 @@ def test_closing_the_listener_answers_what_is_in_flight() -> None:
         broker.ledger().release()
         await closing
         assert kinds(await client.news()) == [K.SEND_RECEIPT] and client.transport.closing
+
+    with_broker(test)
+
+
+def test_who_is_active_is_told_with_the_first_permits() -> None:
+    """Before them Go's client still looks at the answer to SUBSCRIBE, and would drop it."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        subscribe = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=1, consumer_name="a", request_id=5)
+        assert kinds(await client.do(subscribe)) == [K.SUCCESS]
+        ((told, _),) = await client.do(frame(K.FLOW, consumer_id=1, messagePermits=1))
+        assert told.active_consumer_change.is_active and told.active_consumer_change.consumer_id == 1
+        second = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=2, consumer_id=2, consumer_name="b", request_id=6)
+        early = frame(K.FLOW, consumer_id=2, messagePermits=1)  # asked for before the answer came
+        assert kinds(await client.do(second, early)) == [K.SUCCESS, K.ACTIVE_CONSUMER_CHANGE]
+        came = await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=7))
+        assert [c.active_consumer_change.is_active for c, _ in came if c.type == K.ACTIVE_CONSUMER_CHANGE] == [True]
 
     with_broker(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,28 +14,23 @@ import pulsar
 import pytest
 
 from region_node.subscriptions.keys import key_hash
-from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.pulsar.either import ORACLE, Either, either
 
-pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(120)]
 
 SHARED, KEYED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
 @pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("official")) as region:
-        region.start(bookies=2, brokers=1)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})[0] == 204
-        yield region
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Either]:
+    with either(tmp_path_factory.mktemp("official")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
+def client(region: Either) -> Iterator[pulsar.Client]:
     made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
     yield made
     made.close()
@@ -175,7 +171,7 @@ def test_a_pattern_finds_its_topics(client: pulsar.Client) -> None:
 # -- exclusive producers
 
 
-def test_access_modes(region: Region, client: pulsar.Client) -> None:
+def test_access_modes(region: Either, client: pulsar.Client) -> None:
     modes = pulsar.ProducerAccessMode
     first = client.create_producer("modes", access_mode=modes.Exclusive)
     for mode, error in ((modes.Exclusive, pulsar.ProducerFenced), (modes.Shared, pulsar.ProducerBusy)):
@@ -218,7 +214,8 @@ def test_non_persistent_topics(client: pulsar.Client, kind: Any) -> None:
 # -- what outlives a topic that moves
 
 
-def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Region, client: pulsar.Client) -> None:
+@pytest.mark.skipif(ORACLE, reason="Pulsar's unackedMessages does not count the messages of a batch one by one")
+def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Either, client: pulsar.Client) -> None:
     rest, topic = Rest(region.admin_url()), "unloaded"
     consumer = client.subscribe(topic, "s", SHARED, batch_index_ack_enabled=True)
     batched = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=200)
@@ -250,7 +247,7 @@ class _More(pulsar.schema.Record):  # type: ignore[misc]
     b = pulsar.schema.String(default="none")
 
 
-def test_schemas_are_kept_checked_and_given_out(region: Region, client: pulsar.Client) -> None:
+def test_schemas_are_kept_checked_and_given_out(region: Either, client: pulsar.Client) -> None:
     rest = Rest(region.admin_url())
     base = "/admin/v2/schemas/public/default/schemas"
     one, more = pulsar.schema.JsonSchema(_One), pulsar.schema.JsonSchema(_More)
@@ -259,14 +256,23 @@ def test_schemas_are_kept_checked_and_given_out(region: Region, client: pulsar.C
     with pytest.raises(pulsar.IncompatibleSchema):
         client.create_producer("schemas", schema=pulsar.schema.StringSchema())
     assert rest("PUT", "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")[0] == 204
-    producer = client.create_producer("schemas", schema=more)
+    made: list[Any] = []
+
+    def allowed() -> bool:  # Pulsar takes a moment until the new strategy holds
+        with contextlib.suppress(pulsar.IncompatibleSchema):
+            made.append(client.create_producer("schemas", schema=more))
+        return bool(made)
+
+    comes_true(allowed)
+    producer = made[0]
     producer.send(_More(a=1, b="x"))
     assert consumer.receive(timeout_millis=10_000).value().a == 1
     assert [row["version"] for row in rest("GET", f"{base}/schemas")[1]["getSchemaResponses"]] == [0, 1]
     strategy = {"type": "AVRO", "schema": one.schema_info().schema(), "properties": {}}
     assert rest("POST", f"{base}/compatibility", strategy) == (202, {"compatibility": True, "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE"})
     assert rest("PUT", "/admin/v2/namespaces/public/default/schemaCompatibilityStrategy", "UNDEFINED")[0] == 204
-    assert rest("POST", f"{base}/compatibility", strategy)[1] == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
+    if not ORACLE:  # Pulsar answers 500 with a stack trace
+        assert rest("POST", f"{base}/compatibility", strategy)[1] == {"compatibility": False, "schemaCompatibilityStrategy": "FULL"}
     assert rest("POST", f"{base}/schema", strategy)[0] == 409 and rest("POST", f"{base}/schema", {"type": "AVRO", "schema": "?"})[0] == 422
     assert rest("DELETE", f"{base}/schema") == (200, {"version": 2}) and rest("GET", f"{base}/schema")[0] == 404
     assert rest("POST", f"{base}/schema", strategy) == (200, {"version": {"version": 3}})

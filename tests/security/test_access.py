@@ -48,6 +48,12 @@ def template(path: str) -> str:
         ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/blocks", Access.CONSUME),
         ("POST", "/heliograph/v1/bookies/{id}/decommission", Access.SUPER),
         ("GET", "/heliograph/v1/status", Access.SUPER),
+        ("GET", "/heliograph/v1/health", Access.PUBLIC),
+        ("GET", "/heliograph/v1/dr", Access.SUPER),
+        ("GET", "/heliograph/v1/dr/{tenant}/{namespace}", Access.TENANT),
+        ("PUT", "/heliograph/v1/dr/{tenant}/{namespace}", Access.SUPER),
+        ("POST", "/heliograph/v1/dr/{tenant}/{namespace}/operations/advance", Access.SUPER),
+        ("DELETE", "/heliograph/v1/dr/{tenant}/{namespace}/deletions/{topic}", Access.SUPER),
         ("GET", "/a/path/of/tomorrow", Access.SUPER),
         ("POST", f"{NS}/a/policy/of/tomorrow", Access.TENANT),
     ],
@@ -60,7 +66,7 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
     free = {(method, path) for method, path, _ in ROUTES if access_of(method, template(path)) in (Access.PUBLIC, Access.METRICS, Access.ANY)}
     assert {path for _, path in free} <= {
         "/status.html", "/metrics", "/metrics/", "/admin/v2/clusters", "/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/admin/v2/brokers/version",
-        "/openapi.json", "/openapi",
+        "/openapi.json", "/openapi", "/heliograph/v1/health",
     }  # fmt: skip
     assert {method for method, _ in free} == {"GET"}
 

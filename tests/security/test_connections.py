@@ -314,6 +314,8 @@ def asking(request: int = 1) -> dict[str, bytes]:
         "new schema": frame(K.GET_OR_CREATE_SCHEMA, topic=TOPIC, request_id=request, schema={"name": "x", "schema_data": b"", "type": pb.Schema.String}),
         "list": frame(K.GET_TOPICS_OF_NAMESPACE, namespace="public/default", request_id=request, mode=0),
         "watch": frame(K.WATCH_TOPIC_LIST, namespace="public/default", topics_pattern=".*", watcher_id=request, request_id=request),
+        "join": frame(K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], request_id=request),
+        "join with acks": frame(K.ADD_SUBSCRIPTION_TO_TXN, subscription=[pb.Subscription(topic=TOPIC, subscription="s")], request_id=request),
     }
 
 
@@ -321,7 +323,7 @@ def codes(came: Came) -> list[int]:
     """Error codes, wherever a response carries them."""
     found = []
     for c, _ in came:
-        for name in ("error", "lookupTopicResponse", "partitionMetadataResponse"):
+        for name in ("error", "lookupTopicResponse", "partitionMetadataResponse", "addPartitionToTxnResponse", "addSubscriptionToTxnResponse"):
             if c.HasField(name) and getattr(c, name).HasField("error"):
                 found.append(getattr(c, name).error)
         for name in ("getSchemaResponse", "getOrCreateSchemaResponse"):
@@ -331,6 +333,8 @@ def codes(came: Came) -> list[int]:
 
 
 ALL = set(asking())
+PRODUCES_NOT = {"produce", "new schema", "join"}
+CONSUMES_NOT = PRODUCES_NOT | {"consume", "join with acks"}
 
 
 @pytest.mark.parametrize(
@@ -340,16 +344,16 @@ ALL = set(asking())
         ("boss", {}, ALL),
         ("stranger", {}, set()),
         ("nobody", {}, set()),
-        ("a", {"permissions": {"a": ["produce"]}}, ALL - {"consume"}),
-        ("a", {"permissions": {"a": ["consume"]}}, ALL - {"produce", "new schema"}),
+        ("a", {"permissions": {"a": ["produce"]}}, ALL - {"consume", "join with acks"}),
+        ("a", {"permissions": {"a": ["consume"]}}, ALL - PRODUCES_NOT),
         ("a", {"permissions": {"a": ["functions", "sources", "sinks", "packages"]}}, set()),
         ("a", {"topic_permissions": {TOPIC: {"a": ["produce", "consume"]}}}, ALL - {"list", "watch"}),
         ("a", {"topic_permissions": {TOPIC + "2": {"a": ["produce", "consume"]}}}, set()),
-        ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"s": ["b"]}}, ALL - {"produce", "new schema", "consume"}),
+        ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"s": ["b"]}}, ALL - CONSUMES_NOT),
         ("boss", {"subscription_permissions": {"s": ["b"]}}, ALL),
-        ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"t": ["b"], "s": ["a"]}}, ALL - {"produce", "new schema"}),
-        ("a", {"permissions": {"a": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - {"produce", "new schema", "consume"}),
-        ("s", {"permissions": {"s": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - {"produce", "new schema"}),
+        ("a", {"permissions": {"a": ["consume"]}, "subscription_permissions": {"t": ["b"], "s": ["a"]}}, ALL - PRODUCES_NOT),
+        ("a", {"permissions": {"a": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - CONSUMES_NOT),
+        ("s", {"permissions": {"s": ["consume"]}, "policies": {"subscriptionAuthMode": "Prefix"}}, ALL - PRODUCES_NOT),
     ],
 )
 def test_who_may_what(secret: str, role: str, policies: dict[str, Any], allowed: set[str]) -> None:
@@ -363,18 +367,41 @@ def test_who_may_what(secret: str, role: str, policies: dict[str, Any], allowed:
     run(secret, test)
 
 
+def test_only_brokers_and_super_users_end_transactions_in_a_topic(secret: str) -> None:
+    async def test(broker: Broker, view: View) -> None:
+        view.grant(permissions={"a": ["produce", "consume"]})
+        for role, allowed in (("root", True), ("a", False), ("stranger", False)):
+            made = await client(broker, role)
+            came = await made.do(frame(K.END_TXN_ON_PARTITION, topic=TOPIC, request_id=1, txnid_least_bits=1, txnid_most_bits=0))
+            assert (came[-1][0].endTxnOnPartitionResponse.error != pb.AuthorizationError) is allowed
+
+    run(secret, test)
+
+
 def test_every_command_has_a_decision_who_may_send_it() -> None:
     """A new command stands in one of these lists before it is taken: by what is its sender checked?"""
     checked_by_topic_or_namespace = {
-        K.LOOKUP, K.PARTITIONED_METADATA, K.PRODUCER, K.SUBSCRIBE, K.GET_SCHEMA, K.GET_OR_CREATE_SCHEMA, K.GET_TOPICS_OF_NAMESPACE, K.WATCH_TOPIC_LIST
+        K.LOOKUP, K.PARTITIONED_METADATA, K.PRODUCER, K.SUBSCRIBE, K.GET_SCHEMA, K.GET_OR_CREATE_SCHEMA, K.GET_TOPICS_OF_NAMESPACE, K.WATCH_TOPIC_LIST,
+        K.ADD_PARTITION_TO_TXN, K.ADD_SUBSCRIPTION_TO_TXN,
     }  # fmt: skip
     of_something_open_on_this_connection = {
         K.CLOSE_PRODUCER, K.CLOSE_CONSUMER, K.ACK, K.REDELIVER_UNACKNOWLEDGED_MESSAGES, K.UNSUBSCRIBE, K.SEEK, K.GET_LAST_MESSAGE_ID, K.CONSUMER_STATS,
         K.WATCH_TOPIC_LIST_CLOSE,
     }  # fmt: skip
     of_the_connection = {K.CONNECT, K.PING, K.PONG, K.AUTH_RESPONSE}
-    answered_with_not_available = {K.TC_CLIENT_CONNECT_REQUEST, K.NEW_TXN, K.ADD_PARTITION_TO_TXN, K.ADD_SUBSCRIPTION_TO_TXN, K.END_TXN}
-    known = checked_by_topic_or_namespace | of_something_open_on_this_connection | of_the_connection | answered_with_not_available
+    of_the_roles_own_transactions = {K.TC_CLIENT_CONNECT_REQUEST, K.NEW_TXN, K.END_TXN}
+    refused_to_everybody = {
+        K.SCALABLE_TOPIC_LOOKUP, K.SCALABLE_TOPIC_SUBSCRIBE, K.SCALABLE_TOPIC_CLOSE, K.WATCH_SCALABLE_TOPICS, K.WATCH_SCALABLE_TOPICS_CLOSE,
+    }  # fmt: skip
+    of_brokers_and_super_users = {K.END_TXN_ON_PARTITION, K.END_TXN_ON_SUBSCRIPTION}
+    known = (
+        checked_by_topic_or_namespace
+        | of_something_open_on_this_connection
+        | of_the_connection
+        | of_the_roles_own_transactions
+        | of_brokers_and_super_users
+        | refused_to_everybody
+    )
     assert set(HANDLERS) == known, set(HANDLERS) ^ known
     assert {frame_kind(command) for command in asking().values()} == checked_by_topic_or_namespace
 

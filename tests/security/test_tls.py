@@ -148,6 +148,44 @@ def test_a_new_certificate_counts_for_the_next_connection_and_a_broken_one_for_n
     assert seen(listener, tmp_path) == second
 
 
+def test_a_new_ca_is_trusted_without_a_restart(tmp_path: Path) -> None:
+    """Its certificates get in as soon as the CA's file names it too; a file that cannot be read changes nothing."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    ensure_certificates(old, ["us"])
+    ensure_certificates(new, ["us"])
+    both = (old / "ca.pem").read_text() + (new / "ca.pem").read_text()
+    certificates = inside(old)
+    listener = certificates.listener("bookie", "broker")
+    assert listener is not None
+    foreign = client_context(str(old / "ca.pem"), str(new / "broker.us.pem"), str(new / "broker.us.key"))
+    assert not met(listener, foreign)
+    (old / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA")
+    certificates.tick()
+    assert not met(listener, foreign)
+    (old / "ca.pem").write_text(both)
+    certificates.tick()
+    assert met(listener, foreign)
+
+
+def test_what_follows_files_is_told_until_it_can_use_them(tmp_path: Path) -> None:
+    file, told = tmp_path / "ca.pem", list[str]()
+    file.write_text("first")
+
+    def renewed() -> None:
+        told.append(file.read_text())
+        if told[-1] == "broken":
+            raise ConfigError("it cannot be used")
+
+    certificates = Certificates(None, "us")
+    certificates.follow((str(file),), renewed)
+    for content, count in (("first", 0), ("broken", 1), ("broken", 2), ("second", 3), ("second", 3)):
+        if file.read_text() != content:
+            file.unlink()
+            file.write_text(content)
+        certificates.tick()
+        assert len(told) == count, content
+
+
 def test_the_watch_looks_by_itself(tmp_path: Path) -> None:
     ensure_certificates(tmp_path, ["us"])
     certificates = Certificates(settings(tmp_path, reload_s=0.1), "us")

@@ -254,7 +254,7 @@ def delayed(side: Side) -> Any:
 def access_modes(side: Side) -> Any:
     topic, modes = "same-modes", pulsar.ProducerAccessMode
     first = side.client.create_producer(topic, access_mode=modes.Exclusive)
-    errors = [error_of(lambda mode=mode: side.client.create_producer(topic, access_mode=mode)) for mode in (modes.Exclusive, modes.Shared)]
+    errors = [error_of(lambda mode=mode: side.client.create_producer(topic, access_mode=mode)) for mode in (modes.Exclusive, modes.Shared)]  # type: ignore[misc]
     second = side.client.create_producer(topic, access_mode=modes.ExclusiveWithFencing)
     second.send(b"x")
     errors.append(error_of(lambda: first.send(b"y")))
