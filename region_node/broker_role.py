@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
-from heliograph.model.errors import Unauthorized
+from heliograph.model.errors import NotFound, Unauthorized
 from heliograph.model.names import TopicName
+from heliograph.model.routes import delivers
 from heliograph.runtime.disk import Buffer
 from region_node.runtime import Runtime, closing, meta_client, replicator_tls
 from region_node.settings import ProcessSettings
@@ -20,8 +21,13 @@ from region_node.tls import Certificates, client_context, server_context
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
-    from global_config.view import ConfigView
     from heliograph.raft.client import MetaClient
+    from region_node.balance.service import Balancer
+    from region_node.dr.canary import Canary
+    from region_node.dr.leases import WriteLeases
+    from region_node.dr.promises import Promises
+    from region_node.dr.tombstones import Tombstones
+    from region_node.kafka.broker import KafkaBroker
     from region_node.ownership.records import BrokerRecord
     from region_node.ownership.service import Ownership
     from region_node.pulsar.listener import LookupAnswer, PulsarListener
@@ -29,6 +35,8 @@ if TYPE_CHECKING:
     from region_node.security.service import Security
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
+    from region_node.transactions.naming import RegionView
+    from region_node.transactions.service import Transactions
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
@@ -49,7 +57,12 @@ class PulsarLookup:
 
     async def partitions(self, topic: str, create: bool) -> int:
         count = await self._ownership.partitions(topic, create)
-        return count or (await self._topics.creation.make_partitions(topic) if create else 0)
+        if count or create:
+            return count or await self._topics.creation.make_partitions(topic)
+        name = TopicName.parse(topic)
+        if name.persistent and not (0 <= name.partition < self._topics.view.partitions(str(name.partitioned)) or await self._topics.exists(str(name))):
+            raise NotFound(f"topic {name} does not exist")
+        return 0
 
 
 class BrokerRole:
@@ -58,31 +71,46 @@ class BrokerRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self._stops: list[Callable[[], Awaitable[None]]] = []
-        self.view: ConfigView
+        self.view: RegionView
         self.meta: MetaClient
         self.config: MetaClient
         self.links: LinkManager
         self.topics: TopicService
         self.ownership: Ownership
+        self.balancer: Balancer
         self.listener: PulsarListener
+        self.kafka: KafkaBroker | None = None
+        """None where no Kafka port is set."""
         self.security: Security
         self._usage = Usage()
         self.recovery: AutoRecovery
         self.tier: BrokerTier
         self._entry_cache: EntryCache
         self._epoch: RegionEpoch
+        self.leases: WriteLeases
+        self.canary: Canary
+        self.promises: Promises
+        self.tombstones: Tombstones
+        self.transactions: Transactions | None = None
 
     async def start(self) -> dict[str, int]:
         await self._connect()
         await self._build_topics()
         await self._build_security()
         ports = await self._listen()
+        self._build_canary()
         await self._open_admin(ports)
         self._stops.append(closing(self._certificates.watch()))
         await self.tier.tiering.start()
         await self.ownership.start(self._record(ports))
+        self.view.announce()
+        self.balancer.start()
+        self._stops.append(self.balancer.stop)
         if self.settings.broker.auto_recovery.enabled:
             await self.recovery.start()
+        self.canary.start()
+        self.promises.start()
+        self.tombstones.run()
         return ports
 
     async def stop(self) -> None:
@@ -97,27 +125,46 @@ class BrokerRole:
 
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
-        from global_config.view import ConfigView
+        from region_node.dr.leases import LeaseSettings, WriteLeases
         from region_node.region_epoch import RegionEpoch
+        from region_node.transactions.naming import RegionView
 
         self._certificates = Certificates(self.settings.tls, self.settings.region)
         self.meta = meta_client(self.settings.meta, self._runtime, self._certificates.dialer("broker", "meta"))
         self._stops.append(closing(self.meta.close))
         self.config = meta_client(self.settings.config, self._runtime, self._certificates.dialer("broker", "config"))
         self._stops.append(closing(self.config.close))
-        self.view = ConfigView(self.config)
+        coordinators = self.settings.broker.transactions.coordinators if self.settings.broker.transaction_coordinator_enabled else 0
+        self.view = RegionView(self.config, self.settings.region, coordinators)
         await self.view.ready()
         self._epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self._runtime.rng)
         self._stops.append(self._epoch.stop)
         await self._epoch.start()
+        self.leases = WriteLeases(
+            self.config,
+            region=self.settings.region,
+            broker=self.settings.node_id,
+            clock=self._runtime.clock,
+            url_of=lambda region: info.service_url if (info := self.view.region(region)) is not None else "",
+            on_change=self._on_leadership,
+            settings=self._runtime.of(LeaseSettings),
+        )
+        self._stops.append(self.leases.stop)
+        await self.leases.start()
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
+        from region_node.balance.gauge import BrokerGauge
+        from region_node.balance.service import Balancer
         from region_node.ownership.service import Ownership
+        from region_node.replicated_schemas import ReplicatedSchemas
         from region_node.replicated_subscriptions import ReplicatedSubscriptions
         from region_node.security.urls import ListedRegions, UrlList
         from region_node.tiering import BrokerTier
+        from region_node.topics.filter_book import load_filters
         from region_node.topics.service import TopicService, TopicSettings
+        from region_node.transactions.service import Transactions
+        from replicator.audit_storage import BookieCopies
         from replicator.manager import LinkManager, LinkSettings
         from storage.ledger.autorecovery import AutoRecovery
         from storage.ledger.bookie_client import BookieClient
@@ -138,7 +185,7 @@ class BrokerRole:
             self.meta,
             pool,
             self._entry_cache,
-            self._runtime.of(ManagedLedgerSettings),
+            self._runtime.of(ManagedLedgerSettings) if ManagedLedgerSettings in self._runtime.tuned else own.managed_ledger,
             clock,
             rng,
             ledger_settings=self._runtime.of(LedgerSettings),
@@ -159,6 +206,7 @@ class BrokerRole:
             clock=clock,
             rng=rng,
             settings=own.tiered,
+            ownership=lambda: self.ownership,
         )
         self._stops.append(self.tier.tiering.stop)
         self.links = LinkManager(
@@ -167,8 +215,9 @@ class BrokerRole:
             connect=replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
-            settings=self._runtime.of(LinkSettings),
+            settings=replace(self._runtime.of(LinkSettings), audit=own.audit),
         )
+        self.links.auditor.storage = BookieCopies(factory.context)
         self._stops.append(self.links.close)
         self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
         self.topics = TopicService(
@@ -178,12 +227,25 @@ class BrokerRole:
             links=self.links,
             meta=self.meta,
             owns=lambda topic: self.ownership.owns(topic),
+            arrival=lambda topic: self.ownership.arrival(topic),
+            context=factory.context,
+            filters=load_filters(own.entry_filters),
             clock=clock,
             rng=rng,
-            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks, policies=own.policies),
+            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks, policies=own.policies, compaction=own.compaction),
             create_partitioned=ConfigAdmin(self.config).create_partitioned,
         )
+        self.topics.gate_of = self.leases.gate
+        await self._build_tombstones()
         self._stops.append(self.topics.close)
+        schemas = self.links.schemas = ReplicatedSchemas(
+            self.meta,
+            self.topics.schemas,
+            region_number=lambda: self._epoch.info().number,
+            partitions=self.view.partitions,
+            changed=self.links.schemas_changed,
+        )
+        self._stops.append(closing(schemas.close))
         self.ownership = Ownership(
             region=self.settings.region,
             broker=self.settings.node_id,
@@ -193,8 +255,29 @@ class BrokerRole:
             clock=clock,
             rng=rng,
             settings=own.ownership,
+            place=lambda candidates, bundle: self.balancer.place(candidates, bundle),
         )
         self._stops.append(self.ownership.stop)
+        if own.transaction_coordinator_enabled:
+            self.transactions = Transactions(
+                meta=self.meta,
+                topics=lambda: self.topics,
+                ownership=lambda: self.ownership,
+                view=self.view,
+                clock=clock,
+                rng=rng,
+                settings=own.transactions,
+            )
+            self._stops.append(self.transactions.close)
+        self.balancer = Balancer(
+            broker=self.settings.node_id,
+            mover=self.ownership,
+            meta=self.meta,
+            gauge=BrokerGauge(self.topics.loaded, self.ownership.bundles, clock),
+            clock=clock,
+            rng=rng,
+            settings=own.balance,
+        )
 
     async def _build_security(self) -> None:
         from heliograph.runtime.offload import Offload
@@ -221,6 +304,8 @@ class BrokerRole:
             if policies is not None and source_region not in policies.regions:
                 raise Unauthorized(f"{topic}: its namespace is not replicated with region {source_region}")
             loaded = await self.topics.get(topic, create=True)
+            if not delivers(loaded.policies.values.get("replicationRoutes"), source_region, self.settings.region):
+                raise Unauthorized(f"{topic}: no route leads from {source_region} to {self.settings.region} (policy replicationRoutes)")
             return cast("ReplicatedLog", loaded.log)
 
         budget = ReceiverBudget()
@@ -236,6 +321,8 @@ class BrokerRole:
                 settings=self._runtime.of(ReceiverSettings),
                 budget=budget,
                 incoming=self.links.incoming,
+                auditor=self.links.auditor,
+                schemas=self.links.schemas,
             )
 
         self.listener = PulsarListener(
@@ -244,8 +331,10 @@ class BrokerRole:
             link_receivers=receive,
             security=self.security,
             usage=self._usage,
+            transactions=self.transactions,
             settings=ListenerSettings(
                 broker_entry_metadata=own.broker_entry_metadata,
+                message_bytes_max=own.message_bytes_max,
                 connections_per_address=self.settings.security.connections_per_address,
                 proxy_protocol=self.settings.security.proxy_protocol,
             ),
@@ -266,6 +355,53 @@ class BrokerRole:
         if own.link_port or (self.settings.tls is not None and self.settings.tls.replicator_cert):
             tls = replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(server_context, *files))
             ports["link"] = await self.listener.start(bind, own.link_port, ssl=tls, link=True)
+        ports.update(await self._listen_kafka())
+        return ports
+
+    async def _listen_kafka(self) -> dict[str, int]:
+        own, bind = self.settings.broker.kafka, self.settings.bind
+        if max(own.port, own.tls_port) < 0:
+            return {}
+        from global_config.admin import ConfigAdmin
+        from region_node.kafka.broker import KafkaBroker
+        from region_node.kafka.cleaning import Cleaning
+        from region_node.kafka.cluster import Cluster, own_number
+        from region_node.kafka.coordinator import Coordinator
+        from region_node.kafka.listener import KafkaListener
+
+        config = ConfigAdmin(self.config)
+        self.kafka = KafkaBroker(
+            topics=self.topics,
+            cluster=Cluster(ownership=self.ownership, view=self.view, topics=self.topics, config=config, settings=own),
+            config=config,
+            meta=self.meta,
+            security=self.security,
+            usage=self._usage,
+            settings=own,
+            region=self.settings.region,
+            region_number=lambda: self._epoch.info().number,
+            clock=self._runtime.clock,
+            rng=self._runtime.rng,
+        )
+        self.kafka.number = await own_number(self.meta, self.settings.node_id)
+        await self.kafka.configs.start()
+        self._stops.append(closing(self.kafka.configs.close))
+        await self.kafka.positions.start()
+        self._stops.append(closing(self.kafka.positions.close))
+        self.kafka.coordinator = Coordinator(self.kafka)
+        self._stops.append(closing(self.kafka.coordinator.close))
+        self._stops.append(closing(Cleaning(self.kafka).close))
+        if self.transactions is not None:
+            from region_node.kafka.transactions import KafkaTransactions
+
+            self.kafka.transactions = KafkaTransactions(self.kafka, self.transactions)
+        listener = KafkaListener(self.kafka)
+        self._stops.append(listener.close)
+        ports: dict[str, int] = {}
+        if own.port >= 0:
+            ports["kafka"] = await listener.start(bind, own.port)
+        if own.tls_port >= 0:
+            ports["kafka_tls"] = await listener.start(bind, own.tls_port, ssl=self._certificates.for_clients())
         return ports
 
     async def _open_admin(self, ports: dict[str, int]) -> None:
@@ -276,6 +412,8 @@ class BrokerRole:
         from global_config.admin import ConfigAdmin
         from region_node.admin.context import Admin
         from region_node.admin.server import AdminServer
+        from region_node.admin.transactions import way_to_others
+        from region_node.dr.signing import Signer
         from region_node.security.urls import UrlList
 
         admin = Admin(
@@ -297,8 +435,22 @@ class BrokerRole:
             urls=UrlList(self.settings.security.allowed_urls),
             entry_cache=self._entry_cache,
             metrics_topics_max=own.metrics_topics_max,
+            metrics_consumers=own.metrics_consumers,
+            connection_counts=lambda: self.listener.counts(),
             tier=self.tier,
+            face_samples=self.kafka.samples if self.kafka is not None else None,
+            balancer=self.balancer,
+            leases=self.leases,
+            promises=self.promises,
+            tombstones=self.tombstones,
+            signer=Signer(self.settings.region, self.meta, self.config, self._runtime.rng),
+            canary=self.canary,
+            transactions=self.transactions,
         )
+        way_to_others(admin)
+        if self.kafka is not None:
+            topics = self.topics
+            self.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))
         server = AdminServer(admin)
         self._stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)
@@ -309,10 +461,93 @@ class BrokerRole:
         if (inside := self._certificates.listener("broker", "broker")) is not None:
             ports["admin_inside"] = await server.start(bind, own.inside_port, tls=inside)
 
+    async def _build_tombstones(self) -> None:
+        from global_config.admin import ConfigAdmin
+        from heliograph.model.errors import NotFound
+        from region_node.dr.tombstones import Tombstone, Tombstones
+
+        def names(found: Tombstone) -> list[str]:
+            name = TopicName.parse(found.topic)
+            return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
+
+        async def owned(found: Tombstone) -> list[str]:
+            return [name for name in names(found) if await self.ownership.owner(name) is self.ownership.record]
+
+        async def purge(found: Tombstone) -> bool:
+            for name in await owned(found):
+                if await self.topics.exists(name):
+                    await self.topics.purge(name)
+            return not any([await self.topics.exists(name) for name in names(found)])
+
+        async def forget(found: Tombstone) -> None:
+            try:
+                await ConfigAdmin(self.config).delete_partitioned(found.topic)
+            except NotFound:
+                pass  # it was plain, or somebody was faster
+
+        async def back(found: Tombstone) -> None:
+            for name in await owned(found):
+                await self.topics.get(name, create=False)
+
+        self.tombstones = Tombstones(
+            self.config,
+            region=self.settings.region,
+            clock=self._runtime.clock,
+            unload=self.topics.unload_deleted,
+            purge=purge,
+            forget=forget,
+            back=back,
+        )
+        self.topics.tombstones = self.tombstones.known
+        self.topics.tombstone_of = lambda name: found.reason if (found := self.tombstones.of(name)) is not None else ""
+        self._stops.append(self.tombstones.stop)
+        await self.tombstones.start()
+
+    def _build_canary(self) -> None:
+        from region_node.dr.canary import Canary
+        from region_node.dr.promises import Promises
+
+        self.promises = Promises(
+            gates=self.leases.core.gates,
+            topics=lambda: list(self.topics.loaded.values()),
+            links=self.links,
+            region=self.settings.region,
+            clock=self._runtime.clock,
+            call_later=self.links.timers.after,
+        )
+
+        own, bind = self.settings.broker.canary, self.settings.bind
+
+        async def owns(topic: str) -> bool:
+            return await self.ownership.owner(topic) is self.ownership.record
+
+        async def open_port() -> None:
+            if own.port:
+                await self.listener.start(bind, own.port, reuse_port=True)
+
+        async def close_port() -> None:
+            if own.port:
+                self.listener.stop_listening(own.port)
+
+        self.canary = Canary(
+            broker=self.settings.node_id,
+            topics=self.topics,
+            owns=owns,
+            clock=self._runtime.clock,
+            settings=own,
+            open_port=open_port,
+            close_port=close_port,
+        )
+        self._stops.append(self.canary.stop)
+
     async def _drain(self) -> None:
         await self.ownership.drain(self.settings.broker.drain_timeout_s)
 
     # -- values -------------------------------------------------------------------------------------------------------
+
+    def _on_leadership(self, namespace: str) -> None:
+        if hasattr(self, "topics"):  # what is heard before there are topics holds for them when they are loaded
+            self.topics.leadership_changed(namespace)
 
     def _region_number(self, name: str) -> int | None:
         found = self.view.region(name)
@@ -328,6 +563,12 @@ class BrokerRole:
         if "link" in ports:
             listeners[LINK_LISTENER] = f"{'pulsar' if self.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
         listeners.update(self.settings.broker.listeners)
+        if self.kafka is not None:
+            from region_node.kafka.cluster import LISTENER, TLS_LISTENER, node_url
+
+            for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
+                if port in ports:
+                    listeners[name] = node_url(self.kafka.number, self.settings.broker.kafka.advertised_host or host, ports[port])
         if "admin_tls" in ports:
             listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
         if "admin_inside" in ports:

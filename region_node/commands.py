@@ -17,7 +17,19 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.model.errors import ConfigError
-from region_node import backup_commands, bookie_commands, member_commands, region_commands, tier_commands, token_commands, topic_commands, unknown_commands
+from region_node import (
+    backup_commands,
+    bookie_commands,
+    ledger_commands,
+    member_commands,
+    region_commands,
+    rolling_commands,
+    scaling_commands,
+    tier_commands,
+    token_commands,
+    topic_commands,
+    unknown_commands,
+)
 from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
@@ -50,8 +62,11 @@ def register(app: typer.Typer) -> None:
     tier_commands.register(app)
     backup_commands.register(app)
     unknown_commands.register(app)
+    ledger_commands.register(app)
     member_commands.register(app)
     region_commands.register(app)
+    rolling_commands.register(app)
+    scaling_commands.register(app)
 
 
 # -- starting and stopping --------------------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from global_config.node import ConfigNode
     from global_config.transport import ConfigTransport
     from heliograph.raft.client import MetaClient
+    from heliograph.raft.table_store import TableStore
     from local_meta.node import LocalMetaNode
+    from region_node.bookie_access import BookieAccess
     from region_node.broker_role import BrokerRole
     from region_node.tls import Certificates
     from storage.bookie.bookie import Bookie
@@ -39,7 +41,12 @@ def system_runtime() -> Runtime:
     from heliograph.runtime.clock import SystemClock, system_rng
     from heliograph.runtime.system_disk import SystemDisk
 
-    return Runtime(SystemClock(), system_rng(), SystemDisk, os.getpid())
+    def table(path: str) -> TableStore:
+        from heliograph.raft.lmdb_store import LmdbStore
+
+        return LmdbStore(SystemDisk(path), path)
+
+    return Runtime(SystemClock(), system_rng(), SystemDisk, os.getpid(), table)
 
 
 def build(role: str, settings: ProcessSettings, runtime: Runtime) -> Role:
@@ -99,6 +106,7 @@ class MetaRole:
             joining=own.joining,
             ssl=certificates.listener("meta", "broker", "bookie", "meta"),
             peer_ssl=certificates.dialer("meta", "meta"),
+            table=self._runtime.table(data_path(self.settings, "meta", "table")),
             settings=self._runtime.of(LocalMetaSettings),
         )
         self._unwatch = certificates.watch()
@@ -133,7 +141,7 @@ class ConfigRole:
             peers=sorted(own.peers),
             joining=own.joining,
             disk=self._runtime.disk(data_path(self.settings, "config")),
-            transport=self._transport(),
+            transport=self._transport(certificates),
             clock=self._runtime.clock,
             rng=self._runtime.rng,
             host=self.settings.bind,
@@ -145,7 +153,7 @@ class ConfigRole:
         ports = {"config": await self.node.start()}
         return ports | ({"config_raft": self.node.raft_port} if self.node.raft_port else {})
 
-    def _transport(self) -> ConfigTransport | None:
+    def _transport(self, certificates: Certificates) -> ConfigTransport | None:
         """None where this region is alone."""
         own, tls = self.settings.config_node, self.settings.tls
         if not set(own.peers) - {own.node_id or self.settings.region}:
@@ -153,14 +161,24 @@ class ConfigRole:
         if self._runtime.config_transport is not None:
             return self._runtime.config_transport(self.settings)
         from global_config.grpc_transport import ConfigTls, GrpcTransport
+        from region_node.tls import server_context
 
         secrets = None
         if tls is not None:
             if not tls.config_cert or not tls.config_key:
                 raise ConfigError("tls: config_cert and config_key are not set; configuration nodes of several regions need both")
-            secrets = ConfigTls(ca=Path(tls.ca).read_bytes(), cert=Path(tls.config_cert).read_bytes(), key=Path(tls.config_key).read_bytes())
+            files = (tls.ca, tls.config_cert, tls.config_key)
+
+            def read() -> ConfigTls:
+                server_context(*files)  # a pair that is half written must not reach gRPC
+                ca, cert, key = (Path(file).read_bytes() for file in files)
+                return ConfigTls(ca=ca, cert=cert, key=key)
+
+            secrets = read()
+            certificates.follow(files, lambda: transport.renew(read()))
         node = own.node_id or self.settings.region
-        return GrpcTransport(node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets)
+        transport = GrpcTransport(node, own.peers, rng=self._runtime.rng, host=self.settings.bind, port=own.raft_port, tls=secrets)
+        return transport
 
     async def stop(self) -> None:
         self._unwatch()
@@ -219,7 +237,7 @@ class BookieRole:
         certificates = Certificates(self.settings.tls, self.settings.region)
         ports = {"bookie": await server.start(self.settings.bind, own.port, ssl=certificates.listener("bookie", "broker", "bookie"))}
         if own.http_port >= 0:
-            ports["http"] = await self._open_http(own.http_port)
+            ports["http"] = await self._open_http(own.http_port, certificates)
         meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
         self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
@@ -281,11 +299,27 @@ class BookieRole:
         if self.bookie.lost and not self._failed.done():
             self._failed.set_exception(DiskFailed(self.bookie.lost))
 
-    async def _open_http(self, port: int) -> int:
+    async def _open_http(self, port: int, certificates: Certificates) -> int:
         from region_node.bookie_http import BookieHttp, HttpConnection
 
         loop = asyncio.get_running_loop()
-        pages = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill)
-        server = await loop.create_server(lambda: HttpConnection(pages.answer), self.settings.bind, port)
+        pages, access = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill), self._access()
+        server = await loop.create_server(lambda: HttpConnection(pages.answer, access), self.settings.bind, port, ssl=certificates.pages("bookie"))
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])
+
+    def _access(self) -> BookieAccess | None:
+        """None: nobody is asked for anything."""
+        settings, tls = self.settings.security, self.settings.tls
+        inside = tls is not None and tls.internal
+        if not inside and not settings.authentication and not settings.anonymous_role:
+            return None
+        from heliograph.runtime.offload import Offload
+        from region_node.bookie_access import BookieAccess
+        from region_node.security.issuers import fetch
+        from region_node.security.service import authentication_of
+
+        offload = Offload()
+        self._stops.append(closing(offload.close))
+        authentication = authentication_of(settings, offload, fetch=fetch, clock=self._runtime.clock, rng=self._runtime.rng)
+        return BookieAccess(settings, authentication, region=self.settings.region, inside=inside)

@@ -61,6 +61,20 @@ def cache_samples(region: str, cache: EntryCache, managed_ledgers: int, now: flo
         yield f"pulsar_ml_cache_{name}_entries_total", "counter", labels, value
 
 
+def connection_samples(region: str, broker: str, active: int, created: int, refused: int, ended: int) -> Iterable[Sample]:
+    """Of the Pulsar listener, since it started; `refused`: gone before CONNECT was answered."""
+    labels = {"cluster": region, "broker": broker, "metric": "broker_connection"}
+    numbers = (
+        ("active_connections", active),
+        ("connection_created_total_count", created),
+        ("connection_create_success_count", created - refused),
+        ("connection_create_fail_count", refused),
+        ("connection_closed_total_count", ended),
+    )
+    for name, value in numbers:
+        yield f"pulsar_{name}", "gauge", labels, value
+
+
 def process_samples() -> Iterable[Sample]:
     """What the operating system says about this process."""
     times = os.times()
@@ -71,5 +85,6 @@ def process_samples() -> Iterable[Sample]:
         yield "process_virtual_memory_bytes", "gauge", {}, int(pages[0]) * os.sysconf("SC_PAGE_SIZE")
         yield "process_resident_memory_bytes", "gauge", {}, int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
         yield "process_open_fds", "gauge", {}, len(os.listdir("/proc/self/fd"))
+        yield "process_max_fds", "gauge", {}, os.sysconf("SC_OPEN_MAX")
     except OSError:
         return

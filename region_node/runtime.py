@@ -21,6 +21,7 @@ from region_node.settings import ProcessSettings
 if TYPE_CHECKING:
     from global_config.transport import ConfigTransport
     from heliograph.raft.client import MetaClient
+    from heliograph.raft.table_store import TableStore
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class Runtime:
     disk: Callable[[str], Disk]
     pid: int = 0
     """Of this process; 0 in a simulator."""
+    table: Callable[[str], TableStore | None] = lambda path: None
+    """Path -> what keeps the table of a metadata node there durably; None: it is in memory, and made again from snapshots and the log."""
     config_transport: Callable[[ProcessSettings], ConfigTransport] | None = None
     """Between the regions' configuration nodes; None: gRPC."""
     tuned: Mapping[type, object] = field(default_factory=dict)

@@ -20,10 +20,17 @@ from typing import Any, TypeVar
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
 from heliograph.model.policy_table import checked
+from region_node.balance.settings import BalanceSettings
+from region_node.compaction.settings import CompactorSettings
+from region_node.dr.settings import CanarySettings
+from region_node.kafka.settings import KafkaSettings
 from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
+from region_node.transactions.settings import TransactionSettings
+from replicator.audit_settings import AuditSettings
 from storage.ledger.audit import AutoRecoverySettings
 from storage.managed_ledger.cache_settings import CacheSettings, Eviction
+from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.tiered.settings import TieredSettings
 
 FORMAT = 1
@@ -69,20 +76,36 @@ class BrokerSettings:
     """Pulsar's managedLedgerCursorBackloggedThreshold: nothing is kept back for a cursor whose backlog is larger; 0 is no limit."""
     cache_time_ms: int = _CACHE.time_ms
     """Pulsar's managedLedgerCacheEvictionTimeThresholdMillis: no entry stays longer."""
+    managed_ledger: ManagedLedgerSettings = field(default_factory=ManagedLedgerSettings)
+    """When ledgers of topics are closed, and what waits for bookies."""
     racks_min: int = 1
     """On so many racks the copies of an entry lie, or no ledger is made. Also bookkeeperClientMinNumRacksPerWriteQuorum."""
     batch_index_acks: bool = True
     """Single messages of a batch can be acknowledged."""
     broker_entry_metadata: bool = False
     """Messages carry the broker's time and their index, for clients that understand it."""
+    message_bytes_max: int = 5 << 20
+    """Pulsar's maxMessageSize: of one entry; clients are told. At most 5 MiB."""
     metrics_topics_max: int = 10_000
     """Loaded topics above which /metrics speaks of namespaces, and not of single topics."""
+    metrics_consumers: bool = False
+    """Pulsar's exposeConsumerLevelMetricsInPrometheus: a series for every consumer, too."""
     policies: dict[str, Any] = field(default_factory=dict)
     """What holds for topics where nothing else is set: names and values of the policy table."""
+    compaction: CompactorSettings = field(default_factory=CompactorSettings)
+    entry_filters: dict[str, str] = field(default_factory=dict)
+    """Code of your own that decides what subscriptions get: name, for policies -> package.module:Class, on PYTHONPATH."""
     drain_timeout_s: float = 20.0
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
+    canary: CanarySettings = field(default_factory=CanarySettings)
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     tiered: TieredSettings = field(default_factory=TieredSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
+    transaction_coordinator_enabled: bool = True
+    """Pulsar's transactionCoordinatorEnabled: whether clients get transactions. The same on all brokers of a region."""
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
 
     def __post_init__(self) -> None:
         for name in ("link_port", "inside_port", "shared_port", "shared_tls_port", "shared_admin_port"):
@@ -318,6 +341,7 @@ _PULSAR_NAMES = {
     "managedLedgerCacheEvictionTimeThresholdMillis": "cache_time_ms",
     "cacheEvictionByMarkDeletedPosition": "cache_eviction",
     "bookkeeperClientMinNumRacksPerWriteQuorum": "racks_min",
+    "transactionCoordinatorEnabled": "transaction_coordinator_enabled",
 }
 """Of a broker's settings file -> ours; the environment has them in any case."""
 

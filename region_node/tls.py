@@ -3,7 +3,7 @@
 Is: mutual TLS inside an instance (the peer's role and region are checked in the handshake), TLS for ordinary clients, and the watch of the files.
 Isn't: issuing of certificates (`region_node.instance.ca`).
 Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no business at a listener gets no
-byte across; a new certificate counts for the next connection, and one that cannot be used leaves the old one in place.
+byte across; a new certificate or CA counts for the next connection, and one that cannot be used leaves the old one in place.
 The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's role decides.
 Source: docs/protocols/security.md, "Transport".
 """
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -74,7 +75,10 @@ class Certificates:
     def __init__(self, tls: TlsSettings | None, region: str) -> None:
         self._tls, self._region = tls, region
         self._watched: list[tuple[ssl.SSLContext, str, str]] = []
+        self._cas: list[tuple[ssl.SSLContext, str]] = []
         self._stamps: dict[tuple[str, str], Stamp] = {}
+        self._trusted: dict[str, Stamp] = {}
+        self._others: list[tuple[tuple[str, ...], Stamp, Callable[[], None]]] = []
 
     # -- inside the instance ------------------------------------------------------------------------------------------
 
@@ -90,6 +94,12 @@ class Certificates:
         if self._tls is None or not self._tls.internal:
             return None
         return only(self.keep(make, self._tls.ca, *self._tls.pair(own)), peers, self._region)
+
+    def pages(self, own: str) -> ssl.SSLContext | None:
+        """For HTTP pages of role `own`: who presents a certificate presents one of the instance, but it may be left out (a probe, a token). None: plain."""
+        if self._tls is None or not self._tls.internal:
+            return None
+        return self.keep(partial(_context, ssl.PROTOCOL_TLS_SERVER, required=False), self._tls.ca, *self._tls.pair(own))
 
     # -- clients --------------------------------------------------------------------------------------------------------
 
@@ -111,9 +121,24 @@ class Certificates:
         context = make(ca, cert, key)
         self._watched.append((context, cert, key))
         self._stamps[cert, key] = _stamp(cert, key)
+        self._cas.append((context, ca))
+        self._trusted.setdefault(ca, _stamp(ca))
         return context
 
+    def follow(self, paths: tuple[str, ...], renewed: Callable[[], None]) -> None:
+        """Calls `renewed` when one of these files has changed; what it raises of OSError and ConfigError is logged, and it is called again."""
+        self._others.append((paths, _stamp(*paths), renewed))
+
     def tick(self) -> None:
+        self._renew_trust()
+        for at, (paths, stamp, renewed) in enumerate(self._others):
+            if (now := _stamp(*paths)) and now != stamp:
+                try:
+                    renewed()
+                except (OSError, ConfigError) as error:
+                    log.warning("tls.not_renewed", extra={"cert": paths[0], "error": str(error)})
+                else:
+                    self._others[at] = (paths, now, renewed)
         changed = [pair for pair, stamp in self._stamps.items() if (now := _stamp(*pair)) and now != stamp]
         for cert, key in changed:
             self._stamps[cert, key] = _stamp(cert, key)
@@ -127,6 +152,20 @@ class Certificates:
             else:
                 log.info("tls.renewed", extra={"cert": cert})
 
+    def _renew_trust(self) -> None:
+        """A CA file that has changed is trusted too; what it held before is trusted until the process ends."""
+        for ca, stamp in self._trusted.items():
+            if (now := _stamp(ca)) and now != stamp:
+                self._trusted[ca] = now
+                try:
+                    for context, path in self._cas:
+                        if path == ca:
+                            context.load_verify_locations(ca)
+                except (OSError, ssl.SSLError) as error:
+                    log.warning("tls.not_renewed", extra={"cert": ca, "error": str(error)})
+                else:
+                    log.info("tls.renewed", extra={"cert": ca})
+
     def watch(self) -> Callable[[], None]:
         """Looks every few seconds from now on; returns "stop"."""
         loop = asyncio.get_running_loop()
@@ -136,7 +175,7 @@ class Certificates:
             self.tick()
             timer[:] = [loop.call_later(self._tls.reload_s if self._tls is not None else 3600.0, look)]
 
-        if self._watched:
+        if self._watched or self._others:
             look()
         return lambda: timer[0].cancel() if timer else None
 

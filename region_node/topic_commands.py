@@ -27,6 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
 _ADMIN = "http://127.0.0.1:8080"
 _HOPS = 5
+_REPAIR_S = 3600.0
 _SAYS = {
     "awaited": "has not arrived in this region yet, or was not published yet",
     "trimmed": "is gone: retention has taken it, or what was left in its place",
@@ -43,6 +44,7 @@ def register(app: typer.Typer) -> None:
     topics.command()(coordinate)
     topics.command()(vector)
     topics.command()(seek)
+    topics.command()(repair)
     topics.command("offload")(tier_commands.offload)
     topics.command("offload-status")(tier_commands.status)
 
@@ -91,6 +93,33 @@ def seek(
     typer.echo(json.dumps(answer) if json_output else f"{subscription} goes on behind {answer['mark_delete'][0]}:{answer['mark_delete'][1]}")
 
 
+def repair(
+    topic: Topic,
+    ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only look: exit code 1 where something is damaged.")] = False,
+    admin: Admin = _ADMIN,
+    token: Token = "",
+    json_output: Json = False,
+) -> None:
+    """What of the topic no bookie of the region has any more comes back under the same message ids: from the object store, or from other regions."""
+    which = "" if ledger is None else f"?ledger={ledger}"
+    if check:
+        answer = _ask(admin, token, topic, f"damage{which}", timeout_s=_REPAIR_S)
+        lines = [f"ledger {number}: entries {first} to {last} are on no bookie" for number, ranges in answer["damaged"].items() for first, last in ranges]
+        lines = lines or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
+    else:
+        answer = _ask(admin, token, topic, "repair", {} if ledger is None else {"ledger": ledger}, timeout_s=_REPAIR_S)
+        lines = [
+            f"ledger {number}: {row['fetched_entries']} entries were fetched" + "".join(f"; {a} to {b} are still missing" for a, b in row["missing"])
+            for number, row in answer["ledgers"].items()
+        ] or ["nothing is damaged"]
+        if answer["asked_other_regions"]:
+            lines.append("the other regions are asked for what is missing: look again with --check, or at the topic's audit")
+    typer.echo(json.dumps(answer) if json_output else "\n".join(lines))
+    if check and answer["damaged"]:
+        raise typer.Exit(1)
+
+
 def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
     here = answer["status"] == "here"
     if json_output:
@@ -104,7 +133,7 @@ def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
     raise typer.Exit(0 if here else 1)
 
 
-def _ask(admin: str, token: str, topic: str, path: str, given: Any = None) -> dict[str, Any]:
+def _ask(admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 20) -> dict[str, Any]:
     """Raises ConfigError with what the broker says."""
     name = TopicName.parse(topic)
     url = f"{admin.rstrip('/')}/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
@@ -112,7 +141,7 @@ def _ask(admin: str, token: str, topic: str, path: str, given: Any = None) -> di
     data = None if given is None else json.dumps(given).encode()
     for _ in range(_HOPS):
         try:
-            with urllib.request.build_opener(_NoRedirect).open(urllib.request.Request(url, data, headers), timeout=20) as answer:
+            with urllib.request.build_opener(_NoRedirect).open(urllib.request.Request(url, data, headers), timeout=timeout_s) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:

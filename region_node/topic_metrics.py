@@ -10,13 +10,14 @@ Source: Prometheus text format 0.0.4; Pulsar's metric names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Any
 
 from heliograph.model.names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.metrics import escaped
+from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.shared import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
@@ -27,6 +28,7 @@ KEPT_S = 1.0
 """Two scrapers at once cost one scrape."""
 
 Columns = tuple[tuple[str, str], ...]
+ACK_RATE = "pulsar_consumer_msg_ack_rate"
 
 TOPIC: Columns = (
     ("pulsar_subscriptions_count", "gauge"),
@@ -43,6 +45,9 @@ TOPIC: Columns = (
     ("pulsar_in_bytes_total", "counter"),
     ("pulsar_out_messages_total", "counter"),
     ("pulsar_out_bytes_total", "counter"),
+    (ACK_RATE, "gauge"),
+    ("pulsar_storage_logical_size", "gauge"),
+    ("pulsar_publish_rate_limit_times", "gauge"),
 )
 SUBSCRIPTION: Columns = (
     ("pulsar_subscription_back_log", "gauge"),
@@ -56,6 +61,41 @@ SUBSCRIPTION: Columns = (
     ("pulsar_subscription_msg_ack_rate", "gauge"),
     ("pulsar_subscription_msg_rate_expired", "gauge"),
     ("pulsar_subscription_total_msg_expired", "gauge"),
+    ("pulsar_subscription_back_log_no_delayed", "gauge"),
+    ("pulsar_subscription_last_expire_timestamp", "gauge"),
+    ("pulsar_subscription_last_acked_timestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_flow_timestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_timestamp", "gauge"),
+)
+CONSUMER: Columns = (
+    ("pulsar_consumer_msg_rate_out", "gauge"),
+    ("pulsar_consumer_msg_throughput_out", "gauge"),
+    ("pulsar_consumer_msg_rate_redeliver", "gauge"),
+    ("pulsar_consumer_unacked_messages", "gauge"),
+    ("pulsar_consumer_blocked_on_unacked_messages", "gauge"),
+    ("pulsar_consumer_available_permits", "gauge"),
+)
+"""Only where the settings say so: as many series as there are consumers. Their acknowledgement rates are in the topics' family, as Pulsar has it."""
+FILTERING: Columns = (
+    ("pulsar_subscription_filter_processed_msg_count", "counter"),
+    ("pulsar_subscription_filter_accepted_msg_count", "counter"),
+    ("pulsar_subscription_filter_rejected_msg_count", "counter"),
+    ("pulsar_subscription_filter_rescheduled_msg_count", "counter"),
+)
+COMPACTION: Columns = (
+    ("pulsar_compaction_removed_event_count", "gauge"),
+    ("pulsar_compaction_succeed_count", "gauge"),
+    ("pulsar_compaction_failed_count", "gauge"),
+    ("pulsar_compaction_duration_time_in_mills", "gauge"),
+    ("pulsar_compaction_read_throughput", "gauge"),
+    ("pulsar_compaction_write_throughput", "gauge"),
+    ("pulsar_compaction_compacted_entries_count", "gauge"),
+    ("pulsar_compaction_compacted_entries_size", "gauge"),
+)
+TRANSACTIONS: Columns = (
+    ("pulsar_txn_tb_active_total", "gauge"),
+    ("pulsar_txn_tb_committed_total", "counter"),
+    ("pulsar_txn_tb_aborted_total", "counter"),
 )
 LINK: Columns = (
     ("pulsar_replication_backlog", "gauge"),
@@ -82,24 +122,42 @@ class Rows:
         known = self._rows.get(labels)
         self._rows[labels] = list(numbers) if known is None else list(map(add, known, numbers))
 
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
     def total(self, at: int) -> float:
         return sum(row[at] for row in self._rows.values())
 
-    def lines(self) -> Iterable[str]:
-        """One family behind the other, in pieces."""
+    def lines(self, more: Mapping[str, str] | None = None) -> Iterable[str]:
+        """One family behind the other, in pieces. more: lines that belong to a family besides."""
         rows = list(self._rows.items())
         for at, (name, kind) in enumerate(self.columns):
             for start in range(0, len(rows), _LINES):
                 head = "" if start else f"# TYPE {name} {kind}\n"
                 yield head + "".join([f"{name}{{{labels}}} {row[at]:.17g}\n" for labels, row in rows[start : start + _LINES]])
+            if more is not None and name in more:
+                yield more[name]
+
+    def column(self, at: int, name: str) -> str:
+        """Lines of one number of each row."""
+        return "".join([f"{name}{{{labels}}} {row[at]:.17g}\n" for labels, row in self._rows.items()])
 
 
 class TopicMetrics:
     """`topics`, `links`: of this broker. Make it on the event loop."""
 
     def __init__(
-        self, topics: Callable[[], Iterable[Topic]], links: Callable[[], Sequence[Any]], *, region: str, clock: Clock, topics_max: int
+        self,
+        topics: Callable[[], Iterable[Topic]],
+        links: Callable[[], Sequence[Any]],
+        *,
+        region: str,
+        clock: Clock,
+        topics_max: int,
+        consumers: bool = False,
     ) -> None:
+        """consumers: a series for each of them, too."""
+        self._consumers = consumers
         self._topics, self._links, self._region, self._clock, self._topics_max = topics, links, region, clock, topics_max
         self._lock = asyncio.Lock()
         self._made_at = -KEPT_S
@@ -116,7 +174,8 @@ class TopicMetrics:
     async def _make(self) -> tuple[bytes, dict[str, float]]:
         topics = list(self._topics())
         single = len(topics) <= self._topics_max
-        by_topic, by_subscription, by_link = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK)
+        by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK), Rows(COMPACTION)
+        by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
         count_of: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
         for at, topic in enumerate(topics):
@@ -127,17 +186,27 @@ class TopicMetrics:
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
             by_topic.add(labels, topic_numbers(topic))
+            if (buffer := topic.transactions.buffer if topic.transactional else None) is not None:
+                by_transaction.add(labels, (len(buffer.open), buffer.commits, buffer.aborts))
+            if topic.compacted is not None:
+                by_compaction.add(labels, topic.compacted.numbers())
             if single:
                 for name, subscription in topic.subscriptions.items():
+                    if (counts := subscription.filtering) is not None:
+                        filtered = (counts.processed, counts.accepted, counts.rejected, counts.rescheduled)
+                        by_filter.add(f'{labels},subscription="{escaped(name)}"', filtered)
                     by_subscription.add(f'{labels},subscription="{escaped(name)}"', subscription_numbers(subscription))
+                    for consumer in subscription.consumers if self._consumers else ():
+                        told = f'subscription="{escaped(name)}",consumer_name="{escaped(consumer.name)}",consumer_id="{consumer.id}"'
+                        by_consumer.add(f"{labels},{told}", consumer_numbers(consumer))
         for at, link in enumerate(self._links()):
             if at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
             by_link.add(labels, (link.backlog_entries, link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s))
         families = [] if single else [*_counts(count_of)]
-        for rows in (by_topic, by_subscription, by_link):
-            for family in rows.lines():
+        for rows in (by_topic, by_subscription, by_link, *(rows for rows in (by_compaction, by_filter, by_transaction, by_consumer) if rows)):
+            for family in rows.lines({ACK_RATE: by_consumer.column(-1, ACK_RATE)} if rows is by_topic else None):
                 families.append(family)
                 await asyncio.sleep(0)
         return "".join(families).encode(), {"topics_count": len(topics), **{name: by_topic.total(at) for at, name in enumerate(TOTALS)}}
@@ -158,18 +227,20 @@ def topic_numbers(topic: Topic) -> list[float]:
     """In the order of TOPIC."""
     ledger, subscriptions = topic.ledger, topic.subscriptions.values()
     consumers = backlog = backlog_bytes = messages = size_bytes = 0
-    rate = throughput = 0.0
+    rate = throughput = acked = 0.0
     for subscription in subscriptions:
         cursor = subscription.cursor
         backlog += cursor.backlog_entries
         backlog_bytes = max(backlog_bytes, cursor.backlog_bytes)
         messages, size_bytes = messages + subscription.messages_out, size_bytes + subscription.bytes_out
-        rate, throughput = rate + subscription.meter.rates[0], throughput + subscription.meter.rates[1]
+        rates = subscription.meter.rates
+        rate, throughput, acked = rate + rates[0], throughput + rates[1], acked + rates[3]
         for consumer in subscription.consumers:
             consumers, messages, size_bytes = consumers + 1, messages + consumer.messages_out, size_bytes + consumer.bytes_out
     into = topic.meter.rates
     counts = (len(topic.subscriptions), len(topic.producers.producers), consumers, backlog)
-    return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, topic.messages_in, topic.bytes_in, messages, size_bytes]
+    totals = topic.messages_in, topic.bytes_in, messages, size_bytes
+    return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, *totals, acked, ledger.size_bytes, topic.rate_limited]
 
 
 def subscription_numbers(subscription: Subscription) -> list[float]:
@@ -177,4 +248,12 @@ def subscription_numbers(subscription: Subscription) -> list[float]:
     shared = subscription.dispatcher if isinstance(subscription.dispatcher, SharedDispatcher) else None
     delayed = shared.delayed.count if shared is not None and shared.delayed is not None else 0
     held = (shared.unacked, int(shared.blocked)) if shared is not None else (0, 0)
-    return [subscription.cursor.backlog_entries, len(subscription.consumers), *held, delayed, *subscription.meter.rates, subscription.expired]
+    backlog = subscription.cursor.backlog_entries
+    times = subscription.last_expired_ms, subscription.last_acked_ms, subscription.last_flow_ms, subscription.last_consumed_ms
+    return [backlog, len(subscription.consumers), *held, delayed, *subscription.meter.rates, subscription.expired, backlog - delayed, *times]
+
+
+def consumer_numbers(consumer: Consumer) -> list[float]:
+    """In the order of CONSUMER, and the rate of acknowledgements."""
+    out, throughput, redelivered, acked = consumer.meter.rates
+    return [out, throughput, redelivered, consumer.unacked, int(consumer.blocked), consumer.permits, acked]

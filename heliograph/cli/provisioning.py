@@ -151,18 +151,30 @@ def namespaces_topics(namespace: Namespace, admin: AdminOption = ADMIN, token: T
 def namespaces_clusters(
     namespace: Namespace,
     clusters: Annotated[str, typer.Argument(help="Regions, comma separated.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which regions would come and go, and with how many topics; change nothing.")] = False,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
 ) -> None:
     """Set the regions that a namespace is replicated to."""
-    Rest(admin, token).post(f"{namespace_path(namespace)}/replication", _names(clusters))
+    found = Rest(admin, token).post(f"{namespace_path(namespace)}/replication", _names(clusters), dry_run=dry_run)
+    if dry_run:
+        show(found, False)
+        return
     done(f"{namespace} is in {clusters}")
 
 
-def namespaces_unload(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+def namespaces_unload(
+    namespace: Namespace,
+    bundle: Annotated[str, typer.Option("--bundle", "-b", help="Only this range, as 0x00000000_0x40000000.")] = "",
+    to: Annotated[str, typer.Option("--to", help="With --bundle: the broker that shall have it, as `heliograph brokers list` names it.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
     """Move its topics to other brokers; clients follow by themselves."""
-    Rest(admin, token).put(f"{namespace_path(namespace)}/unload")
-    done(f"{namespace} is unloaded")
+    if to and not bundle:
+        raise typer.BadParameter("a destination is for one bundle: give --bundle too", param_hint="--to")
+    Rest(admin, token).put(f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload" + (f"?destinationBroker={quote(to, safe='')}" if to else ""))
+    done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
 
 
 def namespaces_clear(

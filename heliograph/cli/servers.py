@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     brokers = group(app, "brokers", "Brokers of the region.")
     add(brokers, list=brokers_list, health=brokers_health, topics=brokers_topics, settings=brokers_settings)
     add(brokers, set=brokers_set, unset=brokers_unset, audit=brokers_audit)
+    add(brokers, balance=brokers_balance, pause=brokers_pause, resume=brokers_resume)
     bookies = group(app, "bookies", "Bookies of the region.")
     add(bookies, list=bookies_list, decommission=bookies_decommission, recommission=bookies_recommission)
 
@@ -42,6 +43,35 @@ def brokers_topics(admin: AdminOption = ADMIN, token: TokenOption = "", json_out
     topics = {t: s for bundles in found.values() for domains in bundles.values() for ts in domains.values() for t, s in ts.items()}
     lines = [(t, s["msgRateIn"], s["msgRateOut"], s["storageSize"], len(s["publishers"]), len(s["subscriptions"])) for t, s in sorted(topics.items())]
     rows(("topic", "in msgs/s", "out msgs/s", "bytes", "producers", "subscriptions"), lines, topics, json_output)
+
+
+def brokers_balance(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show how the load lies on the brokers, as a share of what each carries, and who has bundles moved."""
+    found = Rest(admin, token).get("/heliograph/v1/balance")
+    lines = []
+    for b in found["brokers"]:
+        heaviest = ", ".join(f"{h['namespace']}/{h['bundle']} {h['load']:.0%}" for h in b["heaviest"][:3])
+        name = b["broker"] + (" (leads)" if b["broker"] == found["leader"] else "")
+        lines.append((name, f"{b['load']:.0%}", b["bundles"], f"{b['age_s']:.0f} s ago", heaviest))
+    rows(("broker", "load", "bundles", "reported", "heaviest bundles"), lines, found, json_output)
+    if found["paused_s"] and not json_output:
+        typer.echo(f"balancing is paused by {found['paused_by']} for another {found['paused_s']:.0f} s: `heliograph brokers resume` ends that")
+
+
+def brokers_pause(
+    minutes: Annotated[float, typer.Option("--minutes", "-m", help="It ends by itself after so long.", min=0.1, max=1440)] = 10.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Move no bundles for balance for a while; bundles without an owner are still taken."""
+    Rest(admin, token).post("/heliograph/v1/balance/pause?seconds=" + str(minutes * 60))
+    done(f"nothing is moved for {minutes:g} minutes")
+
+
+def brokers_resume(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """End a pause of balancing."""
+    Rest(admin, token).delete("/heliograph/v1/balance/pause")
+    done("bundles are moved again where the load asks for it")
 
 
 def brokers_settings(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:

@@ -23,7 +23,7 @@ _EARLIEST, _LATEST = {"ledgerId": -1, "entryId": -1}, {"ledgerId": (1 << 63) - 1
 def register(app: typer.Typer) -> None:
     topics = group(app, "topics", "Topics: make, look into, change; where messages lie in each region.")
     add(topics, list=listed, create=create, delete=delete, partitions=partitions, unload=unload, terminate=terminate)
-    add(topics, truncate=truncate, stats=stats, internal_stats=internal_stats, lookup=lookup)
+    add(topics, truncate=truncate, compact=compact, stats=stats, internal_stats=internal_stats, lookup=lookup)
     policies.register(topics, "topic", topic_path)
     subscriptions = group(app, "subscriptions", "Subscriptions of a topic.")
     add(subscriptions, list=subscriptions_list, create=subscriptions_create, delete=subscriptions_delete, reset=subscriptions_reset)
@@ -100,6 +100,20 @@ def truncate(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") 
     """Delete every message that is there, whatever retention says and whoever waits for it."""
     Rest(admin, token).delete(f"{topic_path(topic)}/truncate")
     done(f"topic {topic} is empty")
+
+
+def compact(
+    topic: Topic,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    status: Annotated[bool, typer.Option("--status", help="Only say how the last one went.")] = False,
+) -> None:
+    """Keep, beside the log, the latest message of each key; it goes on in the background."""
+    rest, path = Rest(admin, token), f"{topic_path(topic)}/compaction"
+    if not status:
+        rest.put(path)
+    found = rest.get(path)
+    done(f"topic {topic}: compaction {found['status']}{': ' + found['lastError'] if found['lastError'] else ''}")
 
 
 def stats(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:

@@ -168,6 +168,16 @@ class NotOwner(TopicError):
     retryable = True
 
 
+class RegionPassive(TopicError):
+    """This region does not confirm what is published to the namespace now. `url`: the service URL of the region that does, "" where none is known."""
+
+    retryable = True
+
+    def __init__(self, text: str, url: str = "") -> None:
+        super().__init__(text)
+        self.url = url
+
+
 class ProducerBusy(TopicError):
     """A producer of that name, or an exclusive one, is there already."""
 

@@ -6,8 +6,10 @@ Keys are ordered so that a bundle loads with one range read: /ml/{namespace}/{ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import msgpack
@@ -19,6 +21,11 @@ FORMAT = 1
 PLACED = 2
 """The format of the metadata of a ledger that is striped, or kept to some bookies: a version that knows of neither refuses it, and so never looks for an
 entry where it is not, or puts a copy where none may be."""
+
+
+IN_COLUMNS = 2
+"""The format of a topic's metadata with very many offloaded ledgers: the same in less than half the bytes."""
+_COLUMNS_FROM = 1000
 
 
 class LedgerState(IntEnum):
@@ -201,14 +208,16 @@ class ManagedLedgerMetadata:
     owner: int = 0
 
     def encode(self) -> bytes:
-        ledgers = [info.fields() for info in self.ledgers]
-        return pack([ledgers, self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner])
+        rest = [self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner]
+        if sum(info.offload is not None for info in self.ledgers) >= _COLUMNS_FROM:
+            return pack([_columns(self.ledgers), *rest], IN_COLUMNS)
+        return pack([[info.fields() for info in self.ledgers], *rest])
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        ledgers, state_blob, through, terminated, properties, next_index, owner = unpack("managed ledger metadata", blob)
+        ledgers, state_blob, through, terminated, properties, next_index, owner = unpack("managed ledger metadata", blob, IN_COLUMNS)
         return cls(
-            tuple(LedgerInfo.of(info) for info in ledgers),
+            _of_columns(ledgers) if blob[0] == IN_COLUMNS else tuple(LedgerInfo.of(info) for info in ledgers),
             state_blob,
             (through[0], through[1]),
             (terminated[0], terminated[1]) if terminated else None,
@@ -216,3 +225,50 @@ class ManagedLedgerMetadata:
             next_index,
             owner,
         )
+
+
+def _columns(infos: Sequence[LedgerInfo]) -> list[Any]:
+    """[names, ledgers, entries, bytes, closed ms, first indexes, offloads]: ledgers, times, and indexes as differences to the one before.
+
+    names: each holder and store once. offloads: [] or [attempt, holder, store, state, bytes, index bytes, ms after the closing] of each.
+    """
+    names = list(dict.fromkeys(name for info in infos if info.offload is not None for name in (info.offload.holder, info.offload.store)))
+    at = {name: index for index, name in enumerate(names)}
+    offloads: list[Any] = []
+    for info in infos:
+        record = info.offload
+        if record is None:
+            offloads.append([])
+        else:
+            sizes = record.size_bytes, record.index_bytes, record.stored_ms - info.closed_ms
+            offloads.append([_short(record.attempt), at[record.holder], at[record.store], int(record.state), *sizes])
+    plain = [[info.ledger for info in infos], [info.closed_ms for info in infos], [info.first_index for info in infos]]
+    ledgers, closed, indexes = ([value - before for before, value in pairwise([0, *column])] for column in plain)
+    return [names, ledgers, [info.entries for info in infos], [info.size_bytes for info in infos], closed, indexes, offloads]
+
+
+def _of_columns(columns: Any) -> tuple[LedgerInfo, ...]:
+    """Raises CorruptData."""
+    try:
+        names, ledgers, entries, sizes, closed, indexes, offloads = columns
+        infos: list[LedgerInfo] = []
+        rows = zip(accumulate(ledgers), entries, sizes, accumulate(closed), accumulate(indexes), offloads, strict=True)
+        for ledger, count, size_bytes, closed_ms, first_index, offload in rows:
+            record: OffloadRecord | None = None
+            if offload:
+                attempt, holder, store, state, size, index, after_ms = offload
+                text = attempt.hex() if isinstance(attempt, bytes) else attempt
+                record = OffloadRecord(text, names[holder], OffloadState(state), names[store], size, index, after_ms + closed_ms)
+            infos.append(LedgerInfo(ledger, count, size_bytes, closed_ms, first_index, record))
+        return tuple(infos)
+    except (ValueError, TypeError, IndexError) as error:
+        raise CorruptData(f"managed ledger metadata: {error}") from error
+
+
+def _short(attempt: str) -> bytes | str:
+    """Half as long, where it is plain hexadecimal."""
+    try:
+        short = bytes.fromhex(attempt)
+    except ValueError:
+        return attempt
+    return short if short.hex() == attempt else attempt

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from dataclasses import dataclass
+from sys import intern
 
 from heliograph.model.errors import NotAllowed
 
@@ -38,13 +39,13 @@ class TopicName:
         parts = rest.split("/", 2)
         if len(parts) != 3 or not parts[2]:
             raise NotAllowed(f"topic {text!r}: expected domain://tenant/namespace/topic")
-        tenant, namespace, local = parts
+        tenant, namespace, local = intern(parts[0]), intern(parts[1]), parts[2]  # of very many topics they are the same
         for part in (tenant, namespace):
             if not _PART.match(part):
                 raise NotAllowed(f"topic {text!r}: {part!r} may hold only letters, digits, and -=:._")
         if any(ord(c) < 32 for c in local) or len(text) > 4096:
             raise NotAllowed(f"topic {text!r}: control characters or more than 4096 characters in the name")
-        return cls(domain, tenant, namespace, local)
+        return cls(intern(domain), tenant, namespace, local)
 
     @property
     def namespace(self) -> str:

@@ -21,6 +21,7 @@ A frame, big endian:
     UNWATCH 7  []                                           EVENT 18     [index, [[key, version, value | nil]...]]
     RAFT 8     [sender, message], between voters            HEARTBEAT 19 [hears leader, index]
     STATUS 9   []                           -> leader | nil, leads, term, index: what this node knows, whoever leads
+    COUNT 12   [prefix]                     -> how many keys begin with it (heliograph.raft.rows: Counts)
     MEMBERS 11 [verb, member, address]      -> a report, whether something was changed (heliograph.raft.members)
     BACKUP 10  [at least]                   -> nothing, behind the last PART
                                                             PART 20      a piece of a snapshot (heliograph.raft.image)
@@ -67,6 +68,7 @@ class Frame(IntEnum):
     STATUS = 9
     BACKUP = 10
     MEMBERS = 11
+    COUNT = 12
     ANSWER = 16
     LISTING = 17
     EVENT = 18

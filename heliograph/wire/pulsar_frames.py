@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.pulsar_pb2 import BaseCommand, CommandSend
-from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run
+from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run, TxnId
 from heliograph.wire.varint import read_varint
 
 HANDSHAKE_BYTES_MAX = 64 << 10
@@ -237,8 +237,6 @@ class FrameCutter:
         sound = known is None or verify_entry(view[entry:end])
         if not sound:
             reason = "the checksum of the message is wrong"
-        elif command.txnid_least_bits or command.txnid_most_bits:
-            reason = "transactions are not available"
         elif known is not None and not self._private and _replicated(view[entry:end]):
             reason = "only a replication link may say where a message was replicated from"
         if known is None or reason:
@@ -246,8 +244,10 @@ class FrameCutter:
                 yield sends.pop()
             yield StraySend(producer_id, sequence) if known is None else BadSend(producer_id, sequence, not sound, reason)
             return
-        if sends.lengths and (sends.group is not known[0] or not sends.has_room(end - entry)):
+        transaction = (command.txnid_most_bits, command.txnid_least_bits) if command.HasField("txnid_least_bits") else None
+        if sends.lengths and (sends.group is not known[0] or transaction != sends.transaction or not sends.has_room(end - entry)):
             yield sends.pop()
+        sends.transaction = transaction
         sends.begin(producer_id, *known)
         sends.add(command, view[entry:end])
 
@@ -290,6 +290,7 @@ class _Sends:
         self.highest: list[int] | None = None
         self.flags: list[int] | None = None
         self.starts: list[tuple[int, int, str]] = []
+        self.transaction: TxnId | None = None
 
     def has_room(self, size: int) -> bool:
         return len(self.lengths) < COUNT_MAX and size <= self.bytes_left
@@ -299,10 +300,13 @@ class _Sends:
         if producer_id != self.producer_id:
             self.producer_id, self.group = producer_id, group
             self.starts.append((len(self.lengths), producer_id, name))
-            self.again = producer_id if producer_id < 128 and self.counts is None and self.highest is None and self.flags is None else -1
+            plain = self.counts is None and self.highest is None and self.flags is None and self.transaction is None
+            self.again = producer_id if producer_id < 128 and plain else -1
 
     def take_fast(self, producers: dict[int, tuple[object, str]], data: bytes, view: memoryview, start: int, entry: int, end: int) -> bool:
         """Takes a SEND in the shape that clients write: fields 1 and 2, then 3 and 6 where they are there. False: nothing was taken."""
+        if self.transaction is not None:
+            return False
         size = end - entry
         try:
             at = start + 4
@@ -389,7 +393,7 @@ class _Sends:
         size_bytes = BYTES_MAX - self.bytes_left
         if size_bytes * 2 < self.block_bytes and (count == 1 or size_bytes >= _COPY_ABOVE * count):
             self.parts = [bytes(part) for part in self.parts]  # small beside the block that it would keep alive
-        run = Run(self.parts, self.lengths, counts=self.counts, flags=self.flags, producers=tuple(producers))
+        run = Run(self.parts, self.lengths, counts=self.counts, flags=self.flags, producers=tuple(producers), transaction=self.transaction)
         event = SendRun(self.group, run, segments)
         self._clear()
         return event

@@ -11,11 +11,12 @@ A block, big endian; columns that are absent cost nothing:
     2  u16 count                32 u64 broker time, ms
     4  u32 size of the block    40 u64 index of the first message
     8  u32 size of the header   48 count x u32 lengths
-    12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32, 16 producers
+    12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32, 16 producers, 32 transaction
     header, then the entries' bytes, one behind another
 
     origin:    u32 region, u32 epoch, u64 incarnation, u64 origin time ms, u16 spans, spans x (u64 ledger, u64 entry, u16 count)
     producers: u16 segments, each: u16 name size, name, u16 count, u8 contiguous, i64 first sequence | count x (i64 sequence, i64 highest)
+    transaction: u64 coordinator, u64 number: of every entry of the run
 
 The checksum covers the whole block but for its own four bytes.
 """
@@ -36,6 +37,8 @@ Origin = tuple[int, int, int]
 """(region number, region epoch, incarnation)."""
 Span = tuple[int, int, int]
 """(ledger, first entry, count): consecutive coordinates."""
+TxnId = tuple[int, int]
+"""(coordinator, number): Pulsar's most and least bits of a transaction."""
 ProducerSegment = tuple[str, int, int, tuple[tuple[int, int], ...] | None]
 """(producer name, count, first sequence, pairs of (sequence, highest sequence) or None where each entry is one message and sequences are consecutive)."""
 
@@ -46,12 +49,15 @@ BYTES_MAX = 1 << 20
 FLAG_HIDDEN = 1
 FLAG_MARKER = 2
 FLAG_TRANSACTIONAL = 4
+FLAG_KAFKA = 8
+"""Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka_entries`)."""
 
-_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS = 1, 2, 4, 8, 16
+_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct(">BBHIIIQQQQ")
 _PRE_CRC = struct.Struct(">BBHII")
 _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
+_TXN = struct.Struct(">QQ")
 _U32 = struct.Struct(">I")
 _CONSECUTIVE = struct.Struct(">HBq")
 _PAIRS = struct.Struct(">HB")
@@ -71,6 +77,7 @@ class Run:
     spans: coordinates of a replicated run, as runs of consecutive ones.      origin_time_ms: broker time at the origin.
     checksums: crc32c of each entry as it was first published, of a replicated run.
     producers: who published them, as run-length segments; may be empty (hidden entries).
+    transaction: that all of them belong to, or that they end (a marker); None: none.
     """
 
     __slots__ = (
@@ -88,6 +95,7 @@ class Run:
         "size_bytes",
         "spans",
         "time_ms",
+        "transaction",
     )
 
     def __init__(
@@ -105,6 +113,7 @@ class Run:
         checksums: Sequence[int] | None = None,
         producers: tuple[ProducerSegment, ...] = (),
         body: Buffer | None = None,
+        transaction: TxnId | None = None,
     ) -> None:
         assert parts is not None or body is not None
         self._parts, self.lengths, self.count, self.size_bytes = parts, lengths, len(lengths), sum(lengths)
@@ -112,6 +121,7 @@ class Run:
         self.time_ms, self.first_index = time_ms, first_index
         self.origin, self.spans, self.origin_time_ms, self.checksums = origin, spans, origin_time_ms, checksums
         self.producers = producers
+        self.transaction = transaction
         self.body = body
 
     @property
@@ -166,6 +176,7 @@ class Run:
             origin_time_ms=self.origin_time_ms,
             checksums=None if self.checksums is None else self.checksums[start:stop],
             producers=_cut_producers(self.producers, start, stop),
+            transaction=self.transaction,
         )
 
     def select(self, keep: Sequence[int]) -> Run:
@@ -193,11 +204,29 @@ class Run:
             checksums=checksums,
             producers=self.producers,
             body=self.body,
+            transaction=self.transaction,
+        )
+
+    def flagged(self, flags: Sequence[int] | None) -> Run:
+        """The same entries with other flags, in no transaction: as they are shown to a reader. Nothing is copied."""
+        return Run(
+            self._parts,
+            self.lengths,
+            counts=self.counts,
+            flags=flags,
+            time_ms=self.time_ms,
+            first_index=self.first_index,
+            origin=self.origin,
+            spans=self.spans,
+            origin_time_ms=self.origin_time_ms,
+            checksums=self.checksums,
+            producers=self.producers,
+            body=self.body,
         )
 
 
 def join(runs: Sequence[Run]) -> Run:
-    """Runs of one origin, one behind another, as one. The caller keeps COUNT_MAX and BYTES_MAX. Index and times are the first one's."""
+    """Runs of one origin and transaction, one behind another, as one. The caller keeps COUNT_MAX and BYTES_MAX. Index and times are the first one's."""
     if len(runs) == 1:
         return runs[0]
     head = runs[0]
@@ -222,6 +251,7 @@ def join(runs: Sequence[Run]) -> Run:
         origin_time_ms=head.origin_time_ms,
         checksums=None if head.checksums is None else [c for r in runs for c in (r.checksums or ())],
         producers=_merge_producers(producers),
+        transaction=head.transaction,
     )
 
 
@@ -308,6 +338,9 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
             else:
                 tail.append(_PAIRS.pack(size, 0))
                 tail.append(struct.pack(f">{2 * size}q", *(n for pair in pairs for n in pair)))
+    if run.transaction is not None:
+        columns |= _TRANSACTION
+        tail.append(_TXN.pack(*run.transaction))
     rest = b"".join(tail)
     header_bytes = _HEAD.size + len(rest)
     block_bytes = header_bytes + run.size_bytes
@@ -344,7 +377,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
     view = memoryview(block)
     _, columns, count, size, header_bytes, _, ledger, first, time_ms, first_index = _HEAD.unpack_from(view)
     at = _HEAD.size
-    counts = flags = checksums = None
+    counts = flags = checksums = transaction = None
     origin: Origin | None = None
     spans: list[Span] = []
     origin_time_ms = 0
@@ -371,6 +404,9 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
             at += u32s.size
         if columns & _PRODUCERS:
             producers, at = _decode_producers(view, at)
+        if columns & _TRANSACTION:
+            transaction = _TXN.unpack_from(view, at)
+            at += _TXN.size
     except struct.error as error:
         raise CorruptData(f"block: {error}") from error
     if at != header_bytes or header_bytes + sum(lengths) != size or not 1 <= count <= COUNT_MAX:
@@ -388,6 +424,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         checksums=checksums,
         producers=tuple(producers),
         body=view[header_bytes:],
+        transaction=transaction,
     )
     return ledger, first, run
 

@@ -11,7 +11,7 @@ Key: /schemas/{namespace}/{topic, without its partition}/{number, 16 hex digits}
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from heliograph.model.errors import NotAllowed, VersionConflict
@@ -42,6 +42,8 @@ class SchemaRegistry:
 
     def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
         self._meta, self._region, self._clock = meta, region, clock
+        self.on_new: Callable[[TopicName], None] | None = None
+        """Called with each version that is stored by way of this object."""
 
     async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
         """What is there, oldest first."""
@@ -70,6 +72,8 @@ class SchemaRegistry:
                 await self._meta.put(_key(topic, number), _encode(schema, self._later(every)), expected=ABSENT)
             except VersionConflict:
                 continue
+            if self.on_new is not None:
+                self.on_new(topic)
             return number
         raise VersionConflict(_prefix(topic), -1, -1)
 
@@ -95,6 +99,35 @@ class SchemaRegistry:
         """The topic itself is gone."""
         for version in await self._load(topic):
             await self._meta.delete(_key(topic, version.number))
+
+    async def dump(self, topic: TopicName, bytes_max: int) -> list[tuple[int, bytes]]:
+        """(number, as it is stored) of every version, deletions included; of more than `bytes_max` bytes, the newest."""
+        prefix = _prefix(topic)
+        rows = [(int(key.removeprefix(prefix), 16), value) for key, value, _ in await self._meta.range(prefix, prefix + "g")]
+        kept: list[tuple[int, bytes]] = []
+        for number, value in sorted(rows, key=lambda row: (_decode(*row).time_ms, row[0]), reverse=True):
+            bytes_max -= len(value)
+            if bytes_max < 0:
+                break
+            kept.append((number, value))
+        return sorted(kept)
+
+    async def restore(self, topic: TopicName, rows: Iterable[tuple[int, bytes]]) -> int:
+        """Takes over what `dump` returned, under the same numbers, which messages name; what is there stays. Returns how many were new.
+
+        Raises CorruptData.
+        """
+        new = 0
+        for number, value in rows:
+            _decode(number, value)
+            try:
+                await self._meta.put(_key(topic, number), value, expected=ABSENT)
+                new += 1
+            except VersionConflict:
+                continue
+        if new and self.on_new is not None:
+            self.on_new(topic)
+        return new
 
     async def _load(self, topic: TopicName) -> list[Version]:
         """All of them, deletions included, by the time they came."""

@@ -44,6 +44,16 @@ async def build_security(
     rng: Rng,
 ) -> Security:
     """A broker's. Raises ConfigError, and what the metadata raises."""
+    internal = None
+    if settings.authentication or settings.anonymous_role:
+        internal = InternalTokens(await region_secret(meta, rng), region, node, clock)
+    return Security(authentication_of(settings, offload, internal, fetch=fetch, clock=clock, rng=rng), Authorization(settings, view))
+
+
+def authentication_of(
+    settings: SecuritySettings, offload: Offload, internal: InternalTokens | None = None, *, fetch: Fetch, clock: Clock, rng: Rng
+) -> Authentication:
+    """Of any process. Raises ConfigError."""
 
     async def beside(work: Callable[[bytes, bytes], bool], first: bytes, second: bytes) -> bool:
         try:
@@ -51,8 +61,4 @@ async def build_security(
         except Overloaded as error:
             raise Unauthenticated("too many passwords wait to be checked; try again") from error
 
-    internal = None
-    if settings.authentication or settings.anonymous_role:
-        internal = InternalTokens(await region_secret(meta, rng), region, node, clock)
-    ports = Ports(clock=clock, rng=rng, fetch=fetch, offload=beside)
-    return Security(build_authentication(settings, ports, internal), Authorization(settings, view))
+    return build_authentication(settings, Ports(clock=clock, rng=rng, fetch=fetch, offload=beside), internal)

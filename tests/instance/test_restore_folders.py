@@ -56,7 +56,7 @@ def client(port: int) -> MetaClient:
 
 
 async def backup_of(node: ConfigNode | LocalMetaNode, store: Store, out: Path) -> None:
-    await backup_commands._back_up(store, "us", f"127.0.0.1:{node.port}", out, lambda size: None)
+    await backup_commands._back_up(store, "us", f"127.0.0.1:{node.port}", out, None, lambda size: None)
     await node.stop()
 
 

@@ -34,7 +34,6 @@ def test_every_default_is_a_value_that_could_be_set() -> None:
         ("retention", {"retentionSizeInMB": -2}, NotAllowed),
         ("retention", [], WrongKind),
         ("persistence", {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 3}, WrongKind),
-        ("entryFilters", {"entryFilterNames": "mine"}, WrongKind),
         ("persistence", {"bookkeeperAckQuorum": 0}, NotAllowed),
         ("backlogQuota", {"disk": {}}, NotAllowed),
         ("backlogQuota", {"message_age": {"policy": "drop"}}, WrongKind),

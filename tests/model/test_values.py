@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
+import msgpack
 import pytest
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.policy_table import applied, checked
 
@@ -56,3 +60,37 @@ def test_policies_of_before_the_table_are_taken_over() -> None:
 def test_bundles_are_checked() -> None:
     with pytest.raises(ConfigError, match="bundles"):
         NamespacePolicies(bundles=0)
+
+
+def _many(count: int, rng: random.Random, every: int = 1) -> ManagedLedgerMetadata:
+    infos, ledger, closed, index = [], 10**9, 1_790_000_000_000, 10**11
+    for number in range(count):
+        ledger, closed, index = ledger + rng.randrange(1, 200), closed + rng.randrange(10**7), index + 50_000
+        record = OffloadRecord(
+            f"{rng.getrandbits(128):032x}", f"us-east-1-{number % 2:032x}", OffloadState(rng.randrange(3)), "s3://a-bucket-of-ours/tiers" if number % 3 else "",
+            rng.randrange(2**28), 70_000, closed + rng.randrange(10**7),
+        )  # fmt: skip
+        infos.append(LedgerInfo(ledger, 50_000, rng.randrange(2**28), closed, index, record if number % every == 0 else None))
+    infos.append(LedgerInfo(ledger + 5, 3, 300, 0, index + 50_000))
+    return ManagedLedgerMetadata(tuple(infos), b"state" * 1000, (ledger, 4), None, {"k": "v"}, index, 77)
+
+
+@pytest.mark.parametrize(("count", "every", "version"), [(999, 1, 1), (1000, 1, 2), (2500, 2, 2), (1500, 2, 1)])
+def test_a_topic_with_very_many_offloaded_ledgers_is_stored_in_columns(count: int, every: int, version: int) -> None:
+    value = _many(count, random.Random(count), every)
+    blob = value.encode()
+    assert blob[0] == version and ManagedLedgerMetadata.decode(blob) == value
+    odd = replace(value.ledgers[0], offload=replace(value.ledgers[0].offload or OffloadRecord("", ""), attempt="Not Hex", holder="", stored_ms=0))
+    value = replace(value, ledgers=(odd, *value.ledgers[1:]))
+    assert ManagedLedgerMetadata.decode(value.encode()) == value
+
+
+def test_a_value_of_the_metadata_holds_eighteen_thousand_offloaded_ledgers() -> None:
+    assert len(_many(18_000, random.Random(1)).encode()) < 1 << 20
+
+
+def test_damaged_columns_are_an_error_that_says_so() -> None:
+    fields = msgpack.unpackb(_many(1000, random.Random(2)).encode()[1:])
+    for spoil in ([], [1], [fields[0][0][:1], *fields[0][1:]], [*fields[0][:3], fields[0][3][:-1], *fields[0][4:]]):
+        with pytest.raises(CorruptData):
+            ManagedLedgerMetadata.decode(bytes([2]) + msgpack.packb([spoil, *fields[1:]]))
