@@ -11,6 +11,8 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /load/{id}                                               what a broker carries, under its lease
     /balance/leader                                          which broker has bundles moved, under its lease
     /balance/paused                                          until when nothing is moved
+    /isolation/{name}                                        an isolation policy: which brokers serve which namespaces
+    /failure-domains/{name}                                  brokers that fail together
     /ledgers/{id:020}                                        LedgerMetadata
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
@@ -38,6 +40,8 @@ LOADS = "/load/"
 BALANCE = "/balance/"
 BALANCE_LEADER = "/balance/leader"
 BALANCE_PAUSED = "/balance/paused"
+ISOLATION = "/isolation/"
+FAILURE_DOMAINS = "/failure-domains/"
 LEDGERS = "/ledgers/"
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
@@ -67,6 +71,14 @@ def broker(broker_id: str) -> str:
 
 def load(broker_id: str) -> str:
     return LOADS + _quoted(broker_id)
+
+
+def isolation(name: str) -> str:
+    return ISOLATION + _quoted(name)
+
+
+def failure_domain(name: str) -> str:
+    return FAILURE_DOMAINS + _quoted(name)
 
 
 def id_of(key: str) -> str:

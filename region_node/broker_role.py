@@ -22,6 +22,7 @@ from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from heliograph.raft.client import MetaClient
+    from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
+    from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
 
 
@@ -78,6 +80,7 @@ class BrokerRole:
         self.topics: TopicService
         self.ownership: Ownership
         self.balancer: Balancer
+        self.isolation: IsolationRules
         self.listener: PulsarListener
         self.kafka: KafkaBroker | None = None
         """None where no Kafka port is set."""
@@ -86,6 +89,7 @@ class BrokerRole:
         self.recovery: AutoRecovery
         self.tier: BrokerTier
         self._entry_cache: EntryCache
+        self._appends: Appends
         self._epoch: RegionEpoch
         self.leases: WriteLeases
         self.canary: Canary
@@ -102,6 +106,7 @@ class BrokerRole:
         await self._open_admin(ports)
         self._stops.append(closing(self._certificates.watch()))
         await self.tier.tiering.start()
+        await self.isolation.start()
         await self.ownership.start(self._record(ports))
         self.view.announce()
         self.balancer.start()
@@ -155,6 +160,7 @@ class BrokerRole:
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
         from region_node.balance.gauge import BrokerGauge
+        from region_node.balance.rules import IsolationRules
         from region_node.balance.service import Balancer
         from region_node.ownership.service import Ownership
         from region_node.replicated_schemas import ReplicatedSchemas
@@ -190,6 +196,7 @@ class BrokerRole:
             rng,
             ledger_settings=self._runtime.of(LedgerSettings),
         )
+        self._appends = factory.appends
         self._stops.append(factory.close)
         orphans = OrphanCollector(factory.context, own.auto_recovery.orphan_grace_s)
         self.recovery = AutoRecovery(factory.context, self.settings.node_id, own.auto_recovery, orphans.sweep)
@@ -215,7 +222,7 @@ class BrokerRole:
             connect=replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
-            settings=replace(self._runtime.of(LinkSettings), audit=own.audit),
+            settings=replace(self._runtime.of(LinkSettings), audit=own.audit, compression=own.link_compression),
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         self._stops.append(self.links.close)
@@ -246,6 +253,8 @@ class BrokerRole:
             changed=self.links.schemas_changed,
         )
         self._stops.append(closing(schemas.close))
+        self.isolation = IsolationRules(self.meta, self.view, self.settings.region)
+        self._stops.append(closing(self.isolation.stop))
         self.ownership = Ownership(
             region=self.settings.region,
             broker=self.settings.node_id,
@@ -256,6 +265,7 @@ class BrokerRole:
             rng=rng,
             settings=own.ownership,
             place=lambda candidates, bundle: self.balancer.place(candidates, bundle),
+            permit=self.isolation.permitted,
         )
         self._stops.append(self.ownership.stop)
         if own.transaction_coordinator_enabled:
@@ -434,12 +444,15 @@ class BrokerRole:
             usage=self._usage,
             urls=UrlList(self.settings.security.allowed_urls),
             entry_cache=self._entry_cache,
+            appends=self._appends,
+            lookups=self.listener.lookups,
             metrics_topics_max=own.metrics_topics_max,
             metrics_consumers=own.metrics_consumers,
             connection_counts=lambda: self.listener.counts(),
             tier=self.tier,
             face_samples=self.kafka.samples if self.kafka is not None else None,
             balancer=self.balancer,
+            isolation=self.isolation,
             leases=self.leases,
             promises=self.promises,
             tombstones=self.tombstones,

@@ -17,6 +17,9 @@ def samples(links: LinkManager) -> Iterator[Sample]:
     labels = {"cluster": links.region}
     for (target, cause), count in sorted(links.restarts.items()):
         yield "heliograph_replication_link_restarts_total", "counter", {**labels, "remote_cluster": target, "cause": str(cause)}, count
+    for target, traffic in sorted(links.traffic.items()):
+        yield "heliograph_replication_run_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.run_bytes
+        yield "heliograph_replication_wire_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.wire_bytes
     for source, heard in sorted(links.incoming.regions.items()):
         of = {**labels, "remote_cluster": source}
         for bound, count in heard.latency.cumulative():

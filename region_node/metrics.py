@@ -11,21 +11,25 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from heliograph.model.recent import Recent
+
 if TYPE_CHECKING:
     from storage.managed_ledger.cache import EntryCache
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Sample = tuple[str, str, Mapping[str, str], float]
-"""(name, kind: gauge or counter, labels, value)."""
+"""(name, kind: gauge, counter, or summary, labels, value)."""
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999)
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Samples of one name are brought together, in the order in which names first come."""
+    """Samples of one name are brought together, in the order in which names first come; a summary's sum and count stand with its quantiles."""
     families: dict[str, tuple[str, list[str]]] = {}
     for name, kind, labels, value in samples:
         text = ",".join(f'{k}="{escaped(v)}"' for k, v in labels.items())
-        families.setdefault(name, (kind, []))[1].append(f"{name}{{{text}}} {value:.17g}" if text else f"{name} {value:.17g}")
+        family = name.removesuffix("_sum").removesuffix("_count") if kind == "summary" else name
+        families.setdefault(family, (kind, []))[1].append(f"{name}{{{text}}} {value:.17g}" if text else f"{name} {value:.17g}")
     lines = [line for name, (kind, rows) in families.items() for line in (f"# TYPE {name} {kind}", *rows)]
     return ("\n".join(lines) + "\n").encode()
 
@@ -33,6 +37,14 @@ def render(samples: Iterable[Sample]) -> bytes:
 def escaped(value: str) -> str:
     """As a label's value."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def summary(name: str, labels: Mapping[str, str], recent: Recent, factor: float = 1.0) -> Iterable[Sample]:
+    """Quantiles of the newest, as far as there are any; sum and count since the start. factor: from what was measured to what is shown."""
+    for quantile, value in zip(QUANTILES, recent.quantiles(QUANTILES), strict=False):
+        yield name, "summary", {**labels, "quantile": str(quantile)}, value * factor
+    yield f"{name}_sum", "summary", labels, recent.sum * factor
+    yield f"{name}_count", "summary", labels, recent.count
 
 
 def broker_samples(region: str, totals: Mapping[str, float]) -> Iterable[Sample]:

@@ -5,7 +5,7 @@ Is: making one, moving one, and saying when a client or an operator moved one. I
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from heliograph.model.errors import TopicClosed
 from heliograph.model.positions import Position
@@ -56,6 +56,22 @@ class ReplicatedSubscriptions:
         found = None if loaded is None else loaded.subscriptions.get(name)
         if found is not None:
             found.replicated, found.on_reset = True, on_reset
+
+    def redelivered(self, topic: str, name: str) -> int:
+        found = self._subscription(topic, name)
+        return 0 if found is None else found.messages_redelivered + sum(consumer.messages_redelivered for consumer in found.consumers)
+
+    def redeliveries(self, topic: str, name: str, most: int) -> Mapping[Position, int]:
+        found = self._subscription(topic, name)
+        return {} if found is None else found.redeliveries(most)
+
+    def count(self, topic: str, name: str, counts: Mapping[Position, int]) -> None:
+        if (found := self._subscription(topic, name)) is not None:
+            found.count_redeliveries(counts)
+
+    def _subscription(self, topic: str, name: str) -> Subscription | None:
+        loaded = self._loaded(topic)
+        return None if loaded is None else loaded.subscriptions.get(name)
 
     def _loaded(self, topic: str) -> Topic | None:
         found = self._topics().loaded.get(topic)

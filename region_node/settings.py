@@ -28,6 +28,7 @@ from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
 from region_node.transactions.settings import TransactionSettings
 from replicator.audit_settings import AuditSettings
+from replicator.compression_settings import CompressionSettings
 from storage.ledger.audit import AutoRecoverySettings
 from storage.managed_ledger.cache_settings import CacheSettings, Eviction
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -101,6 +102,7 @@ class BrokerSettings:
     canary: CanarySettings = field(default_factory=CanarySettings)
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    link_compression: CompressionSettings = field(default_factory=CompressionSettings)
     tiered: TieredSettings = field(default_factory=TieredSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     transaction_coordinator_enabled: bool = True

@@ -26,6 +26,7 @@ from heliograph.wire.run import Run
 from region_node.metrics import Sample
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
+from storage.managed_ledger.shadow import ShadowLedger
 from storage.tiered.cold import ColdReader
 from storage.tiered.manifest import Manifest
 from storage.tiered.plan import OffloadPolicy, stored
@@ -126,7 +127,7 @@ class BrokerTier:
         self._schema_changes: dict[str, int] = {}  # topic, without its partition -> versions that came by way of this broker
         self._region, self._view, self._config, self._topics, self._rng = region, view, config, topics, rng
         self._meta = factory.context.meta
-        self._opened: Callable[[], list[ManagedLedger]] = lambda: factory.opened
+        self._opened: Callable[[], list[ManagedLedger]] = lambda: [one for one in factory.opened if not isinstance(one, ShadowLedger)]
         self.stores = Stores(settings.store, settings.options, settings.timeout_s, maker(disk))
         self.reader = ColdReader(self.stores, settings, factory.context.tasks)
         factory.cold = self.reader
@@ -301,6 +302,8 @@ class BrokerTier:
             yield f"heliograph_tier_{name}_total", "counter", labels, value
         for topic, failures in tiering.failures().items():
             yield "heliograph_tier_failing", "gauge", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, failures
+        for topic, errors in tiering.errors().items():
+            yield "pulsar_ledgeroffloader_offload_error", "counter", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, errors
         for ledger in self._opened():
             size = sum(info.size_bytes for info in ledger.ledgers() if stored(info))
             if size:

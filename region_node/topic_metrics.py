@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Any
+from urllib.parse import quote
 
 from heliograph.model.names import TopicName
 from heliograph.runtime.clock import Clock
@@ -21,6 +22,7 @@ from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.shared import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
+from storage.managed_ledger.cursor import Cursor
 
 SLICE = 500
 _LINES = 4000
@@ -97,6 +99,25 @@ TRANSACTIONS: Columns = (
     ("pulsar_txn_tb_committed_total", "counter"),
     ("pulsar_txn_tb_aborted_total", "counter"),
 )
+NAMESPACE: Columns = (
+    ("pulsar_ml_NumberOfMessagesInBacklog", "gauge"),
+    ("pulsar_ml_StoredMessagesSize", "gauge"),
+)
+CURSOR: Columns = (
+    ("pulsar_ml_cursor_nonContiguousDeletedMessagesRange", "gauge"),
+    ("pulsar_ml_cursor_persistZookeeperSucceed", "gauge"),
+    ("pulsar_ml_cursor_persistZookeeperErrors", "gauge"),
+)
+"""Where consumers have their own, too. Cursors lie in the region's metadata, which stands here for ZooKeeper."""
+BUNDLE: Columns = (
+    ("pulsar_bundle_topics_count", "gauge"),
+    ("pulsar_bundle_producer_count", "gauge"),
+    ("pulsar_bundle_consumer_count", "gauge"),
+    ("pulsar_bundle_msg_rate_in", "gauge"),
+    ("pulsar_bundle_msg_throughput_in", "gauge"),
+    ("pulsar_bundle_msg_rate_out", "gauge"),
+    ("pulsar_bundle_msg_throughput_out", "gauge"),
+)
 LINK: Columns = (
     ("pulsar_replication_backlog", "gauge"),
     ("pulsar_replication_rate_out", "gauge"),
@@ -109,6 +130,7 @@ TOTALS = (
     "subscriptions_count", "producers_count", "consumers_count", "msg_backlog", "rate_in", "throughput_in", "rate_out", "throughput_out", "storage_size"
 )  # fmt: skip
 """Names behind pulsar_broker_, in the order of TOPIC."""
+_BACKLOG, _SIZE = TOTALS.index("msg_backlog"), TOTALS.index("storage_size")
 
 
 class Rows:
@@ -155,9 +177,12 @@ class TopicMetrics:
         clock: Clock,
         topics_max: int,
         consumers: bool = False,
+        more: Callable[[], Iterable[str]] = tuple,
+        bundle: Callable[[TopicName], str] = lambda _: "",
     ) -> None:
-        """consumers: a series for each of them, too."""
-        self._consumers = consumers
+        """consumers: a series for each of them, and for each cursor, too. more: families that come besides, in pieces that each take a moment.
+        bundle: labels of the one that a topic lies in; "": it is in none."""
+        self._consumers, self._more, self._bundle = consumers, more, bundle
         self._topics, self._links, self._region, self._clock, self._topics_max = topics, links, region, clock, topics_max
         self._lock = asyncio.Lock()
         self._made_at = -KEPT_S
@@ -176,6 +201,7 @@ class TopicMetrics:
         single = len(topics) <= self._topics_max
         by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK), Rows(COMPACTION)
         by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
+        by_namespace, by_cursor, by_bundle = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE)
         count_of: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
         for at, topic in enumerate(topics):
@@ -185,11 +211,20 @@ class TopicMetrics:
                 continue
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
-            by_topic.add(labels, topic_numbers(topic))
+            found = topic_numbers(topic)
+            by_topic.add(labels, found)
+            by_namespace.add(self._labels(topic.name, False, known), (found[_BACKLOG], found[_SIZE]))
             if (buffer := topic.transactions.buffer if topic.transactional else None) is not None:
                 by_transaction.add(labels, (len(buffer.open), buffer.commits, buffer.aborts))
             if topic.compacted is not None:
                 by_compaction.add(labels, topic.compacted.numbers())
+            if single and (bundle := self._bundle(topic.name)):
+                by_bundle.add(bundle, (1, *found[1:3], *found[4:8]))
+            if single and self._consumers and topic.name.persistent:
+                owner = f'namespace="{topic.name.namespace}",ledger_name="{escaped(ledger_name(topic.name))}"'
+                for cursor in topic.ledger.cursors.values():
+                    if isinstance(cursor, Cursor):
+                        by_cursor.add(f'{owner},cursor_name="{escaped(cursor.name)}"', (cursor.holes, cursor.writes, cursor.write_errors))
             if single:
                 for name, subscription in topic.subscriptions.items():
                     if (counts := subscription.filtering) is not None:
@@ -205,11 +240,16 @@ class TopicMetrics:
             labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
             by_link.add(labels, (link.backlog_entries, link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s))
         families = [] if single else [*_counts(count_of)]
-        for rows in (by_topic, by_subscription, by_link, *(rows for rows in (by_compaction, by_filter, by_transaction, by_consumer) if rows)):
+        some = by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle
+        for rows in (by_topic, by_subscription, by_link, *(rows for rows in some if rows)):
             for family in rows.lines({ACK_RATE: by_consumer.column(-1, ACK_RATE)} if rows is by_topic else None):
                 families.append(family)
                 await asyncio.sleep(0)
-        return "".join(families).encode(), {"topics_count": len(topics), **{name: by_topic.total(at) for at, name in enumerate(TOTALS)}}
+        for family in self._more():
+            families.append(family)
+            await asyncio.sleep(0)
+        totals = {name: by_topic.total(at) for at, name in enumerate(TOTALS)}
+        return "".join(families).encode(), {"topics_count": len(topics), **totals, "storage_logical_size": totals["storage_size"]}
 
     def _labels(self, name: TopicName, single: bool, known: dict[tuple[str, str], str]) -> str:
         """known: of namespaces, so that each is made once."""
@@ -217,6 +257,11 @@ class TopicMetrics:
         if whole is None:
             whole = known[name.tenant, name.namespace_local] = f'cluster="{escaped(self._region)}",namespace="{name.namespace}"'
         return f'{whole},topic="{escaped(str(name))}"' if single else whole
+
+
+def ledger_name(name: TopicName) -> str:
+    """As Pulsar names a topic's managed ledger: `tenant/namespace/persistent/topic`, the topic as in a URL."""
+    return f"{name.namespace}/{name.domain}/{quote(name.local, safe='')}"
 
 
 def _counts(count_of: dict[str, int]) -> Iterable[str]:

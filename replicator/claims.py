@@ -24,6 +24,10 @@ CREATED: Epoch = (0, 0)
 RANGES_MAX = 10_000
 PARTLY_MAX = 10_000
 PARTLY_BYTES_MAX = 2 << 20
+COUNTS_MAX = 1000
+COUNTS_LEVEL = 4
+"""Feature level of a side that takes counts."""
+_COUNT_MAX = (1 << 31) - 1
 _PARTLY_BYTES = 40
 """Of one batch beside its bits."""
 
@@ -64,20 +68,27 @@ def _through(found: Range) -> Position:
 
 
 class Claims:
-    """partly: batches of which single messages are acknowledged -> bits of those that are not."""
+    """partly: batches of which single messages are acknowledged -> bits of those that are not.
 
-    __slots__ = ("base", "epoch", "partly", "ranges")
+    counts: entries that are not acknowledged -> how often they were handed out again; no more than a number that consumers see.
+    """
+
+    __slots__ = ("base", "counts", "epoch", "partly", "ranges")
 
     def __init__(self, epoch: Epoch, base: Base) -> None:
         self.epoch, self.base = epoch, base
         self.ranges: dict[Origin, list[Range]] = {}
         self.partly: dict[Coordinate, int] = {}
+        self.counts: dict[Coordinate, int] = {}
 
     def add(self, origin: Origin, after: Position, through: Position) -> None:
         insert(self.ranges.setdefault(origin, []), after, through)
 
     def add_partly(self, coordinate: Coordinate, left: int) -> None:
         self.partly[coordinate] = self.partly.get(coordinate, left) & left
+
+    def add_count(self, coordinate: Coordinate, count: int) -> None:
+        self.counts[coordinate] = max(self.counts.get(coordinate, 0), min(count, _COUNT_MAX))
 
     def merge(self, other: Claims) -> None:
         """Of the same epoch and the same claimer: nothing that was claimed is taken back."""
@@ -86,6 +97,8 @@ class Claims:
                 self.add(origin, after, through)
         for coordinate, left in other.partly.items():
             self.add_partly(coordinate, left)
+        for coordinate, count in other.counts.items():
+            self.add_count(coordinate, count)
 
     def bound(self) -> None:
         """At most RANGES_MAX ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what is left out, messages come again.
@@ -102,34 +115,43 @@ class Claims:
                 if size <= PARTLY_BYTES_MAX and len(self.partly) <= PARTLY_MAX:
                     break
                 size -= _PARTLY_BYTES + self.partly.pop(coordinate).bit_length() // 8
+        if len(self.counts) > COUNTS_MAX:
+            self.counts = {coordinate: self.counts[coordinate] for coordinate in sorted(self.counts)[:COUNTS_MAX]}
 
     def forget_whole(self) -> None:
-        """Batches that are claimed whole by now are no longer claimed in parts."""
-        for origin, at in [c for c in self.partly if not subtract([((c[1][0], c[1][1] - 1), c[1])], self.ranges.get(c[0], ()))]:
-            del self.partly[origin, at]
+        """Batches that are claimed whole by now are no longer claimed in parts, and how often a message came again is nothing once it is claimed."""
+        for coordinate in [c for c in self.partly if self.covers(c)]:
+            del self.partly[coordinate]
+        for coordinate in [c for c in self.counts if self.covers(c)]:
+            del self.counts[coordinate]
+
+    def covers(self, coordinate: Coordinate) -> bool:
+        origin, at = coordinate
+        return not subtract([((at[0], at[1] - 1), at)], self.ranges.get(origin, ()))
 
     def summary(self) -> dict[str, Any]:
-        """For people: by origin, how far it goes, and in how many ranges; and how many batches are acknowledged in part."""
+        """For people: by origin, how far it goes, and in how many ranges; how many batches are acknowledged in part, how many entries came again."""
         rows = {
             "{}.{}.{:x}".format(*origin): {"through": list(ranges[-1][1]), "ranges": len(ranges)} for origin, ranges in sorted(self.ranges.items()) if ranges
         }
-        return {"origins": rows, "partly": len(self.partly)}
+        return {"origins": rows, "partly": len(self.partly), "counts": len(self.counts)}
 
-    def fields(self) -> list[Any]:
-        """For msgpack."""
+    def fields(self, level: int = COUNTS_LEVEL) -> list[Any]:
+        """For msgpack. level: feature level of whoever reads it."""
         origins = sorted({*self.base, *self.ranges})
         rows = [
             [*origin, *self.base.get(origin, BEFORE_ALL), [number for pair in self.ranges.get(origin, ()) for at in pair for number in at]]
             for origin in origins
         ]
         partly = [[*o, *at, left.to_bytes((left.bit_length() + 7) // 8, "little")] for (o, at), left in self.partly.items()]
-        return [list(self.epoch), rows, partly]
+        out = [list(self.epoch), rows, partly]
+        return [*out, [[*o, *at, count] for (o, at), count in self.counts.items()]] if level >= COUNTS_LEVEL else out
 
     @classmethod
     def read(cls, fields: Sequence[Any]) -> Claims:
         """Raises CorruptData where the fields are no claims that keep the invariants."""
         try:
-            (resets, region), rows, partly = fields
+            (resets, region), rows, partly, *more = fields
             claims = cls((_number(resets), _number(region)), {})
             for number, epoch, incarnation, ledger, entry, flat in rows:
                 origin = (_number(number), _number(epoch), _number(incarnation))
@@ -150,6 +172,10 @@ class Claims:
             for number, epoch, incarnation, ledger, entry, bits in partly:
                 left = int.from_bytes(bits, "little")
                 claims.partly[(_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))] = left
+            if more and len(more[0]) > COUNTS_MAX:
+                raise CorruptData(f"claims: more than {COUNTS_MAX} counts")
+            for number, epoch, incarnation, ledger, entry, count in more[0] if more else ():
+                claims.add_count(((_number(number), _number(epoch), _number(incarnation)), (_number(ledger), _number(entry))), _number(count, 1))
         except (ValueError, TypeError) as error:
             raise CorruptData(f"claims: {error}") from error
         return claims

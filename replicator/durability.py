@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer
+from replicator.affected import Affected, AffectedList
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
-    from replicator.log import Done, Failed, Segments
+    from replicator.log import Done, Failed, ReplicatedLog, Segments
 
-AFFECTED_MAX = 1000
 ALL = 0
 PROPERTY = "heliograph.durability"
 """Of a message outside of a batch: how many regions its receipt means, a number, or `all`; where the topic's policy lets messages say so."""
@@ -43,18 +42,6 @@ def asked_class(entry: Buffer) -> int | None:
     return int(text) if text.isdecimal() and 1 <= int(text) <= REGIONS_MAX else None
 
 
-@dataclass(slots=True)
-class Affected:
-    """(after, through]: own coordinates that were confirmed with fewer regions than asked for, from `at_ms` on."""
-
-    after: Position
-    through: Position
-    messages: int
-    at_ms: int
-    needed: int
-    """Other regions that were asked for."""
-
-
 class _Receipt(NamedTuple):
     """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its own class; None: of the topic's."""
 
@@ -67,41 +54,55 @@ class _Receipt(NamedTuple):
 
 
 class RegionWaits:
-    """changed(): the next deadline may be another one. End it with `release` or `close` before it is dropped."""
+    """changed(): the next deadline may be another one. End it with `release` or `close` before it is dropped.
+
+    listed: what was affected before. store(then): writes down that the topic degrades from `listed.since` on, and calls `then` once that is durable.
+    """
 
     __slots__ = (
         "_after",
         "_changed",
         "_closed",
+        "_degrading",
         "_held",
         "_newest",
         "_now",
         "_owed",
         "_reached",
+        "_store",
         "_wall_ms",
-        "affected",
         "degrade_after_s",
         "degraded",
-        "forgotten",
+        "listed",
         "per_message",
         "regions",
         "targets",
     )
 
-    def __init__(self, now: Callable[[], float], wall_ms: Callable[[], int], changed: Callable[[], None]) -> None:
-        self._now, self._wall_ms, self._changed = now, wall_ms, changed
+    def __init__(
+        self,
+        now: Callable[[], float],
+        wall_ms: Callable[[], int],
+        changed: Callable[[], None],
+        listed: AffectedList | None = None,
+        store: Callable[[Callable[[], None]], None] = lambda then: then(),
+        begin: Position = BEFORE_ALL,
+    ) -> None:
+        """begin: the last own coordinate that nothing is promised of."""
+        self._now, self._wall_ms, self._changed, self._store = now, wall_ms, changed, store
+        self.listed = listed or AffectedList()
+        self._degrading = False
+        """It is being written down; receipts wait for that."""
         self.regions, self.degrade_after_s = 1, 0.0
         self.per_message = False
         """A message may ask for a class of its own."""
         self.targets: tuple[str, ...] = ()
         self.degraded = False
         self._closed: HeliographError | None = None
-        self.affected: list[Affected] = []
-        self.forgotten = 0
-        """Messages of ranges that the list had no room for; the log has them."""
         self._reached: dict[str, Position] = {}
         self._held: deque[_Receipt] = deque()
-        self._after = self._newest = BEFORE_ALL
+        self._after = begin
+        self._newest = BEFORE_ALL
         """The own coordinates that the last receipt, and the last degraded one, went out for."""
         self._owed = 0
         """Other regions that must have the latter before nothing is degraded any more."""
@@ -168,7 +169,8 @@ class RegionWaits:
 
     def _settle(self) -> None:
         if self.degraded and self.covered(self._owed) >= self._newest:
-            self.degraded = False
+            self.degraded, self.listed.since = False, None
+            self._store(lambda: None)
         held = self._held
         while held:
             head = held[0]
@@ -185,28 +187,47 @@ class RegionWaits:
 
     def next_deadline(self) -> float | None:
         """When `expire` wants to be called; None: never."""
-        return self._held[0].due if self._held and self.degrade_after_s else None
+        return self._held[0].due if self._held and self.degrade_after_s and not self._degrading else None
 
-    def expire(self) -> bool:
-        """The oldest receipt has waited for its time: from here on nothing waits until the regions are back. True: it degraded just now."""
+    def expire(self) -> None:
+        """The oldest receipt has waited for its time: once that is written down nothing waits until the regions are back."""
         due = self.next_deadline()
         if due is None or self._now() < due or self.degraded:
-            return False
-        self.degraded = True
-        self._newest = self._held[0].through or BEFORE_ALL  # it is not covered, or it would not be held
-        self._owed = self.needed(self._held[0].regions)
-        self._settle()
-        return True
+            return
+        self._degrading = True
+        needed = len(self.targets) if self.per_message else self.needed(self._held[0].regions)
+        self.listed.since = (self._after, self._wall_ms(), needed)
+        self._store(self._degrade)
+
+    def _degrade(self) -> None:
+        """It is written down."""
+        if self._closed is not None or not self._degrading:
+            return
+        self._degrading = False
+        due = self.next_deadline()
+        if due is None or self._now() < due:  # the regions answered meanwhile
+            self.listed.since = None
+            self._store(lambda: None)
+        else:
+            self.degraded = True
+            self._newest = self._held[0].through or BEFORE_ALL  # it is not covered, or it would not be held
+            self._owed = self.needed(self._held[0].regions)
+            self._settle()
+        self._changed()
 
     def release(self) -> None:
         """Nothing is waited for any more: the policy has changed."""
-        self.regions, self.targets = 1, ()
+        self.regions, self.targets, self._degrading = 1, (), False
         self._held = deque(receipt._replace(regions=None) for receipt in self._held)
+        if self.listed.since is not None:
+            self.degraded, self.listed.since = False, None
+            self._store(lambda: None)
         self._settle()
 
     def close(self, error: HeliographError) -> None:
         """The topic is being unloaded: who waits hears that it does not know, and tries again."""
         self._closed = error
+        self.listed.since = None  # no receipt goes out any more: the list is exact
         held, self._held = self._held, deque()
         for receipt in held:
             receipt.fail(error)
@@ -218,18 +239,25 @@ class RegionWaits:
         self._newest, self._owed = max(self._newest, through), max(self._owed, needed)
         if not receipt.messages:
             return
-        last = self.affected[-1] if self.affected else None
-        if last is not None and (last.through, last.needed) == (self._after, needed):
-            last.through, last.messages = through, last.messages + receipt.messages
-            return
-        self.affected.append(Affected(self._after, through, receipt.messages, self._wall_ms(), needed))
-        if len(self.affected) > AFFECTED_MAX:
-            self.forgotten += self.affected.pop(0).messages
+        self.listed.note(self._after, through, receipt.messages, self._wall_ms(), needed)
+
+    @property
+    def affected(self) -> list[Affected]:
+        return self.listed.ranges
 
     @property
     def affected_messages(self) -> int:
-        """Of all ranges since the topic was loaded here."""
-        return sum(a.messages for a in self.affected) + self.forgotten
+        """Of all ranges."""
+        return self.listed.messages
+
+    @classmethod
+    def past(cls, log: ReplicatedLog) -> RegionWaits:
+        """Of a topic that waits for nobody (any more): what was affected, and whether it has arrived."""
+        found = cls(lambda: 0.0, lambda: 0, lambda: None, log.state.affected)
+        found.targets = tuple(log.known)
+        for region, (vector, _) in log.known.items():
+            found.heard(region, vector.prefix(log.origin))
+        return found
 
     def shown(self) -> dict[str, Any]:
         return {

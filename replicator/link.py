@@ -23,6 +23,7 @@ from heliograph.wire.run import Buffer, Run
 from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause
 from replicator.claims import Claims
+from replicator.compression import RunPacker
 from replicator.connection import LinkConnection
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
@@ -70,6 +71,7 @@ class Link:
         self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
         """(wall ms, cause, sentence) of the newest ends."""
         self.schemas = SchemaFeed(self)
+        self.packer = RunPacker(manager.settings.compression, manager.traffic_to(target))
         self.pace: Pace | None = None
         """None: as fast as it goes."""
         self._rate: Mapping[str, Any] | None = None
@@ -185,7 +187,7 @@ class Link:
             return
         self._cancel_timer()
         self.state, self.cause, self.cause_text = "open", Cause.NONE, ""
-        self._level = level
+        self._level = self.packer.level = level
         self._opened_at = self.manager.clock.monotonic()
         self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
@@ -201,7 +203,7 @@ class Link:
         connection = self._connection
         if connection is None or not connection.writable(self._number):
             return False
-        connection.write(wire.claims_frame(self._number, subscription, claims.fields()))
+        connection.write(wire.claims_frame(self._number, subscription, claims.fields(self._level)))
         return True
 
     def on_claims(self, subscription: str, claims: Claims) -> None:
@@ -319,7 +321,7 @@ class Link:
         frames: list[Buffer] = []
         attempt = self.core.attempt
         for previous, run in joined(sends):
-            frames += wire.run_frame(self._number, attempt, previous, run)
+            frames += self.packer.frame(self._number, attempt, previous, run, connection.rtt_ms)
         if frames:
             connection.write(frames)
 
@@ -532,4 +534,6 @@ class Link:
             rewinds=self.core.rewinds if self.core is not None else 0,
             progress=self._progress(),
             slowed=self._pace_timer is not None,
+            run_bytes=self.packer.run_bytes,
+            wire_bytes=self.packer.wire_bytes,
         )

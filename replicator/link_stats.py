@@ -57,3 +57,7 @@ class LinkStats:
     """How much of what was first published here the target has, or need not have: 0 to 1."""
     slowed: bool
     """By the policy replicatorDispatchRate, now."""
+    run_bytes: int
+    """Of all runs that this link has sent, since the topic was loaded here."""
+    wire_bytes: int
+    """The same as they went out: fewer where they were compressed."""

@@ -135,6 +135,7 @@ class ReplicatedLog:
     def __init__(self, ledger: ManagedLedger, state: TopicState) -> None:
         self.ledger, self.state = ledger, state
         state.positions.first = ledger.first_position
+        state.find_affected()
         self._sync: SubscriptionSync | None = None
         self.sync_by: SyncOwner | None = None
         """Set where there are links."""

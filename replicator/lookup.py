@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
+_BACK = (64, 1024, 16384)
+"""Entries: how far a search backwards reads at once."""
 
 
 class Status(StrEnum):
@@ -150,6 +152,23 @@ async def vector_at(log: ReplicatedLog, position: Position, since: tuple[Positio
         if coordinate > BEFORE_ALL:
             found[origin] = coordinate
     return found
+
+
+async def own_before(log: ReplicatedLog, position: Position) -> Position | None:
+    """The last entry of the same ledger at or below the local `position` that was first published here. Raises what storage raises.
+
+    None: there is none, or it lies too far before (some 16,000 entries). `vector_at` says `position` itself then, which is as true, but names no entry.
+    """
+    ledger, high = position
+    for count in _BACK:
+        low, found = max(0, high - count + 1), None
+        async for number, start, run in _runs(log, (ledger, low), (ledger, high)):
+            if number == ledger and run.origin is None:
+                found = (ledger, min(high, start + run.count - 1))
+        if found is not None or not low:
+            return found
+        high = low - 1
+    return None
 
 
 async def _runs(log: ReplicatedLog, low: Position, high: Position) -> AsyncIterator[tuple[int, int, Run]]:

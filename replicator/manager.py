@@ -28,6 +28,8 @@ from replicator.audit_channels import LinkChannels
 from replicator.audit_settings import AuditSettings
 from replicator.auditor import Auditor
 from replicator.causes import Cause
+from replicator.compression import Traffic
+from replicator.compression_settings import CompressionSettings
 from replicator.connection import Key, LinkConnection
 from replicator.durability import RegionWaits
 from replicator.incoming import Incoming
@@ -63,6 +65,7 @@ class LinkSettings:
 
     sender: SenderSettings = field(default_factory=SenderSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    compression: CompressionSettings = field(default_factory=CompressionSettings)
     connect_timeout_s: float = 5.0
     open_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
@@ -98,6 +101,8 @@ class LinkManager:
         """What comes the other way: for whoever makes receivers."""
         self.restarts: Counter[tuple[str, Cause]] = Counter()
         """(target region, cause) -> how often a link ended so, in all."""
+        self.traffic: dict[str, Traffic] = {}
+        """Target region -> what all links to it have sent."""
         self._links: dict[str, dict[str, Link]] = {}
         self.logs: dict[str, ReplicatedLog] = {}
         self.subscriptions: SubscriptionHost | None = None
@@ -172,7 +177,14 @@ class LinkManager:
                 waits.release()
             return
         if waits is None:
-            waits = log.waits = RegionWaits(self.clock.monotonic, self.clock.wall_ms, lambda: self._watch_waits(log))
+            made = waits = log.waits = RegionWaits(
+                self.clock.monotonic,
+                self.clock.wall_ms,
+                lambda: self._watch_waits(log),
+                log.state.affected,
+                lambda then: self.spawn(self._store_affected(log, made, then)),
+                log.state.own_end(),
+            )
             for region, (vector, _) in log.known.items():
                 waits.heard(region, vector.prefix(log.origin))
         waits.obey(policy, list(self._links.get(log.topic, {})))
@@ -186,9 +198,20 @@ class LinkManager:
 
     def _expire(self, log: ReplicatedLog) -> None:
         if (waits := log.waits) is not None:
-            if waits.expire():
-                events.warning("durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"])
+            waits.expire()
             self._watch_waits(log)
+
+    async def _store_affected(self, log: ReplicatedLog, waits: RegionWaits, then: Callable[[], None]) -> None:
+        """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and who waits hears that."""
+        log.state.affected = waits.listed
+        if waits.listed.since is not None:
+            events.warning("durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"])
+        try:
+            await log.ledger.store_state()
+        except HeliographError as error:
+            events.warning("durability.list_failed topic=%s error=%r", log.topic, error)
+            return
+        then()
 
     async def detach(self, log: ReplicatedLog) -> None:
         """The topic is being unloaded: its links end, their cursors stay."""
@@ -254,6 +277,9 @@ class LinkManager:
         """Of this region, or another; 0: it is not known."""
         info = self._view.region(region or self.region)
         return info.number if info is not None else 0
+
+    def traffic_to(self, region: str) -> Traffic:
+        return self.traffic.setdefault(region, Traffic())
 
     def backoff_s(self, failures: int) -> float:
         longest = min(self.settings.backoff_max_s, self.settings.backoff_min_s * 2.0 ** min(failures, 16))

@@ -55,6 +55,7 @@ class ReceiverStream:
         self.number, self.source, self.source_number, self.log = number, source, source_number, log
         self._write, self._dirty = write, dirty
         self._attempt = self._gapped = 0
+        self._level = level
         self._told: Position | None = None
         self._due: dict[Origin, None] = {}
         self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback)]
@@ -96,7 +97,7 @@ class ReceiverStream:
             self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
 
     def _tell_claims(self, subscription: str, claims: Claims) -> bool:
-        self._write(wire.claims_frame(self.number, subscription, claims.fields()))
+        self._write(wire.claims_frame(self.number, subscription, claims.fields(self._level)))
         return True
 
     def on_ask(self, request: int, ask: Ask, auditor: Auditor) -> None:

@@ -17,6 +17,7 @@ from heliograph.model.positions import Position
 from heliograph.runtime.clock import Rng
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.affected import AffectedList
 from replicator.dedup import DedupSettings, Producers
 from replicator.intake import Intake
 from replicator.outbox import Outbox
@@ -41,6 +42,7 @@ class TopicState:
         "_epoch",
         "_region",
         "_rng",
+        "affected",
         "deduplication",
         "delivered",
         "host",
@@ -70,6 +72,8 @@ class TopicState:
         self.transactions: TransactionBuffer | None = None
         """Of a topic that ever held one; `host` hears when the first comes while it is loaded."""
         self.host: TransactionHost | None = None
+        self.affected: AffectedList | None = None
+        """Of a topic that was ever degraded: what was confirmed with fewer regions than asked for."""
 
     # -- LogState ------------------------------------------------------------------------------------------------------
 
@@ -91,9 +95,11 @@ class TopicState:
         self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered}
         if len(fields) > 6:
             self.positions.load(fields[6])
-        if len(fields) > 7:
+        if len(fields) > 7 and fields[7] is not None:
             self.transactions = TransactionBuffer()
             self.transactions.load(fields[7])
+        if len(fields) > 8:
+            self.affected = AffectedList.read(fields[8])
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -109,6 +115,8 @@ class TopicState:
         if self.transactions is not None:
             self.transactions.trimmed(self.positions.first())
             fields.append(self.transactions.dump())
+        if self.affected is not None:
+            fields += [None, self.affected.dump()] if self.transactions is None else [self.affected.dump()]
         return pack(fields)
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
@@ -172,6 +180,16 @@ class TopicState:
                 self.producers.submit_again(run)
         elif not self.is_own(run.origin):
             self.intake.submit_again(run.origin, run.coordinate(run.count - 1))
+
+    def find_affected(self) -> None:
+        """The topic is loaded, and replayed: what may have been confirmed with too few regions while nobody wrote it down."""
+        if self.affected is not None and self.affected.since is not None:
+            behind = self.outbox.totals[1] - self.outbox.at(self.affected.since[0])[1]
+            self.affected.loaded(self.own_end(), behind)
+
+    def own_end(self) -> Position:
+        """The last entry that was first published here, under any epoch."""
+        return max(self.vector.prefix(origin) for origin in (self.origin, *(past for past, _ in self.past)))
 
     # -- own origins ---------------------------------------------------------------------------------------------------
 

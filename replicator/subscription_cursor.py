@@ -10,7 +10,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.coordinates import Origin, Range
@@ -19,6 +19,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.claims import Base, Claims, Epoch, insert, subtract
 from replicator.entries import addressed_to
 from replicator.lookup import Status, coordinate_of, entries_until, position_of, vector_at
+from replicator.redeliveries import Redeliveries
 from replicator.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class SyncedCursor:
         self.translated: list[Range] = []
         self.below: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
         """A mark-delete position, and the coordinates below it."""
+        self.redeliveries: Redeliveries | None = None
+        """None: as far as is known nothing was handed out twice, anywhere."""
         self.synced_ms = 0
         self.unfinished = False
 
@@ -111,8 +114,13 @@ class SyncedCursor:
     def see(self, cursor: SyncCursor) -> None:
         self.seen_changes, self.seen_mark, self.seen_ranges = cursor.changes, cursor.mark_delete, _ranges(cursor)
 
-    async def claim(self, cursor: SyncCursor) -> bool:
-        """Puts what the cursor says into coordinates."""
+    def counting(self) -> Redeliveries:
+        if self.redeliveries is None:
+            self.redeliveries = Redeliveries(self._log)
+        return self.redeliveries
+
+    async def claim(self, cursor: SyncCursor, counts: Mapping[Position, int] | None = None) -> bool:
+        """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they were handed out again."""
         state, epoch = self.state, self.state.epoch
         mark, ranges, partly = cursor.mark_delete, _ranges(cursor), dict(cursor.partly_acked)
         claims, translated = Claims(epoch, {}), list(self.translated)
@@ -144,6 +152,7 @@ class SyncedCursor:
         for position, left in partly.items():
             if not cursor.is_acked(position) and (looked := await coordinate_of(self._log, position)).coordinate is not None:
                 claims.add_partly(looked.coordinate, left)
+        counted = not counts or await self.counting().claim(counts, claims)
         self.observe(cursor)
         if state.epoch != epoch or state.base is None:
             return False
@@ -151,7 +160,7 @@ class SyncedCursor:
         if below is not None:
             self.below = (mark, below)
         state.claim(claims)
-        return read_bytes <= ROUND_BYTES
+        return read_bytes <= ROUND_BYTES and counted
 
     def _claim_below(self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position]) -> None:
         """Everything at or below the mark-delete position: by origin one range, without what never reached this region."""

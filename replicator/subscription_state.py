@@ -105,13 +105,13 @@ class SubscriptionState:
     def claim(self, claims: Claims) -> None:
         """What this region's cursor says, in coordinates."""
         assert claims.epoch == self.epoch
-        before = (self.mine.ranges, self.mine.partly)
+        before = (self.mine.ranges, self.mine.partly, self.mine.counts)
         mine = Claims(self.epoch, self.mine.base)
         mine.merge(self.mine)
         mine.merge(claims)
         mine.forget_whole()
         mine.bound()
-        if (mine.ranges, mine.partly) != before:
+        if (mine.ranges, mine.partly, mine.counts) != before:
             self.mine = mine
             self.version += 1
 

@@ -11,12 +11,12 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
-from replicator.claims import Claims
+from replicator.claims import COUNTS_MAX, Claims
 from replicator.lookup import vector_at
 from replicator.subscription_cursor import SyncCursor, SyncedCursor
 from replicator.subscription_state import OFF, PROPERTY, SubscriptionState
@@ -45,6 +45,18 @@ class SubscriptionHost(Protocol):
 
     def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
         """`on_reset` is to be called right after a client or an operator moved it."""
+        ...
+
+    def redelivered(self, topic: str, name: str) -> int:
+        """How many messages were handed out again here, all in all: grows with each."""
+        ...
+
+    def redeliveries(self, topic: str, name: str, most: int) -> Mapping[Position, int]:
+        """Of the `most` oldest entries that are not acknowledged: how often each was handed out again, where it was."""
+        ...
+
+    def count(self, topic: str, name: str, counts: Mapping[Position, int]) -> None:
+        """In other regions these were handed out again so often; in place of what was said before."""
         ...
 
 
@@ -183,7 +195,12 @@ class SubscriptionSync:
         cursor = self._cursor(found.name)
         if cursor is None or found.inbox or found.unfinished or found.state.base is None or cursor.changes != found.seen_changes:
             return True
+        if self._redelivered(found) != (0 if found.redeliveries is None else found.redeliveries.seen):
+            return True
         return any(channels and found.told.get(region) != found.state.version for region, channels in self._channels.items())
+
+    def _redelivered(self, found: SyncedCursor) -> int:
+        return 0 if self.host is None else self.host.redelivered(self._log.topic, found.name)
 
     async def round(self, now_ms: int) -> None:
         """Brings everything in step, as far as it can."""
@@ -234,10 +251,28 @@ class SubscriptionSync:
             return self._later(found)
         if version != state.version:
             found.store(cursor)
-        if not await found.apply_all(cursor) or not await found.claim(cursor):
+        if not await found.apply_all(cursor) or not await self._counted(found, cursor):
             return self._later(found)
         found.unfinished = False
         return True
+
+    async def _counted(self, found: SyncedCursor, cursor: SyncCursor) -> bool:
+        """Claims what is acknowledged and what is counted here, and hands on what others count."""
+        host, topic, seen = self.host, self._log.topic, self._redelivered(found)
+        counts = host.redeliveries(topic, found.name, COUNTS_MAX) if host is not None and seen else None
+        if not await found.claim(cursor, counts):
+            return False
+        if seen:
+            found.counting().seen = seen
+        others = found.state.others
+        if host is None or (found.redeliveries is None and not any(claims.counts for claims in others.values())):
+            return True
+        counting, epoch = found.counting(), found.state.epoch
+        elsewhere, whole = await counting.here(others, cursor)
+        if found.state.epoch == epoch and elsewhere != counting.counted:
+            counting.counted = elsewhere
+            host.count(topic, found.name, elsewhere)
+        return whole
 
     def _later(self, found: SyncedCursor) -> bool:
         found.unfinished = True

@@ -78,6 +78,19 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ("Hits of the entry cache", "ops", f"sum by (instance) (pulsar_ml_cache_hits_rate{{{HERE}}})", "{{instance}}"),
             ("Misses of the entry cache", "ops", f"sum by (instance) (pulsar_ml_cache_misses_rate{{{HERE}}})", "{{instance}}"),
             ("Entry cache", "bytes", f"sum by (instance) (pulsar_ml_cache_used_size{{{HERE}}})", "{{instance}}"),
+            (
+                "Until a publish is durable, the 99th percentile",
+                "ms",
+                f'max by (instance) (pulsar_broker_publish_latency{{{HERE}, quantile="0.99"}})',
+                "{{instance}}",
+            ),
+            (
+                "Entries that took more than 200 ms",
+                "ops",
+                f"sum by (namespace) (rate(pulsar_storage_write_latency_le_1000{{{OF_TOPICS}}}[1m])"
+                f" + rate(pulsar_storage_write_latency_le_overflow{{{OF_TOPICS}}}[1m]))",
+                "{{namespace}}",
+            ),
             ("Topics loaded", "short", f"sum by (instance) (pulsar_broker_topics_count{{{HERE}}})", "{{instance}}"),
             ("CPU", "percentunit", "rate(process_cpu_seconds_total[1m])", "{{instance}}"),
             ("Memory", "bytes", "process_resident_memory_bytes", "{{instance}}"),

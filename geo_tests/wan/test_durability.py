@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually, rest
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.test_links import Stream, assert_same_everywhere, cut
+from heliograph.model.errors import ConfigError
 
 
 def durability(instance: Instance, topic: str) -> dict[str, Any]:
@@ -44,3 +45,37 @@ def test_receipts_mean_two_regions_and_what_does_not_is_listed(pair: Instance) -
     stream.publish(10)
     assert_same_everywhere(pair, topic, [stream])
     assert durability(pair, topic)["affected_messages"] == 30
+
+
+@pytest.mark.timeout(180)
+def test_the_list_survives_the_broker(pair: Instance) -> None:
+    """SIGKILL of the owner while eu is cut off and the topic is degraded."""
+    topic = "persistent://public/geo/durable-list"
+    stream = Stream(pair, "us", topic)
+    stream.publish(5)
+    stream.finish()
+    rest("POST", f"{pair.admin('us')}/admin/v2/{topic.replace('://', '/')}/durability", {"regions": 2, "degradeAfterMs": 2000})
+    eventually(lambda: durability(pair, topic)["regions"] == 2, "the policy holds")
+    port = int(rest("GET", f"{pair.admin('us')}/lookup/v2/topic/{topic.replace('://', '/')}")["brokerUrl"].rpartition(":")[2])
+    owner = next(p["name"] for p in pair.status()["regions"]["us"]["processes"] if p["ports"].get("service") == port)
+    heal = cut(pair)
+    try:
+        stream.publish(30)
+        stream.finish()
+        assert durability(pair, topic)["affected_messages"] == 30
+        heliograph("process", "kill", owner, "--data", str(pair.data))
+        told = eventually(lambda: found if (found := shown(pair, topic)).get("affected") else None, "the other broker shows it", 60)
+        assert told["affected_messages"] >= 30 and not any(a["arrived_since"] for a in told["affected"]), told
+    finally:
+        heal()
+        heliograph("process", "start", owner, "--data", str(pair.data))
+    eventually(lambda: all(a["arrived_since"] for a in shown(pair, topic).get("affected", [{"arrived_since": False}])), "and that it has arrived", 60)
+    assert_same_everywhere(pair, topic, [stream])
+
+
+def shown(instance: Instance, topic: str) -> dict[str, Any]:
+    """Empty while nobody has the topic."""
+    try:
+        return durability(instance, topic)
+    except (ConfigError, OSError):
+        return {}

@@ -102,6 +102,28 @@ def test_a_consumer_goes_on_in_the_other_region_at_the_exact_message(pair: Insta
     back.close()
 
 
+@pytest.mark.timeout(120)
+def test_how_often_a_message_came_again_is_known_in_the_other_region(pair: Instance) -> None:
+    topic = "persistent://public/geo/redelivered"
+    consumer = subscribe(pair, "us", topic)
+    publish(pair, "us", topic, ["poison", "good"])
+    for _ in range(4):  # three times it comes back
+        messages = {m.data(): m for m in (consumer.receive(timeout_millis=20_000) for _ in range(2))}
+        consumer.redeliver_unacknowledged_messages()
+    most = max(messages[b"poison"].redelivery_count(), 3)
+
+    def told() -> bool:
+        heard = replication(pair, "eu", topic, "orders").get("heard", {})
+        return bool(heard.get("us", {}).get("counts") == 2)
+
+    eventually(told, "eu was told of both", 20)
+    consumer.close()
+    taking_over = subscribe(pair, "eu", topic)
+    again = {m.data(): m.redelivery_count() for m in (taking_over.receive(timeout_millis=20_000) for _ in range(2))}
+    assert set(again) == {b"poison", b"good"} and all(count >= most for count in again.values()), "a dead-letter policy goes on counting where it was"
+    taking_over.close()
+
+
 def settled(instance: Instance, topic: str, backlog: int, region: str) -> bool:
     found = rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{topic.removeprefix('persistent://')}/stats")["subscriptions"]["orders"]
     return bool(found["msgBacklog"] == backlog)

@@ -97,6 +97,74 @@ def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: 
 
 
 @pytest.mark.timeout(240)
+def test_a_query_goes_on_in_another_region_from_its_checkpoint(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    topic, published, state = "persistent://public/geo/moving", [], tmp_path / "state"
+    producers = {region: pair.client(region).create_producer(topic, batching_enabled=False) for region in ("us", "eu")}
+    batches: dict[int, list[str]] = {}
+    repeated: list[int] = []
+
+    def publish(count: int) -> None:
+        """In both regions at once."""
+        for n in range(count):
+            for region, producer in producers.items():
+                published.append(f"{region}-{len(published)}-{n}")
+                producer.send_async(published[-1].encode(), None)
+        for producer in producers.values():
+            producer.flush()
+
+    def keep(rows: Any, batch: int) -> None:
+        found = sorted(row.body for row in rows.collect())
+        if batch in batches:
+            repeated.append(batch)
+            assert batches[batch] == found, f"batch {batch} was run again, and read something else"
+        batches[batch] = found
+
+    def run(region: str, more: int | None) -> None:
+        """So many batches more, stopped wherever it then is; None: to the end."""
+        options = {"admin_url": pair.admin(region), "topic": topic, "subscription": "moving", "max_bytes_per_trigger": "3000"}
+        rows = spark.readStream.format("heliograph").options(**options).load().selectExpr("cast(value as string) as body")
+        writer = rows.writeStream.foreachBatch(keep).option("checkpointLocation", str(state))
+        before = len(batches)
+        if more is None:
+            assert (query := writer.trigger(availableNow=True).start()).awaitTermination(120), query.lastProgress
+            return
+        query = writer.start()
+        try:
+            eventually(lambda: query.exception() is not None or len(batches) >= before + more, f"{more} batches in {region}")
+        finally:
+            query.stop()
+        assert query.exception() is None, query.exception()
+
+    def drained() -> None:
+        eventually(lambda: len(pair.links(topic)) == 2 and all(r["backlog_messages"] == 0 for r in pair.links(topic).values()), "drained")
+
+    publish(150)
+    run("us", 2)
+    publish(60)
+    drained()
+    run("eu", 2)
+    assert 0 < sum(map(len, batches.values())) < len(published), "in the middle, in each region"
+    newest = max((path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest.unlink()  # as if the driver had died in the middle of it
+    (state / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
+    for path in (state / "offsets").iterdir():
+        number = path.name.strip(".").split(".")[0]
+        if number.isdecimal() and int(number) > int(newest.name):  # the next one, if it was planned when the query was stopped
+            path.unlink()
+            batches.pop(int(number), None)
+    run("us", 1)
+    assert int(newest.name) in repeated, "planned in eu, run again in us"
+    publish(20)
+    drained()
+    run("eu", None)
+    assert sorted(body for found in batches.values() for body in found) == sorted(published)
+    last = max((path for path in (state / "offsets").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)).read_text()
+    assert '"region": "eu"' in last.replace('":"', '": "')
+    stats = rest("GET", f"{pair.admin('eu')}/admin/v2/persistent/public/geo/moving/stats")
+    assert stats["subscriptions"]["moving"]["msgBacklog"] < len(published)
+
+
+@pytest.mark.timeout(240)
 def test_a_stream_is_written_once_though_its_last_batch_runs_again(pair: Instance, spark: Any, tmp_path: Path) -> None:
     client, source = pair.client("us"), "persistent://public/geo/sink-source"
     producer = client.create_producer(source, batching_enabled=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from heliograph.model.coordinates import format_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
@@ -30,8 +31,9 @@ _BLOCK_BYTES_MAX = 64 << 20
 class TopicSnapshot:
     """What a topic held when it was asked.
 
-    ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that were first published there.
-    regions: region number -> name.
+    ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that are first published there now.
+    regions: region number -> name.  past: earlier own origins, each with its last position.
+    trimmed: whether something was ever deleted from its front.
     """
 
     topic: str
@@ -39,6 +41,26 @@ class TopicSnapshot:
     last: Position
     own: Origin
     regions: dict[int, str]
+    past: tuple[tuple[Origin, Position], ...] = ()
+    trimmed: bool = True
+
+    @property
+    def region(self) -> str:
+        """The name of the region that was asked."""
+        return self.regions.get(self.own[0], str(self.own[0]))
+
+    def origin_at(self, position: Position) -> Origin:
+        """Of an entry that was first published there, at `position`."""
+        return next((origin for origin, through in self.past if position <= through), self.own)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Where a coordinate lies in a region: `replicator.lookup.Found`, as the region tells it."""
+
+    status: str
+    position: Position | None
+    following: Position | None
 
 
 class BlockReader:
@@ -100,7 +122,25 @@ class BlockReader:
             last=(body["last_confirmed"][0], body["last_confirmed"][1]),
             own=(body["origin"][0], body["origin"][1], body["origin"][2]),
             regions={int(number): name for number, name in body["regions"].items()},
+            past=tuple(((o[0], o[1], o[2]), (at[0], at[1])) for o, at in body.get("past", ())),
+            trimmed=body.get("trimmed", True),
         )
+
+    def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
+        """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises HeliographError of an old broker."""
+        with self._open(f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}")) as answer:
+            body = json.load(answer)
+        if at is not None and "at" not in body:
+            raise HeliographError(f"{self._base} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
+        rows = body["vector"]
+        return {(r["origin"][0], r["origin"][1], r["origin"][2]): (r["prefix"][0], r["prefix"][1]) for r in rows}
+
+    def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
+        """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
+        with self._open(f"{_path(topic)}/positions/{format_coordinate((origin, at))}") as answer:
+            body = json.load(answer)
+        position, following = (None if found is None else (found[0], found[1]) for found in (body["position"], body["following"]))
+        return Lookup(body["status"], position, following)
 
     def runs(self, topic: str, first: Position, last: Position) -> Iterator[tuple[int, int, Run]]:
         """(ledger, first entry, run) from `first` to `last`, both included, in order; memory stays at a few blocks."""

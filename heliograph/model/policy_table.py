@@ -125,6 +125,7 @@ POLICIES: tuple[Policy, ...] = (
     _row("antiAffinity", v.text, "antiAffinityGroup", topic="", empty=204),
     _row("resourceGroup", v.text, "resource_group_name", namespace="", topic=""),
     _row("properties", v.mapped(v.text), "properties", topic="", put=True, shown={}),
+    _row("shadowTopics", v.listed(v.text), namespace="", topic=""),
     _row("replication", v.listed(v.text), namespace=""),
     _row("durability", v.DURABILITY, empty=204),
     _row("replicationStart", v.REPLICATION_START, empty=204),

@@ -54,7 +54,7 @@ def decompress(kind: int, payload: memoryview, size: int) -> memoryview:
 
 def messages_of(topic: str, snapshot: TopicSnapshot, ledger: int, first: int, run: Run) -> Iterator[dict[str, Any]]:
     """One dict a message, with the columns of the source's schema."""
-    origin = run.origin or snapshot.own
+    origin = run.origin or snapshot.origin_at((ledger, first))
     for index in range(run.count):
         if run.flags is not None and run.flags[index] & (FLAG_HIDDEN | FLAG_MARKER):
             continue

@@ -2,22 +2,46 @@
 
 Is: pure: what is pending between positions and snapshots, and how far a batch of a bounded size goes. Isn't: HTTP, Spark, or entries.
 Invariants: two calls with the same positions give the same ranges, whatever was appended or sealed since, so that a batch that is run again reads what it
-read; a position is that of the first entry that is not read yet.
-Format (a query's checkpoint holds it): {"format": 1, "topics": {full name: [ledger, entry]}}.
+read; a position is that of the first entry that is not read yet; equal places encode to equal text, by which Spark compares them.
+Format (a query's checkpoint holds it; `above` and what is not known are left out):
+    {"format": 2, "topics": {full name: {"above": {origin: coordinate}, "at": "ledger:entry", "region": name, "vector": {origin: "ledger:entry"}}}}
+Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
+What places mean in another region: `heliograph.spark.moves`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from heliograph.client.blocks import TopicSnapshot
-from heliograph.model.errors import ConfigError, CorruptData, Trimmed
+from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
+from heliograph.model.errors import ConfigError, CorruptData, NotAllowed, Trimmed
 from heliograph.model.positions import Position
 
-FORMAT = 1
+FORMAT = 2
 Positions = dict[str, Position]
+Watermarks = Mapping[Origin, Position]
+"""By origin, a coordinate: it and all below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a topic is read.
+
+    at: the first entry that is not, in the copy of `region`; "": of format 1, the region that is asked.
+    vector: what is read, in coordinates, which hold in every region; None: of format 1, not known.
+    above: of a query that came from another region, what it has to skip from `at` on; empty once that lies behind it.
+    """
+
+    region: str
+    at: Position
+    vector: Watermarks | None
+    above: Watermarks = field(default_factory=dict)
+
+
+Places = dict[str, Place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +55,44 @@ class EntryRange:
     size_bytes: int
 
 
-def encode(positions: Mapping[str, Position]) -> dict[str, Any]:
-    return {"format": FORMAT, "topics": {topic: [*at] for topic, at in sorted(positions.items())}}
+def encode(places: Mapping[str, Place]) -> dict[str, Any]:
+    return {"format": FORMAT, "topics": {topic: _encoded(place) for topic, place in sorted(places.items())}}
 
 
-def decode(offset: Mapping[str, Any]) -> Positions:
-    """Raises ConfigError where a checkpoint is not ours, or was made by a later version."""
-    if offset.get("format") != FORMAT or not isinstance(offset.get("topics"), dict):
+def _encoded(place: Place) -> dict[str, Any]:
+    fields: dict[str, Any] = {"above": _texts(place.above)} if place.above else {}
+    fields |= {"at": f"{place.at[0]}:{place.at[1]}", "region": place.region}
+    return fields if place.vector is None else {**fields, "vector": _texts(place.vector)}
+
+
+def _texts(marks: Watermarks) -> dict[str, str]:
+    return {format_coordinate((origin, (0, 0)))[:-4]: f"{at[0]}:{at[1]}" for origin, at in sorted(marks.items())}
+
+
+def decode(offset: Mapping[str, Any]) -> Places:
+    """Raises ConfigError where a checkpoint is not ours, or was made by a later version; CorruptData."""
+    if offset.get("format") not in (1, FORMAT) or not isinstance(offset.get("topics"), dict):
         raise ConfigError(f"the checkpoint holds no positions of format {FORMAT}: {str(offset)[:200]}; start with another checkpoint folder")
     try:
-        return {str(topic): (int(ledger), int(entry)) for topic, (ledger, entry) in offset["topics"].items()}
-    except (TypeError, ValueError) as error:
+        if offset["format"] == 1:
+            return {str(topic): Place("", (int(ledger), int(entry)), None) for topic, (ledger, entry) in offset["topics"].items()}
+        return {str(topic): _decoded(fields) for topic, fields in offset["topics"].items()}
+    except (TypeError, ValueError, KeyError, AttributeError, NotAllowed) as error:
         raise CorruptData(f"the checkpoint's positions cannot be read: {str(offset)[:200]}") from error
+
+
+def _decoded(fields: Mapping[str, Any]) -> Place:
+    vector = _marks(fields["vector"]) if "vector" in fields else None
+    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})))
+
+
+def _marks(texts: Mapping[str, str]) -> Watermarks:
+    return {parse_coordinate(f"{origin}:0:0")[0]: _position(at) for origin, at in texts.items()}
+
+
+def _position(text: str) -> Position:
+    ledger, entry = text.split(":")
+    return int(ledger), int(entry)
 
 
 def begin(snapshot: TopicSnapshot) -> Position:
@@ -62,7 +112,7 @@ def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_los
     """
     ranges: list[EntryRange] = []
     oldest = min((ledger for ledger, _, _ in snapshot.ledgers), default=stop[0])
-    if start < stop and start[0] < oldest and not may_lose:
+    if start < stop and start[0] < oldest and snapshot.trimmed and not may_lose:
         raise Trimmed(
             f"{snapshot.topic}: the query stands at {start[0]}:{start[1]}, and everything before ledger {oldest} was deleted, read or not;"
             " give the query a subscription, which holds what it has not read, or set fail_on_data_loss to false"

@@ -10,6 +10,7 @@ Options: docs/spark.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from re import Pattern
 from re import compile as compile_pattern
 from re import error as PatternError
@@ -27,7 +28,8 @@ from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
 from heliograph.spark.declared import Declared
 from heliograph.spark.messages import messages_of
-from heliograph.spark.offsets import EntryRange, Positions, begin, between, decode, encode, end, limited
+from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
+from heliograph.spark.offsets import EntryRange, Place, Places, Positions, Watermarks, begin, between, decode, encode, end, limited
 from heliograph.spark.sink import HeliographStreamWriter, HeliographWriter
 
 SCHEMA = (
@@ -41,11 +43,11 @@ _BATCH_BYTES = 8 << 20
 
 
 class Bundle(InputPartition):
-    """What one task reads."""
+    """What one task reads. kept: by topic, what of it is wanted; all of it where the topic is not named."""
 
-    def __init__(self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot]) -> None:
+    def __init__(self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]) -> None:
         super().__init__(None)
-        self.ranges, self.snapshots = ranges, snapshots
+        self.ranges, self.snapshots, self.kept = ranges, snapshots, kept
 
 
 def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tuple[EntryRange, ...]]:
@@ -100,7 +102,8 @@ class Options:
         if self.columns not in ("auto", "raw", "json"):
             raise ConfigError(f"columns is {self.columns!r}; it may be auto, raw, or json")
         self.subscription = given.get("subscription", "")
-        self.may_lose = bool(self.subscription) or given.get("fail_on_data_loss", "true").lower() == "false"
+        self.gaps_allowed = given.get("fail_on_data_loss", "true").lower() == "false"
+        self.may_lose = bool(self.subscription) or self.gaps_allowed
 
     @staticmethod
     def _number(given: dict[str, str], name: str, default: int) -> int:
@@ -122,9 +125,10 @@ class Options:
             found += [str(name.with_partition(i)) for i in range(reader.partitions(topic))] or [str(name)]
         return found
 
-    def bundles(self, ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot]) -> list[InputPartition]:
+    def bundles(self, ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]) -> list[InputPartition]:
         packed = pack(ranges, self.task_bytes, self.tasks_min)
-        return [Bundle(b, {r.topic: snapshots[r.topic] for r in b}) for b in packed] or [Bundle((), {})]
+        made = [Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept}) for b in packed]
+        return [*made] or [Bundle((), {}, {})]
 
 
 def declared_of(options: Options, columns: StructType) -> Declared | None:
@@ -132,6 +136,14 @@ def declared_of(options: Options, columns: StructType) -> Declared | None:
     if options.columns == "raw" or (options.columns == "auto" and set(columns.fieldNames()) <= RAW):
         return None
     return Declared(to_arrow_schema(columns, timezone="UTC"), options.mode)
+
+
+def _messages(reader: BlockReader, bundle: Bundle, part: EntryRange) -> Iterator[dict[str, Any]]:
+    snapshot, kept = bundle.snapshots[part.topic], bundle.kept.get(part.topic)
+    for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
+        left = (first, run) if kept is None else kept.of(snapshot, ledger, first, run)
+        if left is not None:
+            yield from messages_of(part.topic, snapshot, ledger, *left)
 
 
 def read_bundle(options: Options, columns: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -147,17 +159,15 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     rows: dict[str, list[Any]] = {name: [] for name in schema.names}
     pending = size = 0
     for part in partition.ranges:
-        snapshot = partition.snapshots[part.topic]
-        for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
-            for message in messages_of(part.topic, snapshot, ledger, first, run):
-                for name, value in message.items():
-                    if name in wanted:
-                        rows[name].append(value)
-                pending += 1
-                size += len(message["value"])
-                if pending >= _ROWS or size >= _BATCH_BYTES:
-                    yield pa.RecordBatch.from_pydict(rows, schema=schema)
-                    rows, pending, size = {name: [] for name in schema.names}, 0, 0
+        for message in _messages(reader, partition, part):
+            for name, value in message.items():
+                if name in wanted:
+                    rows[name].append(value)
+            pending += 1
+            size += len(message["value"])
+            if pending >= _ROWS or size >= _BATCH_BYTES:
+                yield pa.RecordBatch.from_pydict(rows, schema=schema)
+                rows, pending, size = {name: [] for name in schema.names}, 0, 0
     if pending:
         yield pa.RecordBatch.from_pydict(rows, schema=schema)
 
@@ -169,17 +179,15 @@ def _read_declared(options: Options, declared: Declared, partition: Bundle) -> I
     about: dict[str, list[Any]] = {name: [] for name in declared.about}
     size = 0
     for part in partition.ranges:
-        snapshot = partition.snapshots[part.topic]
-        for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
-            for message in messages_of(part.topic, snapshot, ledger, first, run):
-                payloads.append(message["value"])
-                places.append(f"{part.topic} {ledger}:{message['entry']}:{message['batch_index']}")
-                for name, values in about.items():
-                    values.append(message[name[1:]])
-                size += len(message["value"])
-                if len(payloads) >= _ROWS or size >= _BATCH_BYTES:
-                    yield declared.batch(payloads, about, places)
-                    payloads, places, about, size = [], [], {name: [] for name in declared.about}, 0
+        for message in _messages(reader, partition, part):
+            payloads.append(message["value"])
+            places.append(f"{part.topic} {message['ledger']}:{message['entry']}:{message['batch_index']}")
+            for name, values in about.items():
+                values.append(message[name[1:]])
+            size += len(message["value"])
+            if len(payloads) >= _ROWS or size >= _BATCH_BYTES:
+                yield declared.batch(payloads, about, places)
+                payloads, places, about, size = [], [], {name: [] for name in declared.about}, 0
     if payloads:
         yield declared.batch(payloads, about, places)
 
@@ -195,29 +203,33 @@ class HeliographReader(DataSourceReader):
         reader = self._options.reader()
         snapshots = {topic: reader.snapshot(topic) for topic in self._options.topics(reader)}
         ranges = [r for snapshot in snapshots.values() for r in between(snapshot, begin(snapshot), end(snapshot), may_lose=True)]
-        return self._options.bundles(ranges, snapshots)
+        return self._options.bundles(ranges, snapshots, {})
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_bundle(self._options, self._schema, partition)
 
 
 class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches over topics that grow, and topics that come; exactly once with Spark's checkpoint."""
+    """Micro-batches over topics that grow, and topics that come; exactly once with Spark's checkpoint, in whatever region is asked."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
         declared_of(self._options, schema)
         self._until: Positions | None = None
         self._held: Positions = {}
+        self._region = ""
+        """The one that is asked, since it was."""
+        self._came: dict[str, tuple[Watermarks, Position]] = {}
+        """By topic that stands in another region: its vector, and from where on that goes on here."""
 
     def initialOffset(self) -> dict[str, Any]:
         reader = self._options.reader()
-        positions: Positions = {}
+        places: Places = {}
         for topic in self._options.topics(reader):
             snapshot = reader.snapshot(topic)
-            positions[topic] = begin(snapshot) if self._options.starting == "earliest" else end(snapshot)
-        self._hold(reader, positions)
-        return encode(positions)
+            places[topic] = self._first(reader, snapshot, begin(snapshot) if self._options.starting == "earliest" else end(snapshot))
+        self._hold(reader, {topic: place.at for topic, place in places.items()})
+        return encode(places)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._options.batch_bytes)
@@ -227,31 +239,47 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._until = {topic: end(reader.snapshot(topic)) for topic in self._options.topics(reader)}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        positions, reader = decode(start), self._options.reader()
+        places, reader = decode(start), self._options.reader()
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
         for topic in self._options.topics(reader) if self._until is None else self._until:
             snapshot = reader.snapshot(topic)
+            region = self._region = snapshot.region
             stop = end(snapshot) if self._until is None else self._until[topic]
-            if topic not in positions:
-                new[topic] = positions[topic] = begin(snapshot)  # it came while the query runs: all of it is new
-            pending[topic] = between(snapshot, positions[topic], stop, may_lose=self._options.may_lose)
+            place = places.get(topic)
+            if place is None:  # it came while the query runs: all of it is new
+                place = self._first(reader, snapshot, begin(snapshot))
+                new[topic] = place.at
+            elif place.vector is None:
+                place = replace(place, region=region, vector=reader.vector(topic, _before(place.at)))
+            places[topic] = place
+            if place.region == region:
+                pending[topic] = between(snapshot, place.at, stop, may_lose=self._options.may_lose)
+            else:
+                pending[topic] = between(snapshot, self._coming(reader, snapshot, place), stop, may_lose=True)
         self._hold(reader, new)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.batch_bytes
         if isinstance(limit, ReadAllAvailable):
             most = 1 << 62
-        return encode({**positions, **limited(pending, most)})
+        for topic, at in limited(pending, most).items():
+            places[topic] = advanced(places[topic], self._region, at, reader.vector(topic, _before(at)))
+        return encode(places)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begins, stops, reader = decode(start), decode(end), self._options.reader()
         snapshots: dict[str, TopicSnapshot] = {}
+        kept: dict[str, Kept] = {}
         ranges: list[EntryRange] = []
         for topic, stop in stops.items():
             if begins.get(topic) == stop:
                 continue
             snapshots[topic] = snapshot = reader.snapshot(topic)
-            ranges += between(snapshot, begins.get(topic, begin(snapshot)), stop, may_lose=self._options.may_lose)
-        return self._options.bundles(ranges, snapshots)
+            lossy = self._options.gaps_allowed
+            found, wanted = plan(reader, snapshot, begins.get(topic), stop, may_lose=self._options.may_lose, moved_may_lose=lossy)
+            ranges += found
+            if wanted != ALL:
+                kept[topic] = wanted
+        return self._options.bundles(ranges, snapshots, kept)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_bundle(self._options, self._schema, partition)
@@ -259,13 +287,35 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Spark says so one batch late, and may say so again."""
         reader = self._options.reader()
-        self._hold(reader, {topic: at for topic, at in decode(end).items() if at > self._held.get(topic, (-1, -1))})
+        ends = {topic: place.at for topic, place in decode(end).items() if place.region in ("", self._region)}
+        self._hold(reader, {topic: at for topic, at in ends.items() if at > self._held.get(topic, (-1, -1))})
+
+    def _first(self, reader: BlockReader, snapshot: TopicSnapshot, at: Position) -> Place:
+        """The place of a topic that is read from `at` on. What lies before it is not wanted, also where another region still has it."""
+        if at == begin(snapshot) and not snapshot.trimmed:
+            return Place(snapshot.region, at, {})
+        seen = reader.vector(snapshot.topic, _before(at))
+        return Place(snapshot.region, at, seen, seen)
+
+    def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: Place) -> Position:
+        """From where on a query goes on here that stands at `place` of another region; the subscription here holds that."""
+        topic, read = snapshot.topic, place.vector or {}
+        known = self._came.get(topic)
+        if known is None or known[0] != read:
+            first = first_unread(reader, snapshot, read, may_lose=self._options.gaps_allowed)
+            known = self._came[topic] = read, first
+            self._hold(reader, {topic: first})
+        return known[1]
 
     def _hold(self, reader: BlockReader, positions: dict[str, Position]) -> None:
         """The subscription stands before what is not read yet."""
         for topic, at in positions.items() if self._options.subscription else ():
             reader.hold(topic, self._options.subscription, at)
             self._held[topic] = at
+
+
+def _before(at: Position) -> Position:
+    return at[0], at[1] - 1
 
 
 class HeliographDataSource(DataSource):

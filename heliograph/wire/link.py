@@ -8,7 +8,8 @@ with that same number, which older servers skip:
 
     1000 OPEN       stream, topic, source region, source's number, feature level
     1001 OPENED     stream, incarnation of the target's copy, window bytes, vector
-    1002 RUN        stream, attempt, previous ledger, previous entry; payload: a block (`heliograph.wire.run`) with its origin column
+    1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block (`heliograph.wire.run`) with its origin column,
+                    from level 4 compressed, where it names a codec (`heliograph.wire.link_compression`) and the size of the block
     1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
     1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
     1005 SKIP       stream, attempt, SKIP record
@@ -41,6 +42,7 @@ import msgpack
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import Position
+from heliograph.wire.link_compression import unpack
 from heliograph.wire.link_fields import coordinate as _coordinate
 from heliograph.wire.link_fields import fields as _fields
 from heliograph.wire.link_fields import number as _number
@@ -50,8 +52,8 @@ from heliograph.wire.link_fields import vector as _vector
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Buffer, Run, decode_block, encode_block
 
 VERSION = 1
-FEATURE_LEVEL = 3
-"""2: CLAIMS. 3: ASK and TELL; transactions."""
+FEATURE_LEVEL = 4
+"""2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs."""
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 
@@ -237,13 +239,20 @@ def read_claims(fields: list[Any]) -> tuple[int, str, list[Any]]:
 
 def run_frame(stream: int, attempt: int, previous: Position, run: Run) -> list[Buffer]:
     ledger, first, _ = run.spans[0]
-    return frame(Kind.RUN, [stream, attempt, *previous], encode_block(run, ledger, first))
+    return block_frame(stream, attempt, previous, encode_block(run, ledger, first))
+
+
+def block_frame(stream: int, attempt: int, previous: Position, block: Sequence[Buffer], codec: int = 0, size: int = 0) -> list[Buffer]:
+    """RUN, of a block that is encoded already; where `codec` says so it is compressed, from `size` bytes."""
+    return frame(Kind.RUN, [stream, attempt, *previous, codec, size] if codec else [stream, attempt, *previous], block)
 
 
 def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Run]:
     """(stream, attempt, previous coordinate of that origin on this route, run with origin, spans, and origin checksums)."""
     stream, attempt, ledger, entry = _fields(fields, 4)
     previous = _position(ledger, entry)
+    if len(fields) > 4 and fields[4] != 0:
+        payload = unpack(_number(fields[4]), payload, _number(_fields(fields, 6)[5]))
     try:
         _, _, run = decode_block(payload)
     except CorruptData as error:

@@ -7,6 +7,7 @@ Source: docs/protocols/balancing.md.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from statistics import fmean, pstdev
 from typing import Any
 
 from aiohttp import web
@@ -66,6 +67,13 @@ def samples(admin: Admin) -> Iterable[metrics.Sample]:
         mine = labels | {"broker": balancer.broker, "metric": "loadBalancing"}
         for name, share in (("cpu", "cpu"), ("memory", "memory"), ("bandwidth_in", "network_in"), ("bandwidth_out", "network_out")):
             yield f"pulsar_lb_{name}_usage", "gauge", mine, own.used.get(share, 0.0) * 100
+        for feature, load in (("max", max(own.used.values(), default=0.0)), ("max_ema", own.carried.load)):
+            yield "pulsar_lb_resource_usage", "gauge", mine | {"feature": feature}, load * 100
+    if balancer.leader == balancer.broker:
+        loads = [report.carried.load * 100 for report in balancer.reports.values()]
+        of = labels | {"metric": "bundleUnloading", "feature": "max_ema"}
+        for stat, value in (("avg", fmean(loads)), ("std", pstdev(loads))) if loads else ():
+            yield "pulsar_lb_resource_usage_stats", "gauge", of | {"stat": stat}, value
     yield "pulsar_lb_unload_bundle_total", "counter", labels | {"metric": "bundleUnloading"}, balancer.moves
     yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
     yield "heliograph_balance_paused", "gauge", labels, balancer.paused

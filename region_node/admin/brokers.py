@@ -11,7 +11,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName, bundle_range
-from region_node import link_metrics, metrics, transaction_metrics, usage
+from region_node import link_metrics, lookup_metrics, metrics, storage_metrics, transaction_metrics, usage
 from region_node.admin import accounting, balancing, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
@@ -159,6 +159,11 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
         yield from admin.security.authentication.counts.samples(admin.region)
     if admin.entry_cache is not None:
         yield from metrics.cache_samples(admin.region, admin.entry_cache, int(totals["topics_count"]), admin.clock.monotonic())
+    if admin.appends is not None:
+        yield from storage_metrics.samples(admin.region, admin.appends, admin.clock.monotonic())
+    yield from admin.topics.schemas.counts.samples(admin.region)
+    yield from admin.lookups.samples(admin.region)
+    yield from lookup_metrics.loading_samples(admin.region, admin.topics.load_times, admin.topics.loads_under_way)
     if admin.tier is not None:
         yield from admin.tier.samples(admin.region)
     yield from link_metrics.samples(admin.links)

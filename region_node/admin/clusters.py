@@ -74,9 +74,9 @@ async def _fields(admin: Admin, request: web.Request) -> dict[str, Any]:
 
 
 async def none_listed(admin: Admin, request: web.Request) -> Any:
-    """Peers, failure domains, and isolation policies: a region has none."""
+    """Peers: a region has none."""
     _region(admin, request)
-    return [] if request.path.endswith(("/peers", "/brokers")) else {}
+    return []
 
 
 async def not_migrated(admin: Admin, request: web.Request) -> Any:
@@ -88,9 +88,6 @@ ROUTES = (
     ("GET", "/admin/v2/clusters", list_all),
     ("GET", "/admin/v2/clusters/{cluster}", get),
     ("GET", "/admin/v2/clusters/{cluster}/peers", none_listed),
-    ("GET", "/admin/v2/clusters/{cluster}/failureDomains", none_listed),
-    ("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", none_listed),
-    ("GET", "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers", none_listed),
     ("GET", "/admin/v2/clusters/{cluster}/migrate", not_migrated),
     ("PUT", "/admin/v2/clusters/{cluster}", create),
     ("POST", "/admin/v2/clusters/{cluster}", update),

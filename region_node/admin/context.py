@@ -20,10 +20,12 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.names import TopicName, bundle_of, check_name
+from heliograph.model.names import TopicName, bundle_of, bundle_range, check_name
 from heliograph.model.policies import NamespacePolicies
 from heliograph.runtime.clock import Clock
+from region_node import storage_metrics
 from region_node.admin.audit import AuditLog
+from region_node.lookup_metrics import LookupCounts
 from region_node.metrics import Sample
 from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
@@ -33,6 +35,7 @@ from region_node.topic_metrics import TopicMetrics
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
+    from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
+    from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
@@ -102,12 +106,16 @@ class Admin:
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""
     entry_cache: EntryCache | None = None
+    appends: Appends | None = None
+    lookups: LookupCounts = field(default_factory=LookupCounts)
+    """Of the whole broker: its Pulsar listener counts there, too."""
     tier: BrokerTier | None = None
     face_samples: Callable[[], Iterable[Sample]] | None = None
     """Metrics of the broker's other faces; None: there are none."""
     transactions: Transactions | None = None
     """None: they are off."""
     balancer: Balancer | None = None
+    isolation: IsolationRules | None = None
     canary: Canary | None = None
     promises: Promises | None = None
     signer: Signer | None = None
@@ -131,7 +139,19 @@ class Admin:
             clock=self.clock,
             topics_max=self.metrics_topics_max,
             consumers=self.metrics_consumers,
+            more=self._append_metrics,
+            bundle=self._bundle_labels,
         )
+
+    def _bundle_labels(self, name: TopicName) -> str:
+        policies = self.view.namespace(name.namespace)
+        if policies is None:
+            return ""
+        bundle = f"{name.namespace}/{bundle_range(self.bundle(name), policies.bundles)}"
+        return f'cluster="{self.region}",broker="{self.ownership.record.broker}",bundle="{bundle}",metric="bundle"'
+
+    def _append_metrics(self) -> Iterable[str]:
+        return storage_metrics.pieces(self.region, self.appends, self.clock.monotonic()) if self.appends is not None else ()
 
     async def close(self) -> None:
         if self._session is not None:
@@ -275,6 +295,7 @@ class Admin:
                 shown.set_result(None)
 
         stop, stop_book = self.view.on_change(look), self.topics.policies.on_change(lambda namespace, topic: look(topic))
+        stop_rules = self.isolation.on_change(lambda: look("")) if self.isolation is not None else None
         try:
             async with asyncio.timeout(_VISIBLE_TIMEOUT_S):
                 await shown
@@ -283,6 +304,8 @@ class Admin:
         finally:
             stop()
             stop_book()
+            if stop_rules is not None:
+                stop_rules()
 
 
 # -- bodies and queries -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import encode_block
 from region_node.admin.context import Admin, Malformed, flag
 from region_node.admin.context import number as whole_number
+from replicator.lookup import own_before, vector_at
 
 if TYPE_CHECKING:
     from region_node.topics.port import ReadablePort
@@ -71,6 +72,8 @@ async def snapshot(admin: Admin, request: web.Request) -> Any:
         "ledgers": [row for row in rows if row["entries"]],
         "last_confirmed": list(last),
         "origin": list(log.origin),
+        "past": [[list(origin), list(through)] for origin, through in log.state.past],
+        "trimmed": not ledger.ledgers() or ledger.ledgers()[0].first_index > 0,
         "regions": {str(region.number): region.name for region in admin.view.regions()},
     }
 
@@ -108,8 +111,17 @@ async def _write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Po
 
 
 async def vector(admin: Admin, request: web.Request) -> Any:
+    """What is held now; with `at`: by origin, the last coordinate at or below that position."""
     log = await admin.log(admin.topic(request))
-    return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
+    if "at" not in request.query:
+        return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
+    at = _position(request, "at")
+    found = await vector_at(log, at)
+    for origin, through in found.items():
+        if log.state.is_own(origin) and through < log.vector.prefix(origin):  # where an entry of its own can be named, others know whether they have it
+            found[origin] = await own_before(log, through) or through
+    rows = [{"origin": list(origin), "prefix": list(found[origin])} for origin in sorted(found)]
+    return {"topic": log.topic, "origin": list(log.origin), "at": list(at), "vector": rows}
 
 
 def _vector(found: Vector) -> list[dict[str, Any]]:

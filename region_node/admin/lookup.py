@@ -16,7 +16,9 @@ async def topic(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     admin.policies(name.namespace)
     listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
-    record, redirect = await admin.ownership.find(str(name), flag(request, "authoritative"))
+    with admin.lookups.one() as counts:
+        record, redirect = await admin.ownership.find(str(name), flag(request, "authoritative"))
+        counts.found(redirect)
     answer = answer_of(record, listener, redirect)
     if redirect:
         raise Elsewhere(record, authoritative=True)

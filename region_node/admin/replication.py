@@ -17,6 +17,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
 from region_node.admin.context import Admin, Malformed, body
 from region_node.topics.topic import Topic
+from replicator.durability import RegionWaits
 from replicator.log import ReplicatedLog
 from replicator.lookup import Status, coordinate_of, position_of
 
@@ -85,8 +86,7 @@ async def risk(admin: Admin, request: web.Request) -> Any:
 async def durability(admin: Admin, request: web.Request) -> Any:
     """How many regions a receipt stands for, who lags, and what was confirmed with fewer."""
     log = await admin.log(admin.topic(request))
-    waits = log.waits
-    told = {"regions": 1, "degraded": False, "waiting": 0, "affected": [], "affected_messages": 0} if waits is None else waits.shown()
+    told = (log.waits or RegionWaits.past(log)).shown()
     return {"topic": log.topic, "region": admin.region, "origin": format_coordinate((log.origin, (0, 0)))[:-4], **told}
 
 

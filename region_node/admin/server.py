@@ -28,6 +28,7 @@ from region_node.admin import (
     compaction,
     disaster,
     extensions,
+    isolation,
     lookup,
     members,
     mending,
@@ -41,6 +42,7 @@ from region_node.admin import (
     replication,
     resource_groups,
     schemas,
+    shadows,
     subscriptions,
     tenants,
     topic_stats,
@@ -64,6 +66,7 @@ async def describe(admin: Admin, request: web.Request) -> Any:
 ROUTES: tuple[Route, ...] = (
     ("GET", "/openapi.json", describe),
     *clusters.ROUTES,
+    *isolation.ROUTES,
     *tenants.ROUTES,
     *backlogs.ROUTES,
     *namespaces.ROUTES,
@@ -90,6 +93,7 @@ ROUTES: tuple[Route, ...] = (
     *subscriptions.ROUTES,
     *topic_stats.ROUTES,
     *transactions.ROUTES,
+    *shadows.ROUTES,
     *unavailable.ROUTES,
     *topics.ROUTES,
 )

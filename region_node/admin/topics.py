@@ -20,6 +20,8 @@ from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import Position
 from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
+from region_node.admin.shadows import check_kept, checked_source
+from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096
 
@@ -61,6 +63,9 @@ async def create(admin: Admin, request: web.Request) -> Any:
     if admin.view.partitions(str(name)):
         raise web.HTTPConflict(reason=f"Partitioned topic {name} already exists")
     topic, given = await admin.here(name), await body(request)
+    if isinstance(given, dict) and SHADOW_SOURCE in given:  # what it is must be known before it is made
+        await _set_properties(admin, request, name, await checked_source(admin, name, given), new=True)
+        given = None
     await admin.topics.create_topic(topic)
     if given:
         await _set_properties(admin, request, name, given)
@@ -91,6 +96,9 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     admin.policies(name.namespace)
     count = await _given_count(request)
+    given = await body(request)
+    if isinstance(given, dict) and SHADOW_SOURCE in (given.get("properties") or {}):
+        raise NotAllowed(f"{name}: a shadow topic has no partitions: make one of each partition of the source")
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
     if str(name) in await admin.topics.topics(name.namespace):
@@ -243,9 +251,9 @@ async def set_properties(admin: Admin, request: web.Request) -> Any:
     await _set_properties(admin, request, await _existing(admin, request), await body(request) or {})
 
 
-async def _set_properties(admin: Admin, request: web.Request, name: TopicName, given: Any) -> None:
+async def _set_properties(admin: Admin, request: web.Request, name: TopicName, given: Any, *, new: bool = False) -> None:
     properties = mapped(text)("properties", given)
-    await _change_properties(admin, request, name, lambda old: old | properties)
+    await _change_properties(admin, request, name, lambda old: old | properties, new=new)
 
 
 async def delete_property(admin: Admin, request: web.Request) -> Any:
@@ -253,9 +261,18 @@ async def delete_property(admin: Admin, request: web.Request) -> Any:
     await _change_properties(admin, request, name, lambda old: {key: value for key, value in old.items() if key != gone})
 
 
-async def _change_properties(admin: Admin, request: web.Request, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+async def _change_properties(
+    admin: Admin, request: web.Request, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]], *, new: bool = False
+) -> None:
     book = admin.topics.policies
-    before, after = await book.change_topic(str(name), lambda value: replace(value, properties=change(value.properties)))
+
+    def changed(value: TopicPolicies) -> TopicPolicies:
+        properties = change(value.properties)
+        if not new:
+            check_kept(value.properties, properties)
+        return replace(value, properties=properties)
+
+    before, after = await book.change_topic(str(name), changed)
     await admin.seen(lambda: book.topic(str(name)) == after)
     admin.changed(request, before.properties, after.properties)
 

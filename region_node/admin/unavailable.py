@@ -15,17 +15,15 @@ from region_node.admin.context import Admin
 _FUNCTIONS = "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
 _PACKAGES = "there is no package store here: functions are not part of this service"
 _SPLIT = "the bundles of a namespace are fixed when it is made: make a namespace with more of them (numBundles)"
-_ISOLATION = "brokers of a region serve all its namespaces: there is no isolation, and no failure domain, among them"
+_PEERS = "regions are peers by their namespaces alone: name the regions of a namespace (set-clusters)"
 _RACKS = "a bookie says itself in which rack it is: set bookie.rack in its settings and start it again"
 _QUOTAS = "bundles have no resource quotas here: they are spread by their number; limit traffic by rates and resource groups"
 _MIGRATION = "a cluster is not migrated by redirecting its clients here: replicate to the other region, then move the clients"
 _SHUTDOWN = "stop a broker by SIGTERM to its process (`heliograph process kill NAME` in an instance): it gives its bundles away first"
-_SHADOW = "shadow topics are not available: replicate to another region, or subscribe once more"
 _ALLOCATOR = "there is no memory allocator to show: /metrics has the memory of the process"
 
 _CLUSTER = "/admin/v2/clusters/{cluster}"
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 ABSENT: tuple[tuple[str, str, str], ...] = (
     ("*", "/admin/v3/{kind:functions|sources|sinks|source|sink}{rest:.*}", _FUNCTIONS),
@@ -34,23 +32,13 @@ ABSENT: tuple[tuple[str, str, str], ...] = (
     ("PUT", f"{_NAMESPACE}/{{bundle}}/split", _SPLIT),
     ("POST", f"{_NAMESPACE}/migration", _MIGRATION),
     ("POST", f"{_CLUSTER}/migrate", _MIGRATION),
-    ("POST", f"{_CLUSTER}/peers", _ISOLATION),
-    ("POST", f"{_CLUSTER}/failureDomains/{{name}}", _ISOLATION),
-    ("DELETE", f"{_CLUSTER}/failureDomains/{{name}}", _ISOLATION),
-    ("GET", f"{_CLUSTER}/failureDomains/{{name}}", _ISOLATION),
-    ("GET", f"{_CLUSTER}/namespaceIsolationPolicies/brokers/{{broker}}", _ISOLATION),
-    ("POST", f"{_CLUSTER}/namespaceIsolationPolicies/{{policy}}", _ISOLATION),
-    ("DELETE", f"{_CLUSTER}/namespaceIsolationPolicies/{{policy}}", _ISOLATION),
-    ("GET", f"{_CLUSTER}/namespaceIsolationPolicies/{{policy}}", _ISOLATION),
+    ("POST", f"{_CLUSTER}/peers", _PEERS),
     ("POST", "/admin/v2/brokers/shutdown", _SHUTDOWN),
     ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", _ALLOCATOR),
     ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", _QUOTAS),
     ("POST", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
     ("DELETE", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
     ("*", "/admin/v2/resource-quotas{rest:.*}", _QUOTAS),
-    ("GET", f"{_TOPIC}/shadowTopics", _SHADOW),
-    ("PUT", f"{_TOPIC}/shadowTopics", _SHADOW),
-    ("DELETE", f"{_TOPIC}/shadowTopics", _SHADOW),
 )
 
 

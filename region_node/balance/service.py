@@ -3,7 +3,7 @@
 Is: the shell: the load report under the broker's lease, one leader among the brokers (a key under its lease) that runs the shedder, and the calls of
 `Ownership.transfer`. Isn't: on the way of a lookup: without a leader nothing is shed, and all else goes on.
 Invariants: a report is written at most every `report_s`, and only where it says something new; the leader acts on reports that are not older than
-three of them; while /balance/paused stands nothing moves.
+three of them; while /balance/paused stands nothing moves; a bundle that its broker may not serve is moved before anything is shed.
 Source: docs/protocols/balancing.md.
 """
 
@@ -18,6 +18,7 @@ from heliograph.model.errors import CorruptData, HeliographError, VersionConflic
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
+from region_node.balance.isolation import together
 from region_node.balance.load import LoadBook, Traffic
 from region_node.balance.placement import choose
 from region_node.balance.records import LoadReport, Pause
@@ -40,6 +41,10 @@ class Mover(Protocol):
     async def transfer(self, namespace: str, bundle: int, to: str) -> bool: ...
 
     def brokers(self) -> Sequence[BrokerRecord]: ...
+
+    def misplaced(self) -> list[tuple[Bundle, str]]: ...
+
+    def permitted(self, bundle: Bundle) -> Sequence[str]: ...
 
     @property
     def lease(self) -> int: ...
@@ -169,10 +174,21 @@ class Balancer:
             await asyncio.sleep(self.settings.cycle_s * self._rng.uniform(0.95, 1.05))
             try:
                 if self.settings.enabled and await self._leads() and not self.paused:
-                    for move in self._shedder.plan(self._known(), self._clock.monotonic()):
-                        await self._move(move)
+                    await self._cycle()
             except HeliographError as error:
                 log.warning("balance.cycle_failed", extra={"error": str(error)})
+
+    async def _cycle(self) -> None:
+        misplaced = self._mover.misplaced()
+        self._rng.shuffle(misplaced)  # one that cannot move holds nobody up
+        for bundle, source in misplaced[: self.settings.misplaced_per_cycle]:
+            if permitted := self._mover.permitted(bundle):
+                await self._move(Move(bundle, source, self.place(permitted, bundle), self._seen_in.get(bundle, 0.0)))
+        known = self._known()
+        pinned = {bundle: self._mover.permitted(bundle) for carried in known.values() for bundle, _ in carried.bundles}
+        for group in together(known, pinned.values()):  # the average of brokers between which nothing may move says nothing
+            for move in self._shedder.plan({name: known[name] for name in group}, self._clock.monotonic(), pinned):
+                await self._move(move)
 
     async def _leads(self) -> bool:
         if not self.leader and self._mover.lease:

@@ -36,6 +36,8 @@ class BalanceSettings:
     """False: this broker never leads, so nothing is shed where all say so; it reports and places as ever."""
     report_s: float = 10.0
     cycle_s: float = 10.0
+    misplaced_per_cycle: int = 20
+    """Bundles that are moved in one cycle since their broker may not serve them (any more), beside what is shed."""
     network_mb_s: float = 1000.0
     """What the network of a broker carries, in and out each, in MB/s: its share counts as load."""
     shedding: SheddingSettings = field(default_factory=SheddingSettings)
@@ -44,5 +46,7 @@ class BalanceSettings:
         for name in ("report_s", "cycle_s"):
             if not 0.1 <= getattr(self, name) <= 600:
                 raise ConfigError(f"balance.{name} must be 0.1 to 600, not {getattr(self, name)}")
+        if not 1 <= self.misplaced_per_cycle <= 10_000:
+            raise ConfigError(f"balance.misplaced_per_cycle must be 1 to 10000, not {self.misplaced_per_cycle}")
         if not 1 <= self.network_mb_s <= 1_000_000:
             raise ConfigError(f"balance.network_mb_s must be 1 to 1000000, not {self.network_mb_s}")

@@ -7,13 +7,14 @@ Invariants:
   hand-over of the owner before;
 - a bundle that is being closed is not taken again before its topics are closed;
 - a lost lease, or an owner key that another wrote later, closes the bundle without touching the key;
-- a draining broker takes nothing.
+- a draining broker takes nothing;
+- a broker that may not serve a bundle neither takes it nor hands it to another such one, while a permitted one lives.
 Source: docs/protocols/ownership.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -25,6 +26,10 @@ Bundle = tuple[str, int]
 """(namespace, index of the hash range)."""
 Place = Callable[[Sequence[str], Bundle], str]
 """(live brokers that may serve it, at least one; the bundle) -> the one that shall."""
+Permit = Callable[[str, Mapping[str, BrokerRecord]], Sequence[str]]
+"""(a namespace; live brokers) -> those of them that may serve it; none only where none lives."""
+_ASK_AGAIN_S = 1.0
+"""A broker that may not take a vacant bundle looks so much later whether it may by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +135,10 @@ Found = Here | There | Moving
 class OwnershipCore:
     """One broker's view; `now` is monotonic seconds."""
 
-    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings, place: Place | None = None) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given."""
+    def __init__(self, broker: str, rng: Rng, settings: OwnershipSettings, place: Place | None = None, permit: Permit | None = None) -> None:
+        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given."""
         self.broker, self.settings = broker, settings
+        self._permit: Permit = permit if permit is not None else lambda namespace, live: sorted(live)
         self._place: Place = place if place is not None else lambda candidates, bundle: rng.choice(candidates)
         self.lease = 0
         self.draining = False
@@ -265,7 +271,15 @@ class OwnershipCore:
         for bundle in due:
             del self._claims[bundle]
             self._given_up.pop(bundle, None)
-        return [action for bundle in due if bundle not in self._owners for action in self.take(bundle)]
+        actions: list[Action] = []
+        for bundle in due:
+            if bundle in self._owners:
+                continue
+            if self.broker in self.permitted(bundle):
+                actions += self.take(bundle)
+            else:  # whoever may is about to; or dies before it does
+                self._claims[bundle] = now + _ASK_AGAIN_S
+        return actions
 
     def next_deadline(self) -> float | None:
         """When `on_time` has something to do; None: after some other event."""
@@ -288,12 +302,25 @@ class OwnershipCore:
         """Gives everything up and takes nothing any more. Each bundle is handed to a broker of choice, where there is one."""
         self.draining = True
         self._claims.clear()
-        others = sorted(broker for broker in self.brokers if broker != self.broker)
-        return [
-            action
-            for bundle in sorted(self.held)
-            for action in self._close(bundle, release=True, to=self._place(others, bundle) if others else "")
-        ]
+        actions: list[Action] = []
+        for bundle in sorted(self.held):
+            others = self.permitted(bundle)
+            actions += self._close(bundle, release=True, to=self._place(others, bundle) if others else "")
+        return actions
+
+    def permitted(self, bundle: Bundle) -> Sequence[str]:
+        """The live brokers that may serve it, in order; this one is not among them while it drains."""
+        return self._permit(bundle[0], self._live())
+
+    def misplaced(self) -> list[tuple[Bundle, str]]:
+        """The bundles whose owner lives and may not serve them, with that owner; without those that are on their way to another."""
+        live, may, found = self._live(), dict[str, Sequence[str]](), []
+        for bundle, owner in self._owners.items():
+            if bundle[0] not in may:
+                may[bundle[0]] = self._permit(bundle[0], live)
+            if owner.broker in live and not owner.to and owner.broker not in may[bundle[0]]:
+                found.append((bundle, owner.broker))
+        return found
 
     def transfer(self, bundle: Bundle, to: str) -> tuple[OwnerRecord, int] | None:
         """The value to write over the owner key at that version, under the value's lease, so that the owner hands the bundle to `to`.
@@ -337,16 +364,24 @@ class OwnershipCore:
             if owner.broker == self.broker or record is None:
                 return Moving("has just lost its owner"), []
             return There(record, redirect=False), []
-        candidates = sorted(b for b in self.brokers if b != self.broker)
-        if self.lease and not self.draining and bundle not in self._given_up:
-            candidates = [] if bundle in self._claims else sorted([*candidates, self.broker])
-        if authoritative and self.lease and not self.draining:
+        permitted = self.permitted(bundle)
+        candidates = [b for b in permitted if b != self.broker]
+        if self.broker in permitted and bundle not in self._given_up:
+            candidates = [] if bundle in self._claims else list(permitted)
+        if authoritative and self.broker in permitted:
             candidates = []
         if candidates and (chosen := self._place(candidates, bundle)) != self.broker:
             return There(self.brokers[chosen], redirect=True), []
         return Moving("is being acquired"), self.take(bundle)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> dict[str, BrokerRecord]:
+        """The brokers that can be given a bundle, as this one sees them."""
+        live = {broker: record for broker, record in self.brokers.items() if broker != self.broker}
+        if self.lease and not self.draining:
+            live[self.broker] = self.brokers.get(self.broker) or BrokerRecord(self.broker)
+        return live
 
     def _claim_vacant(self, namespace: str, bundles: int, now: float) -> None:
         for index in range(bundles):

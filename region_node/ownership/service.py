@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
-from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Place, There
+from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,14 @@ class Ownership:
         rng: Rng,
         settings: OwnershipSettings,
         place: Place | None = None,
+        permit: Permit | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given."""
+        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given."""
         self.region, self.settings = region, settings
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
-        self._core = OwnershipCore(broker, rng, settings, place)
+        self._core = OwnershipCore(broker, rng, settings, place, permit)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -156,6 +157,14 @@ class Ownership:
         """The live brokers of this region, in order of their ids."""
         return [record for _, record in sorted(self._core.brokers.items())]
 
+    def misplaced(self) -> list[tuple[Bundle, str]]:
+        """The bundles of the region whose owner may not serve them (any more), with that owner."""
+        return self._core.misplaced()
+
+    def permitted(self, bundle: Bundle) -> Sequence[str]:
+        """The live brokers that may serve it, in order."""
+        return self._core.permitted(bundle)
+
     async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
         """Raises NotFound (no such namespace), NotAllowed (not served in this region), NotOwner (try again; or an unknown listener)."""
         record, redirect = await self.find(topic, authoritative)
@@ -196,13 +205,17 @@ class Ownership:
     async def transfer(self, namespace: str, bundle: int, to: str) -> bool:
         """Has the owner, whoever it is, hand a bundle to the live broker `to`, and waits until that is so. Returns whether it is.
 
-        Raises NotFound (no such broker), NotOwner (nobody owns it, or another move of it came first), MetadataUnavailable.
+        Raises NotFound (no such broker), NotAllowed (that one may not serve it), NotOwner (nobody owns it, or another move of it came first),
+        MetadataUnavailable.
         """
         if to not in self._core.brokers:
             raise NotFound(f"there is no broker {to} in region {self.region}; there are {', '.join(sorted(self._core.brokers))}")
         where, key = (namespace, bundle), keys.owner(namespace, bundle)
         if (owner := self.present_owner(namespace, bundle)) is not None and owner.broker == to:
             return True
+        if to not in (permitted := self._core.permitted(where)):
+            why = "by the region's isolation policies and anti-affinity groups"
+            raise NotAllowed(f"broker {to} may not serve bundle {namespace}/{bundle}, {why}: {', '.join(permitted)} may")
         order = self._core.transfer(where, to)
         if order is None:
             raise NotOwner(f"bundle {namespace}/{bundle} has no owner that could hand it over now: look its topics up, then try again")

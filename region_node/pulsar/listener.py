@@ -18,6 +18,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar_frames import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
+from region_node.lookup_metrics import LookupCounts
 from region_node.pulsar.connection import PulsarConnection
 from region_node.security.addresses import AddressCounts
 from region_node.security.service import Security, open_security
@@ -174,6 +175,7 @@ class PulsarListener:
         self.connections: dict[PulsarConnection, None] = {}
         self.created = self.refused = self.ended = 0
         """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are gone."""
+        self.lookups = LookupCounts()
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
         self.outbox = Outbox(self.loop.call_soon)

@@ -54,7 +54,9 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
         name = TopicName.parse(command.topic)
         if not is_assign(str(name)):
             connection.identity.check_look_up(name)
-        found = await connection.listener.lookup.lookup(str(name), command.advertised_listener_name, command.authoritative)
+        with connection.listener.lookups.one() as counts:
+            found = await connection.listener.lookup.lookup(str(name), command.advertised_listener_name, command.authoritative)
+            counts.found(found.redirect)
         response.response = pb.CommandLookupTopicResponse.Redirect if found.redirect else pb.CommandLookupTopicResponse.Connect
         response.brokerServiceUrl, response.brokerServiceUrlTls = found.url, found.url_tls
         response.authoritative = found.authoritative if found.redirect else True

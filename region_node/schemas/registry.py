@@ -20,6 +20,7 @@ from heliograph.model.names import TopicName
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock
 from region_node.schemas.compatibility import IncompatibleSchema, check_consumer, check_new
+from region_node.schemas.counts import SchemaCounts
 from region_node.schemas.definition import Schema, check_definition
 
 REGION_SHIFT = 40
@@ -42,12 +43,14 @@ class SchemaRegistry:
 
     def __init__(self, meta: MetadataStore, region: Callable[[], int], clock: Clock) -> None:
         self._meta, self._region, self._clock = meta, region, clock
+        self.counts = SchemaCounts(clock)
         self.on_new: Callable[[TopicName], None] | None = None
         """Called with each version that is stored by way of this object."""
 
     async def versions(self, topic: TopicName) -> list[tuple[Version, Schema]]:
         """What is there, oldest first."""
-        return _alive(await self._load(topic))
+        with self.counts.one("get"):
+            return _alive(await self._load(topic))
 
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
         """The number of this very schema."""
@@ -55,6 +58,10 @@ class SchemaRegistry:
 
     async def get_or_create(self, topic: TopicName, schema: Schema, strategy: str, *, may_create: bool = True) -> int:
         """The number of this schema; a new one where it is not there yet. Raises IncompatibleSchema, InvalidSchema."""
+        with self.counts.one("put"):
+            return await self._get_or_create(topic, schema, strategy, may_create)
+
+    async def _get_or_create(self, topic: TopicName, schema: Schema, strategy: str, may_create: bool) -> int:
         check_definition(schema)
         for _ in range(_ATTEMPTS):
             every = await self._load(topic)
@@ -64,7 +71,8 @@ class SchemaRegistry:
                 return number
             if not may_create:
                 raise IncompatibleSchema("the topic does not have this schema, and clients may not add any here: an operator must (isAllowAutoUpdateSchema)")
-            check_new(schema, [each for _, each in alive], strategy)
+            with self.counts.check():
+                check_new(schema, [each for _, each in alive], strategy)
             if len(alive) >= VERSIONS_MAX:
                 raise NotAllowed(f"{topic} has {VERSIONS_MAX} versions of its schema; delete them, or find out who changes it so often")
             number = self._next(every)
@@ -80,10 +88,16 @@ class SchemaRegistry:
     async def check_consumer(self, topic: TopicName, schema: Schema, strategy: str) -> None:
         """Raises IncompatibleSchema, InvalidSchema."""
         check_definition(schema)
-        check_consumer(schema, [each for _, each in await self.versions(topic)], strategy)
+        existing = [each for _, each in await self.versions(topic)]
+        with self.counts.check():
+            check_consumer(schema, existing, strategy)
 
     async def mark_deleted(self, topic: TopicName) -> int:
         """Nothing is there any more; returns the number that the deletion took, so that none is given twice."""
+        with self.counts.one("del"):
+            return await self._mark_deleted(topic)
+
+    async def _mark_deleted(self, topic: TopicName) -> int:
         for _ in range(_ATTEMPTS):
             every = await self._load(topic)
             number = self._next(every)

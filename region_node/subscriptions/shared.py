@@ -8,8 +8,8 @@ Where only one consumer has room it gets whole ranges: nothing is decided an ent
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from heapq import heappop, heappush
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush, nsmallest
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
@@ -118,6 +118,20 @@ class SharedDispatcher(Dispatcher):
             self._counts[position] = self._counts.get(position, 0) + 1
             self._put_back(position)
         self.wake()
+
+    def redeliveries(self, most: int) -> dict[Position, int]:
+        """Of the `most` oldest entries that are not acknowledged and were handed out again: how often."""
+        counts = self._counts
+        for position in [p for p in counts if self.cursor.is_acked(p)]:  # by another region, or by expiry
+            del counts[position]
+        return dict(counts) if len(counts) <= most else {position: counts[position] for position in nsmallest(most, counts)}
+
+    def count_at_least(self, counts: Mapping[Position, int]) -> None:
+        """They were handed out so often already, elsewhere."""
+        own = self._counts
+        for position, count in counts.items():
+            if count > own.get(position, 0):
+                own[position] = count
 
     def again(self, positions: list[Position]) -> None:
         for position in positions:

@@ -90,6 +90,8 @@ class Subscription:
         self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
         self.meter = Meter(5)
         self.rules = Rules()
+        self._counted_elsewhere: Mapping[Position, int] | None = None
+        """Of a replicated one: entries that were handed out again in other regions, and how often."""
         self.filtering: Filtering | None = None
         """Where entry filters decide, or have decided, what it gets."""
         self.expired = 0
@@ -147,6 +149,8 @@ class Subscription:
                 )
             self.dispatcher.volatile = self.volatile
             self._rule(self.dispatcher)
+            if self._counted_elsewhere is not None:
+                self.count_redeliveries(self._counted_elsewhere)
             dispatcher = self.dispatcher
             self.cursor.reading = lambda: dispatcher.position
         self.dispatcher.add(consumer)
@@ -252,6 +256,16 @@ class Subscription:
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         if self.dispatcher is not None:
             self.dispatcher.redeliver(consumer, positions)
+
+    def redeliveries(self, most: int) -> dict[Position, int]:
+        """Of the `most` oldest entries that are not acknowledged and were handed out again: how often."""
+        return self.dispatcher.redeliveries(most) if isinstance(self.dispatcher, SharedDispatcher) else {}
+
+    def count_redeliveries(self, counts: Mapping[Position, int]) -> None:
+        """In other regions these were handed out again so often; in place of what was said before."""
+        self._counted_elsewhere = counts or None
+        if isinstance(self.dispatcher, SharedDispatcher):
+            self.dispatcher.count_at_least(counts)
 
     # -- transactions
 

@@ -57,6 +57,8 @@ class PolicyApplier:
         topic.ledger.set_quorums(policies.ensemble, policies.write_quorum, policies.ack_quorum)
         topic.ledger.set_mark_delete_rate(float(policies.part("persistence", "managedLedgerMaxMarkDeleteRate") or 0))
         topic.ledger.set_affinity(policies.affinity.primary, policies.affinity.secondary)
+        if topic.shadow_of:  # its source has the links
+            return
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
         regions = policies.values.get("replication") or (namespace.regions if namespace is not None else ())
         self._links.attach(topic.log, targets(policies.values.get("replicationRoutes"), own, regions))

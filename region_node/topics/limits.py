@@ -31,7 +31,9 @@ _CLIENTS_MAX = 10_000
 
 
 def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
-    """Raises EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
+    """Raises NotAllowed (a shadow), EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
+    if topic.shadow_of:
+        raise NotAllowed(f"Cannot send messages to a shadow topic: publish to {topic.shadow_of}")
     if topic.policies.on("encryptionRequired") and not encrypted:
         raise EncryptionRequired(f"Encryption is required in {topic.text}: give the producer encryption keys")
     most, there = topic.policies.limit("maxProducers"), topic.producers

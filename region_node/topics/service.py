@@ -27,6 +27,7 @@ from heliograph.model.names import TopicName, bundle_of
 from heliograph.model.policies import RegionInfo
 from heliograph.model.policy_table import Applied, Level
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.model.recent import Recent
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.compaction.compactor import Compactor
@@ -46,6 +47,7 @@ from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, ViewPort
 from region_node.topics.topic import Topic
+from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 if TYPE_CHECKING:
     from storage.ledger.context import LedgerContext
@@ -105,6 +107,8 @@ class TopicService:
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         self.gate_of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
+        self.load_times = Recent()
+        """Milliseconds until a topic was there, of those that were loaded."""
         self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
@@ -130,6 +134,10 @@ class TopicService:
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
 
     # -- loading
+
+    @property
+    def loads_under_way(self) -> int:
+        return len(self._loading)
 
     async def get(self, topic: str, *, create: bool) -> Topic:
         """The loaded topic. Raises NotOwner, NotFound, NotAllowed (a malformed name), and what storage raises."""
@@ -169,6 +177,7 @@ class TopicService:
             raise NotOwner(f"this broker does not own {text}")
 
     async def _load(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
+        began = self._clock.monotonic()
         try:
             await self.policies.ready()
             if not name.persistent and not create:
@@ -188,7 +197,7 @@ class TopicService:
                 clock=self._clock,
                 wheel=self._wheel,
                 meta=self._meta,
-                compactor=self._compactor,
+                compactor=self._compactor if not self.shadow_source(text) else None,
             )
             topic.on_fatal = self._fatal
             if hasattr(opened.ledger, "on_failed"):
@@ -196,6 +205,7 @@ class TopicService:
             self._applier.apply(topic)
             self._give_gate(topic, self.gate_of(name.namespace))
             self.loaded[text] = topic
+            self.load_times.add((self._clock.monotonic() - began) * 1000)
             log.info("topic.loaded", extra={"topic": text})
             loading.set_result(topic)
         except HeliographError as error:
@@ -208,12 +218,19 @@ class TopicService:
                 loading.exception()
 
     async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
+        from region_node.topics.shadow import ShadowLog
         from replicator.log import ReplicatedLog
 
         factory: Any = self._factory
+        if source := self.shadow_source(topic):
+            return await ShadowLog.follow(factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create)
         opened: Any = await ReplicatedLog.open(factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create)
         checked: LogPort = opened
         return checked
+
+    def shadow_source(self, topic: str) -> str:
+        """Full name of the topic that this one shadows; "": it is none."""
+        return self.policies.topic(topic).properties.get(SHADOW_SOURCE, "")
 
     async def load_replicated(self, namespace: str, bundle: int) -> None:
         """After a bundle was acquired: topics that other regions want go on without any client."""

@@ -153,6 +153,11 @@ class Topic:
             self._compaction = compactor.of(self)
 
     @property
+    def shadow_of(self) -> str:
+        """The topic whose entries these are; "": its own."""
+        return getattr(self.ledger, "shadow_of", "")
+
+    @property
     def epoch(self) -> TopicEpoch | None:
         """Of its exclusive producers; None where nothing is stored."""
         if self._epoch is None and self._meta is not None and self.name.persistent:
@@ -476,7 +481,9 @@ class Topic:
         await self.seek(found, self.ledger.last_confirmed)
 
     async def terminate(self) -> Position:
-        """Nothing is appended any more; returns the last position. Raises NotAllowed while transactions are open: they could not end."""
+        """Nothing is appended any more; returns the last position. Raises NotAllowed of a shadow, and while transactions are open: they could not end."""
+        if self.shadow_of:
+            raise NotAllowed(f"{self.text} is a shadow of {self.shadow_of}: terminate the source")
         if self._transactions is not None and self._transactions.open:
             raise NotAllowed(f"{self.text}: {self._transactions.open} transaction(s) are open in it: wait for their end, or abort them")
         self.terminated = True

@@ -34,6 +34,8 @@ class Cursor:
 
     fits = True
     """Whether all of it was stored by the last write; False: beyond the bounds, so that some would be delivered again after a failure."""
+    writes = write_errors = 0
+    """Of this owner: how often it was stored, and could not be at that time."""
 
     def __init__(
         self,
@@ -157,6 +159,11 @@ class Cursor:
             return self.read_position if self._read_at >= since else None
         self._read_at = now
         return self.read_position if by_mark_delete else self.reading()
+
+    @property
+    def holes(self) -> int:
+        """Ranges acknowledged above the mark-delete position."""
+        return sum(acked.ranges for acked in self._acked.values())
 
     @property
     def acked_ranges(self) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import HeliographError, LedgerFenced, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, local_gone
 from heliograph.raft.store import Delete, MetadataStore, Op, prefix_end
 from heliograph.runtime.clock import Clock, Rng
@@ -24,6 +24,7 @@ from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entri
 from storage.ledger.recovery import recover_ledger
 from storage.ledger.repair import Throttle
 from storage.managed_ledger import mending
+from storage.managed_ledger.appends import Appends
 from storage.managed_ledger.cache import SWEEP_S, EntryCache
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.flusher import MetadataFlusher
@@ -32,6 +33,7 @@ from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.managed_ledger.shadow import SHADOW_SOURCE, NoState, ShadowLedger
 
 _REPLAY_BYTES = 1 << 20
 _CLAIMS_MAX = 10
@@ -39,6 +41,8 @@ _DELETES_A_WRITE = 500
 _SWEPT_A_SLICE = 200
 _SLICE_S = 0.05
 _PAGE = 1000
+_SHADOW_S = 5.0
+"""How long opening a shadow waits for what its source has confirmed."""
 
 
 @dataclass
@@ -89,6 +93,11 @@ class ManagedLedgerFactory:
         self._stop_watching = pool.on_change(self._on_bookies)
 
     @property
+    def appends(self) -> Appends:
+        """What is counted of them."""
+        return self._parts.appends
+
+    @property
     def cold(self) -> ColdReads | None:
         """Reads ledgers that only an object store has; set before the first topic is opened."""
         return self._parts.cold
@@ -111,6 +120,8 @@ class ManagedLedgerFactory:
         if former is not None:
             former.abandon(LedgerFenced(f"{topic} was opened again"))
         loading = await self._claim(topic, state if create else None)
+        if SHADOW_SOURCE in loading.metadata.properties:  # whoever opens it has not heard that yet
+            raise MetadataUnavailable(f"{topic} is a shadow topic: try again")
         infos = await self._recovered(loading)
         stored = loading.metadata
         catalog = Catalog(infos, stored.state_through)
@@ -121,12 +132,45 @@ class ManagedLedgerFactory:
         prefix = keys.cursors(topic)
         for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
-        self._open[topic] = ledger
+        self._take_in(ledger)
         if loading.dropped is not None:
             ledger.on_ledgers_changed(loading.dropped)
+        return ledger
+
+    async def open_shadow(self, topic: str, source: str, state: LogState, persistence: tuple[int, int, int], *, create: bool) -> ShadowLedger:
+        """Takes over a topic that reads the ledgers of another one. `state` is restored to the source's, and hears of its entries from there on.
+
+        Raises NotFound unless `create`; NotAllowed where it has entries of its own, or is the shadow of another one; else as `open`.
+        """
+        former = self._open.get(topic)
+        if former is not None:
+            former.abandon(LedgerFenced(f"{topic} was opened again"))
+        loading = await self._claim(topic, NoState() if create else None)
+        stored = loading.metadata
+        if stored.ledgers or stored.properties.get(SHADOW_SOURCE, source) != source:
+            raise NotAllowed(f"{topic} cannot be a shadow of {source}: it is there, and is something else")
+        prefix = keys.cursors(topic)
+        cursors = await self._meta.range(prefix, prefix_end(prefix))
+        found = await self._meta.get(keys.managed_ledger(source))
+        followed = ManagedLedgerMetadata.decode(found[0]) if found is not None else ManagedLedgerMetadata()
+        state.restore(followed.state_blob)
+        ledger = ShadowLedger(topic, source, state, persistence, followed, stored, loading.version, self._parts)
+        for key, blob, _ in cursors:
+            ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
+        self._take_in(ledger)
+        try:
+            if loading.created or not stored.properties:
+                await ledger.name_source()
+            await ledger.arrived(_SHADOW_S)
+        except HeliographError as error:
+            ledger.abandon(error)
+            raise
+        return ledger
+
+    def _take_in(self, ledger: ManagedLedger) -> None:
+        self._open[ledger.topic] = ledger
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
-        return ledger
 
     async def exists(self, topic: str) -> bool:
         return await self._meta.get(keys.managed_ledger(topic)) is not None

@@ -107,6 +107,14 @@ class Intervals:
         elif self.chunks:
             yield from self._spans(min(self.chunks) * CHUNK, (max(self.chunks) + 1) * CHUNK, "1", "0")
 
+    @property
+    def ranges(self) -> int:
+        """How many there are. As bits: the first bit of each is counted, chunk by chunk."""
+        if self.chunks is None:
+            return len(self._starts)
+        found = sum((bits & ~(bits << 1)).bit_count() for bits in self.chunks.values())
+        return found - sum(bits & 1 and self.chunks.get(number - 1, 0) >> CHUNK - 1 for number, bits in self.chunks.items())
+
     def __bool__(self) -> bool:
         return self.count > 0
 

@@ -127,7 +127,8 @@ class ManagedLedger(LogCursors):
     def _end(self) -> Tail:
         if self._tail is None:
             parts = self._parts
-            self._tail = Tail(self.topic, parts.context, parts.settings, parts.clock, self._catalog, self, self._index, self._record.owner)
+            counts = parts.appends.of(self.topic)
+            self._tail = Tail(self.topic, parts.context, parts.settings, parts.clock, self._catalog, self, self._index, self._record.owner, counts)
             if self._refusal is not None:
                 self._tail.refuse(self._refusal)
         return self._tail
@@ -265,6 +266,12 @@ class ManagedLedger(LogCursors):
     def checkpoint(self) -> None:
         """Writes the state's snapshot soon, where anything was appended since the last one: so loading the topic replays less."""
         self._record.checkpoint()
+
+    async def store_state(self) -> None:
+        """What the state's snapshot says now is durable when it returns. Raises what closed the topic."""
+        self._check_open()
+        self._record.change(0.0)
+        await self._record.written()
 
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None:
         """Groups of bookies for the ledgers that are made from now on; without a primary one, all bookies."""

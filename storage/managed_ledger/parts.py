@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from heliograph.runtime.clock import Clock
 from storage.ledger.context import LedgerContext
 from storage.ledger.repair import Throttle
+from storage.managed_ledger.appends import Appends
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.flusher import MetadataFlusher
 from storage.managed_ledger.read_ahead import ReadAhead
@@ -40,6 +41,7 @@ class Parts:
     on_closed: Callable[[ManagedLedger], None]
     mending: Throttle
     cold: ColdReads | None = None
+    appends: Appends = field(default_factory=Appends)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _same: dict[Hashable, Hashable] = field(default_factory=dict)
 

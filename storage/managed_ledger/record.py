@@ -282,6 +282,8 @@ class TopicRecord:
         if write.metadata is not None:
             self.version, self.through = version, write.through
             self._host.on_stored(write)
+        for cursor, _ in write.cursors:
+            cursor.writes += 1
         self._resolve(write.waiters)
         if not self._cursors:
             self._cursors = _NO_CURSORS
@@ -296,6 +298,7 @@ class TopicRecord:
         self._dirty = self._dirty or write.metadata is not None
         self._garbage = (*write.garbage, *self._garbage)
         for cursor, _ in write.cursors:
+            cursor.write_errors += 1
             if self._host.cursors.get(cursor.name) is cursor:
                 self._note(cursor)
         for name in write.deleted:

@@ -22,6 +22,7 @@ from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
 from storage.ledger.create import create_ledger
 from storage.ledger.handle import LedgerHandle
+from storage.managed_ledger.appends import AppendCounts
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.settings import ManagedLedgerSettings
 
@@ -59,6 +60,7 @@ class Tail:
         "_catalog",
         "_clock",
         "_context",
+        "_counts",
         "_dead",
         "_empty",
         "_giving_up",
@@ -94,21 +96,22 @@ class Tail:
         host: TailHost,
         next_index: int,
         owner: int,
+        counts: AppendCounts,
     ) -> None:
-        """next_index: of the next message. owner: this opening of the topic."""
+        """next_index: of the next message. owner: this opening of the topic. counts: shared with others."""
         self.topic = topic
         self.next_index = self.confirmed_index = next_index
         self.pending_bytes = 0
         self.metadata: dict[int, LedgerMetadata] = {}
         """Of the ledgers that this owner made, as they were when they were closed."""
         self._context, self._settings, self._clock, self._catalog, self._host = context, settings, clock, catalog, host
-        self._owner = owner
+        self._owner, self._counts = owner, counts
         self._loop = asyncio.get_running_loop()
         self._handle: LedgerHandle | None = None
         self._opened_at = self._used_at = 0.0
         self._old: LedgerHandle | None = None
-        self._sent: deque[tuple[LedgerHandle, int, int, Run, Done, Failed]] = _NOTHING  # (handle, first, last, run, ...)
-        self._queue: deque[tuple[Run, Done, Failed]] = _NOTHING
+        self._sent: deque[tuple[LedgerHandle, int, int, float, Run, Done, Failed]] = _NOTHING  # (handle, first, last, appended at, run, ...)
+        self._queue: deque[tuple[float, Run, Done, Failed]] = _NOTHING
         self._recorded = -1
         self._moving: asyncio.Task[None] | None = None  # while it is under way, to the next ledger or to rest
         self._giving_up: HeliographError | None = None
@@ -130,15 +133,15 @@ class Tail:
         run.first_index = self.next_index
         self.next_index += run.messages
         self.pending_bytes += run.size_bytes
-        handle = self._handle
+        handle, now = self._handle, self._loop.time()
         if handle is None:
-            self._queue.append((run, done, failed))
+            self._queue.append((now, run, done, failed))
             self._move()
         else:
             first = handle.append_run(run)
             last = first + run.count - 1
-            self._sent.append((handle, first, last, run, done, failed))
-            if self._moving is None and self._full(handle, last):
+            self._sent.append((handle, first, last, now, run, done, failed))
+            if self._moving is None and self._full(handle, last, now):
                 self._move()
         if self.pending_bytes > self._settings.pending_bytes_max:
             self._give_up(NotEnoughBookies(f"{self.topic}: {self.pending_bytes} bytes wait for bookies; no more are taken"))
@@ -157,21 +160,23 @@ class Tail:
 
     def drain(self) -> None:
         """Confirms, in order, what has reached its ack quorum."""
-        sent = self._sent
-        any_confirmed = False
+        sent, counts = self._sent, self._counts
+        now = -1.0
         while sent:
-            handle, first, last, run, done, _ = sent[0]
+            handle, first, last, at, run, done, _ = sent[0]
             if handle.lac < last or self._recorded < handle.ledger:
                 break
             sent.popleft()
-            any_confirmed = True
+            if now < 0:
+                now = self._loop.time()
+            counts.confirmed(run.count, run.size_bytes, handle.metadata.write_quorum, now - at)
             self.pending_bytes -= run.size_bytes
             self.confirmed_index = run.first_index + run.messages
             self._catalog.grow(run.count, run.size_bytes)
             self._host.on_confirmed(handle.ledger, first, run)
             done(handle.ledger, first, run)
-        if any_confirmed:
-            self._used_at = self._loop.time()
+        if now >= 0:
+            self._used_at = now
             self._host.on_drained()
             self._notice_empty()
 
@@ -249,12 +254,12 @@ class Tail:
 
     # -- from one ledger to the next ----------------------------------------------------------------------------------
 
-    def _full(self, handle: LedgerHandle, last: int) -> bool:
+    def _full(self, handle: LedgerHandle, last: int, now: float) -> bool:
         settings = self._settings
         return (
             last + 1 >= settings.ledger_entries_max
             or handle.size_bytes + handle.pending_bytes >= settings.ledger_bytes_max
-            or self._loop.time() - self._opened_at > settings.ledger_age_max_s
+            or now - self._opened_at > settings.ledger_age_max_s
         )
 
     def _move(self) -> None:
@@ -294,6 +299,7 @@ class Tail:
 
     async def _move_on(self) -> None:
         """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered meanwhile."""
+        began = self._loop.time()
         created = await self._create()
         old, self._handle = self._handle or self._old, None
         self._old = old
@@ -309,6 +315,7 @@ class Tail:
             self._finish_giving_up(created)
         else:
             self._open(*created)
+            self._counts.switched(self._loop.time() - began)
 
     async def _create(self) -> tuple[LedgerMetadata, int] | None:
         """None where bookies or metadata were missing for too long while runs wait."""
@@ -344,20 +351,20 @@ class Tail:
     def _take_back(self, old: LedgerHandle) -> None:
         """What `old` has not confirmed is sent again, before what has gathered; its entry ids are given anew."""
         while self._sent:
-            handle, first, _, run, done, failed = self._sent.pop()
+            handle, first, _, at, run, done, failed = self._sent.pop()
             assert handle is old and first > old.lac
-            self._queue.appendleft((run, done, failed))
+            self._queue.appendleft((at, run, done, failed))
 
     def _open(self, metadata: LedgerMetadata, version: int) -> None:
         handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed)
-        first_index = self._queue[0][0].first_index if self._queue else self.next_index
+        first_index = self._queue[0][1].first_index if self._queue else self.next_index
         self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
         self._handle, self._opened_at = handle, self._loop.time()
         self._host.on_ledgers_changed(None)
         while self._queue:
-            run, done, failed = self._queue.popleft()
+            at, run, done, failed = self._queue.popleft()
             first = handle.append_run(run)
-            self._sent.append((handle, first, first + run.count - 1, run, done, failed))
+            self._sent.append((handle, first, first + run.count - 1, at, run, done, failed))
 
     def _on_handle_failed(self, error: HeliographError) -> None:
         if isinstance(error, LedgerFenced):
@@ -388,6 +395,7 @@ class Tail:
 
     def _fail_waiting(self, error: HeliographError) -> None:
         waiting = [failed for *_, failed in self._sent] + [failed for *_, failed in self._queue]
+        self._counts.errors += sum(run.count for *_, run, _, _ in self._sent) + sum(run.count for _, run, _, _ in self._queue)
         for kept in (self._sent, self._queue):
             if kept:
                 kept.clear()

@@ -57,6 +57,8 @@ class OffloadStatus:
     state: str = "NOT_RUN"
     error: str = ""
     failures: int = 0
+    errors: int = 0
+    """Attempts that failed at all; `failures`: one behind another."""
     not_before: float = 0.0
     states: States | None = None
     """Of the last manifest; None: not known yet."""
@@ -121,6 +123,10 @@ class Tiering:
     def failures(self) -> dict[str, int]:
         """Topic -> attempts that failed one behind another, of those whose last one did."""
         return {topic: status.failures for topic, status in self._status.items() if status.failures}
+
+    def errors(self) -> dict[str, int]:
+        """Topic -> attempts that failed since it was loaded, where any did."""
+        return {topic: status.errors for topic, status in self._status.items() if status.errors}
 
     def status(self, topic: str) -> OffloadStatus:
         return self._status.get(topic) or OffloadStatus()
@@ -223,6 +229,7 @@ class Tiering:
         except HeliographError as error:
             status.state, status.error = "ERROR", str(error)
             status.failures += 1
+            status.errors += 1
             status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
             log.warning("tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures})
         finally:

@@ -22,7 +22,8 @@ TOPICS, NAMESPACES = "/admin/v2/persistent/public/default", "/admin/v2/namespace
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
     with Region(tmp_path_factory.mktemp("calls")) as region:
-        region.start(bookies=2, brokers=2, policies={"maxConsumers": 77})
+        quick = {"report_s": 1, "cycle_s": 1, "shedding": {"moves_per_minute": 0}}
+        region.start(bookies=2, brokers=2, policies={"maxConsumers": 77}, balance=quick)
         rest = Rest(region.admin_url())
         assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
         assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
@@ -218,3 +219,68 @@ def test_changes_are_in_the_audit_log_and_the_interface_describes_itself(rest: R
     assert changes[4]["after"]["offloadPolicies"]["s3ManagedLedgerOffloadCredentialSecret"] == "***" and "do-not-tell" not in str(changes)
     described = rest("GET", "/openapi.json")[1]
     assert described["openapi"].startswith("3.") and "post" in described["paths"]["/admin/v2/namespaces/{tenant}/{namespace}/maxProducersPerTopic"]
+
+
+def test_isolation_policies_are_kept_and_bundles_follow_them(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    policies, namespace = "/admin/v2/clusters/us/namespaceIsolationPolicies", "public/apart"
+    first, second = sorted(rest("GET", "/heliograph/v1/status")[1]["brokers"], key=lambda broker: str(broker["id"]))
+
+    def policy(primary: str) -> dict[str, Any]:
+        failover = {"policy_type": "min_available", "parameters": {"min_limit": "1", "usage_threshold": "80"}}
+        return {"namespaces": ["public/apart"], "primary": [primary], "secondary": [], "auto_failover_policy": failover}
+
+    assert rest("GET", policies) == (200, {}) and rest("GET", f"{policies}/apart")[0] == 404
+    assert rest("POST", f"{policies}/apart", policy(second["id"])) == (204, None)
+    assert rest("GET", f"{policies}/apart") == (200, policy(second["id"])) and rest("GET", policies) == (200, {"apart": policy(second["id"])})
+    until(lambda: other("GET", f"{policies}/apart")[0] == 200)
+    address = str(second["admin_url"]).partition("://")[2]
+    shown = {"brokerName": address, "policyName": "apart", "isPrimary": True, "namespaceRegex": ["public/apart"]}
+    assert rest("GET", f"{policies}/brokers/{address}") == (200, shown)
+    assert shown in rest("GET", f"{policies}/brokers")[1] and len(rest("GET", f"{policies}/brokers")[1]) == 2
+    for wrong, code in (({"primary": ["("]}, 412), ({"primary": []}, 412), ({"namespaces": "x"}, 400), ({"auto_failover_policy": {}}, 400)):
+        assert rest("POST", f"{policies}/wrong", policy("x") | wrong)[0] == code
+    assert rest("GET", "/admin/v2/clusters/eu/namespaceIsolationPolicies")[0] == 404
+
+    assert rest("PUT", f"{NAMESPACES}/{namespace}", {"bundles": {"numBundles": 2}})[0] == 204
+    topics = [f"persistent://{namespace}/t{index}" for index in range(6)]
+    producers = [client.create_producer(topic) for topic in topics]
+
+    def served_by() -> set[str]:
+        return {rest("GET", f"/lookup/v2/topic/persistent/{namespace}/t{index}")[1]["httpUrl"] for index in range(6)}
+
+    assert served_by() == {second["admin_url"]}
+    status, said = rest("PUT", f"{NAMESPACES}/{namespace}/0x00000000_0x80000000/unload?destinationBroker={first['id']}")
+    assert status == 412 and f"broker {first['id']} may not serve bundle {namespace}/0" in said["reason"]
+    assert other("POST", f"{policies}/apart", policy(first["id"]))[0] == 204
+    until(lambda: served_by() == {first["admin_url"]}, 60)
+    for producer in producers:
+        producer.send(b"goes on")
+        producer.close()
+    assert rest("DELETE", f"{policies}/apart") == (204, None) and rest("GET", policies) == (200, {})
+
+
+def test_namespaces_of_an_anti_affinity_group_are_on_brokers_of_different_domains(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    domains = "/admin/v2/clusters/us/failureDomains"
+    first, second = (str(broker["id"]) for broker in rest("GET", "/heliograph/v1/status")[1]["brokers"])
+    assert rest("POST", f"{domains}/east", {"brokers": [first]}) == (204, None)
+    assert rest("POST", f"{domains}/west", {"brokers": [second, first]})[0] == 409
+    assert rest("POST", f"{domains}/west", {"brokers": [second]})[0] == 204 and rest("POST", f"{domains}/west", {"brokers": "x"})[0] == 400
+    assert rest("GET", domains) == (200, {"east": {"brokers": [first]}, "west": {"brokers": [second]}})
+    assert rest("GET", f"{domains}/east") == (200, {"brokers": [first]}) and rest("GET", f"{domains}/north")[0] == 404
+
+    def served_by(namespace: str) -> set[str]:
+        return {rest("GET", f"/lookup/v2/topic/persistent/public/{namespace}/t{index}")[1]["httpUrl"] for index in range(6)}
+
+    for namespace in ("one", "two"):
+        assert rest("PUT", f"{NAMESPACES}/public/{namespace}", {"bundles": {"numBundles": 4}})[0] == 204
+    producers = [client.create_producer(f"persistent://public/{namespace}/t{index}") for namespace in ("one", "two") for index in range(6)]
+    for namespace in ("one", "two"):
+        assert rest("POST", f"{NAMESPACES}/public/{namespace}/antiAffinity", "pair")[0] == 204
+    until(lambda: [len(served_by(namespace)) for namespace in ("one", "two")] == [1, 1] and served_by("one") != served_by("two"), 60)
+    for producer in producers:
+        producer.send(b"goes on")
+        producer.close()
+    for domain in ("east", "west"):
+        assert other("DELETE", f"{domains}/{domain}")[0] == 204
+    until(lambda: rest("GET", domains) == (200, {}))
+    assert rest("DELETE", f"{domains}/east")[0] == 404

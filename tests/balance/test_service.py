@@ -31,6 +31,8 @@ class Region:
         self.balancers: dict[str, Balancer] = {}
         self.moved: list[tuple[Bundle, str, str]] = []
         self.refuse = False
+        self.permit: Callable[[Bundle], list[str]] = lambda bundle: []
+        """Who may serve it; nobody named: everybody."""
         self.settings = BalanceSettings(shedding=SheddingSettings(cool_down_s=60))
 
     async def boot(self, name: str) -> None:
@@ -78,6 +80,13 @@ class Broker:
 
     def brokers(self) -> list[BrokerRecord]:
         return [BrokerRecord(name) for name in self._region.balancers]
+
+    def permitted(self, bundle: Bundle) -> list[str]:
+        found = self._region.permit(bundle) or list(self._region.balancers)
+        return sorted(name for name in found if name in self._region.balancers)
+
+    def misplaced(self) -> list[tuple[Bundle, str]]:
+        return [(bundle, name) for bundle, name in self._region.owner.items() if name not in self.permitted(bundle)]
 
     def used(self) -> dict[str, float]:
         return {"cpu": self._region.of(self._name), "memory": 0.05}
@@ -170,6 +179,53 @@ def test_a_move_that_is_refused_is_tried_again_without_rest() -> None:
         assert max(region.of(name) for name in "abc") <= 0.6001
 
     run(1, scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_misplaced_bundles_move_within_a_few_cycles_whatever_the_load(seed: int) -> None:
+    async def scenario(region: Region) -> None:
+        region.settings = BalanceSettings(shedding=SheddingSettings(moves_per_minute=0), misplaced_per_cycle=8)
+        await loaded(region)
+        await asyncio.sleep(60)
+        assert region.moved == []
+        region.permit = lambda bundle: ["b", "c"] if bundle[0] == "t/a" else ["a", "b", "c"]
+        while not region.moved:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+        assert len(region.moved) == 8, "so many a cycle"
+        await asyncio.sleep(11)
+        assert {to for _, _, to in region.moved} <= {"b", "c"} and len(region.moved) == 10
+        assert {bundle[0] for bundle, _, _ in region.moved} == {"t/a"} and "a" not in {region.owner["t/a", n] for n in range(10)}
+
+    run(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_shed_to_a_broker_that_may_not_serve_it(seed: int) -> None:
+    async def scenario(region: Region) -> None:
+        may = {"t/a": ["a"], "t/b": ["a", "b", "c"], "t/c": ["a", "b", "c"]}
+        region.permit = lambda bundle: may[bundle[0]]
+        await loaded(region)
+        await asyncio.sleep(200)
+        assert region.moved and all(to in may[bundle[0]] for bundle, _, to in region.moved)
+        assert region.of("a") == pytest.approx(0.8) and region.of("b") < 0.5
+
+    run(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_brokers_between_which_nothing_may_move_are_balanced_by_themselves(seed: int) -> None:
+    async def scenario(region: Region) -> None:
+        region.permit = lambda bundle: ["a", "d"] if bundle[0] in ("t/a", "t/d") else ["b", "c"]
+        for name, share in (("a", 0.9), ("b", 0.1), ("c", 0.1), ("d", 0.5)):
+            for index in range(10):
+                region.owner[f"t/{name}", index], region.loads[f"t/{name}", index] = name, share / 10
+            await region.boot(name)
+        await asyncio.sleep(200)
+        assert {(source, to) for _, source, to in region.moved} == {("a", "d")}
+        assert abs(region.of("a") - region.of("d")) < 0.15, "though both are above the average of all"
+
+    run(seed, scenario)
 
 
 def test_a_quiet_broker_writes_little() -> None:

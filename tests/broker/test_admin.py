@@ -232,6 +232,8 @@ def test_subscriptions_and_the_local_copy(region: Region, rest: Rest, other: Res
         pieces = list(reader.runs(topic, first, upto))
         assert sum(run.count for _, _, run in pieces) == 20 and pieces[0][:2] == first
         assert rest("GET", "/heliograph/v1/topics/public/default/data/vector")[1]["vector"][0]["prefix"] == list(snapshot.last)
+        assert reader.vector(topic, (snapshot.last[0], 1)) == {snapshot.own: (snapshot.last[0], 1)}
+        assert snapshot.past == () and not snapshot.trimmed
         terminated = rest("POST", f"{one}/terminate")[1]
         assert (terminated["ledgerId"], terminated["entryId"]) == snapshot.last
     finally:

@@ -17,7 +17,7 @@ from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from local_meta import keys
-from region_node.ownership.core import OwnershipSettings
+from region_node.ownership.core import OwnershipSettings, Permit
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 from region_node.ownership.service import Ownership
 
@@ -55,6 +55,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.stores: dict[str, EmbeddedStore] = {}
         self.settings = OwnershipSettings()
+        self.permit: Permit | None = None
 
     async def start(self, *names: str, regions: tuple[str, ...] = ("us",)) -> None:
         admin = ConfigAdmin(EmbeddedStore(self.config))
@@ -72,7 +73,9 @@ class World:
             view = ConfigView(EmbeddedStore(self.config))
             await view.ready()
             store, host = EmbeddedStore(self.local), Host(self, name)
-            made = Ownership(region="us", broker=name, meta=store, view=view, host=host, clock=machine.clock, rng=machine.rng, settings=self.settings)
+            made = Ownership(
+                region="us", broker=name, meta=store, view=view, host=host, clock=machine.clock, rng=machine.rng, settings=self.settings, permit=self.permit
+            )
             self.brokers[name], self.hosts[name], self.stores[name] = made, host, store
             listeners = {"": f"pulsar://{name}:6650", "link": f"pulsar+ssl://{name}:6700", "link-eu": f"pulsar+ssl://proxy-{name}:1"}
             await made.start(BrokerRecord(name, listeners, f"http://{name}:8080", 1))

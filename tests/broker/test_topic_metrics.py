@@ -51,6 +51,15 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         text, _ = await every.text()
         ((labels, permits),) = values(text, "pulsar_consumer_available_permits").items()
         assert permits == 0 and 'consumer_id="1"' in labels and len(values(text, "pulsar_consumer_msg_ack_rate")) == 3
+        pieces = "# TYPE more gauge\n", "more 1\n"
+        every = TopicMetrics(
+            lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, topics_max=10, more=lambda: pieces, bundle=lambda name: 'bundle="b"'
+        )
+        with_bundles, _ = await every.text()
+        assert values(with_bundles, "pulsar_bundle_topics_count") == {'{bundle="b"}': 2}
+        assert [values(with_bundles, f"pulsar_bundle_{who}_count") for who in ("producer", "consumer")] == [{'{bundle="b"}': 1}] * 2
+        assert with_bundles.decode().endswith("".join(pieces)) and "pulsar_bundle" not in str(text)
+        assert values(text, "pulsar_ml_NumberOfMessagesInBacklog") == {'{cluster="us",namespace="public/default"}': 9}
         families = [line for line in text.decode().splitlines() if line.startswith("# TYPE")]
         assert len(families) == len(set(families))
         text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), Link(TOPIC + "-2", "eu", 2)]).text()

@@ -39,7 +39,7 @@ def test_it_is_a_set_in_as_few_ranges_as_can_be(
             model -= gone
         pairs = list(ours.pairs())
         assert {x for start, stop in pairs for x in range(start, stop)} == model
-        assert ours.count == len(model) and bool(ours) == bool(model)
+        assert ours.count == len(model) and bool(ours) == bool(model) and ours.ranges == len(pairs)
         assert all(before[1] < after[0] for before, after in itertools.pairwise(pairs)) and all(a < b for a, b in pairs)
         for x in range(0, 75, 3):
             assert (x in ours) == (x in model)

@@ -163,6 +163,9 @@ class FakeLedger:
         if not self.fenced:
             self.store.snapshot = (self.last_confirmed, self.state.snapshot())
 
+    async def store_state(self) -> None:
+        self.save()
+
     def trim(self, upto: Position) -> None:
         """Forgets whole blocks at or below `upto`; never beyond the snapshot."""
         assert self.store.snapshot is not None

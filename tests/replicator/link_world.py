@@ -19,6 +19,8 @@ from heliograph.wire import link as wire
 from heliograph.wire.link import Kind, SkipRecord
 from heliograph.wire.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block
+from replicator.compression import LEVEL, RunPacker
+from replicator.compression_settings import CompressionSettings
 from replicator.dedup import DedupSettings
 from replicator.intake import Intake
 from replicator.log import ReplicatedLog
@@ -129,6 +131,8 @@ class SimLink:
         self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=WINDOW_BYTES))
         self.connection: Connection | None = None
         self.panicked = False
+        self.packer = RunPacker(CompressionSettings(mode=("none", "lz4", "zstd")[target.index], run_bytes_min=0, gain_min=0.0))
+        self.packer.level = LEVEL
 
     @property
     def ledger(self) -> FakeLedger:
@@ -167,7 +171,7 @@ class SimLink:
         runs = self.ledger.cached(core.read_at, self.world.rng.randrange(1, 9), 10_000)
         sends = [send for ledger, start, run in runs if (send := core.take(ledger, start, run, self.world.now)) is not None]
         for previous, run in joined(sends):
-            connection.send(connection.wire, wire.run_frame(1, core.attempt, previous, run))
+            connection.send(connection.wire, self.packer.frame(1, core.attempt, previous, run, 0.0))
 
     def hear(self) -> None:
         """One frame reaches the source."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,12 +12,17 @@ import crc32c
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import TopicClosed
+from heliograph.model.errors import CorruptData, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.wire.pulsar_pb2 import MessageMetadata
 from heliograph.wire.run import Run
 from replicator import durability
+from replicator.affected import AFFECTED_MAX, DUMPED_MAX, AffectedList
+from replicator.dedup import DedupSettings
 from replicator.durability import RegionWaits
+from replicator.log import ReplicatedLog
+from replicator.state import TopicState
+from tests.replicator.fake_ledger import FakeLedger
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.link_world import entry
 
@@ -49,6 +55,15 @@ def require(region: TestRegion, regions: int, degrade_after_ms: int, *, per_mess
     return waits
 
 
+def crashed(region: TestRegion) -> AffectedList:
+    """What a new owner would find if the broker died now."""
+    store = copy.copy(region.store)
+    store.owner, store.cursors = None, {}
+    state = TopicState(region=region.info.number, epoch=region.info.epoch, rng=random.Random(1), deduplication=True, settings=DedupSettings())
+    ReplicatedLog(FakeLedger(store, state), state)  # type: ignore[arg-type]
+    return state.affected or AffectedList()
+
+
 class Publisher:
     """Publishes in one region, and looks at every receipt: how many regions have the entry at that moment?"""
 
@@ -76,6 +91,8 @@ class Publisher:
                     holders = sum(other is self.region or other.log.vector.holds(origin, (ledger, at)) for other in self.instance.regions.values())
                     if holders < self.enough:
                         self.short.append((ledger, at))
+                        found = crashed(self.region)
+                        assert any(a.after < (ledger, at) <= a.through for a in found.ranges), "the receipt goes out once the list is durable"
 
         self.region.brokers[0].machine.run(self.region.log.publish, run, done, lambda error: self.region.faults.append(repr(error)))
 
@@ -99,6 +116,9 @@ async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Ran
         listed = [at for at in publisher.short if any(a.after < at <= a.through for a in waits.affected)]
         assert listed == publisher.short, "what had too few regions is listed"
         assert sum(a.messages for a in waits.affected) >= len(publisher.short)
+        found = crashed(us)
+        assert publisher.short == [at for at in publisher.short if any(a.after < at <= a.through for a in found.ranges)], "and survives the broker"
+        assert found.messages >= len(publisher.short) and found.since is None
     for other in cut:
         sim.network.heal("us", other)
     await asyncio.sleep(40)
@@ -110,6 +130,7 @@ async def cuts_and_receipts(instance: Instance, sim: Simulation, rng: random.Ran
     assert all(a["arrived_since"] for a in waits.shown()["affected"])
     if not waits.affected:
         assert not publisher.short
+    assert crashed(us).ranges == waits.affected, "once it is over, exact"
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -205,6 +226,61 @@ def test_mutant_one_region_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_mutant_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     _found(monkeypatch, "_note", lambda self, receipt: None)
+
+
+def test_mutant_the_list_is_kept_in_memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    _found(monkeypatch, "expire", _expire_without_storing)
+
+
+def _expire_without_storing(self: RegionWaits) -> None:
+    if (due := self.next_deadline()) is not None and self._now() >= due and not self.degraded:
+        self._degrading = True
+        self._degrade()
+
+
+def test_after_a_broker_has_died_the_list_is_shown_and_tells_what_has_arrived() -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        publisher = Publisher(instance, us)
+        publisher.publish(5)
+        await asyncio.sleep(1)
+        waits = require(us, 3, 1000)
+        sim.network.cut("us", "ap")
+        for _ in range(4):
+            publisher.publish(5)
+            await asyncio.sleep(2)
+        assert waits.degraded and len(publisher.short) == 0 and publisher.receipts[-1] == 20
+        broker = us.brokers[0]
+        await broker.machine.ask(broker.links.detach, us.log)
+        broker.log = None  # nothing more is stored
+        log = us.log
+        assert log.waits is None
+        (lost,) = log.state.affected.ranges
+        assert (lost.messages, lost.needed) == (20, 2), "of the five before nothing was promised"
+        again = require(us, 3, 1000)
+        assert not again.degraded and again.affected_messages == 20 and not again.shown()["affected"][0]["arrived_since"]
+        sim.network.heal("us", "ap")
+        await asyncio.sleep(20)
+        assert [a["arrived_since"] for a in again.shown()["affected"]] == [True]
+        broker.machine.run(broker.links.require, us.log, None)
+        assert RegionWaits.past(us.log).shown()["affected_messages"] == 20, "also once the policy is gone"
+
+    play(scenario)
+
+
+def test_the_list_is_bounded_and_a_damaged_one_is_said() -> None:
+    listed = AffectedList()
+    for at in range(AFFECTED_MAX + 100):
+        listed.note((1, 10 * at), (1, 10 * at + 5), 2, 7, 1)
+    assert len(listed.ranges) == AFFECTED_MAX and listed.messages == 2 * (AFFECTED_MAX + 100)
+    listed.since = ((1, 20_000), 8, 2)
+    again = AffectedList.read(listed.dump())
+    assert len(again.ranges) == DUMPED_MAX and again.messages == listed.messages and again.ranges == listed.ranges[-DUMPED_MAX:]
+    again.loaded((1, 20_010), 0)
+    assert again.ranges[-1].through == (1, 20_010) and again.ranges[-1].messages == 1, "too much rather than too little"
+    for bad in ([], [0, None, [[1, 2]]], [0, [1], []], 7):
+        with pytest.raises(CorruptData):
+            AffectedList.read(bad)  # type: ignore[arg-type]
 
 
 def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:

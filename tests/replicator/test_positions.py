@@ -12,11 +12,11 @@ from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import Run
-from replicator import positions
+from replicator import lookup, positions
 from replicator.dedup import DedupSettings
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
-from replicator.lookup import Status, coordinate_of, position_of, vector_at
+from replicator.lookup import Status, coordinate_of, own_before, position_of, vector_at
 from replicator.positions import PositionMap
 from replicator.state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
@@ -130,6 +130,8 @@ class Copy:
         for (origin, coordinate), position in self.rng.sample(sorted(held.items()), min(15, len(held))):
             assert (await coordinate_of(self.log, position)).coordinate == (origin, coordinate)
             assert (await position_of(self.log, origin, coordinate)).position == position
+            own = [p for (o, _), p in held.items() if self.log.state.is_own(o) and p <= position and p[0] == position[0]]
+            assert await own_before(self.log, position) == max(own, default=None)
             at = await vector_at(self.log, position)
             for other in OTHERS:
                 below = [c for (o, c), p in held.items() if o == other and p <= position]
@@ -143,6 +145,7 @@ def test_lookups_agree_with_a_reader_of_the_whole_topic(seed: int, monkeypatch: 
     monkeypatch.setattr(positions, "EVERY_ENTRIES", 5)
     monkeypatch.setattr(positions, "POINTS_MAX", 30)
     monkeypatch.setattr(positions, "DUMPED_MAX", 12)
+    monkeypatch.setattr(lookup, "_BACK", (1, 2, 1 << 20))
     copy = Copy(seed)
 
     async def main() -> None:

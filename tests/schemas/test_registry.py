@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.model.names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
@@ -42,6 +43,31 @@ def test_numbers_count_up_and_the_same_schema_keeps_its_own() -> None:
         with pytest.raises(IncompatibleSchema, match="isAllowAutoUpdateSchema"):
             await schemas.get_or_create(BASE, avro(INT, {**OPTIONAL, "name": "d"}), "FULL", may_create=False)
         assert await schemas.get_or_create(BASE, first, "FULL", may_create=False) == 0
+
+    run(test())
+
+
+def test_what_is_counted_of_it() -> None:
+    async def test() -> None:
+        schemas = registry(KvMachine())
+        counts = schemas.counts
+        for each in (avro(INT), avro(INT, OPTIONAL), avro(INT)):
+            await schemas.get_or_create(BASE, each, "FULL")
+        with pytest.raises(IncompatibleSchema):
+            await schemas.get_or_create(BASE, avro(LONG), "FULL")
+        await schemas.mark_deleted(BASE)
+        await schemas.versions(BASE)
+        assert (counts.compatible, counts.incompatible) == (2, 1)
+        assert {name: took.count for name, took in counts.took_ms.items()} == {"get": 1, "put": 4, "del": 1}
+        assert set(counts.failed.values()) == {0}, "a schema that is refused is an answer"
+
+        async def away(*_: object) -> Any:
+            raise MetadataUnavailable("away")
+
+        schemas._meta.range = away  # type: ignore[method-assign]
+        with pytest.raises(MetadataUnavailable):
+            await schemas.versions(BASE)
+        assert counts.failed == {"get": 1, "put": 0, "del": 0} and counts.took_ms["get"].count == 2
 
     run(test())
 

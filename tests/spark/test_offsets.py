@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
-from heliograph.spark.offsets import Positions, begin, between, decode, encode, end, limited
+from heliograph.spark.offsets import Place, Positions, begin, between, decode, encode, end, limited
 
 OWN = (1, 1, 1)
 
@@ -41,7 +42,8 @@ def test_every_entry_is_in_one_batch_and_batches_repeat_exactly(seed: int) -> No
         for name in topics:
             for part in between(shot(name), start[name], positions[name], may_lose=False):
                 read[name] += [(part.ledger, entry) for entry in range(part.first, part.last + 1)]
-        assert decode(encode(positions)) == positions
+        places = {name: Place("us", at, {OWN: at, (2, 1, 0xBEEF): (at[0], -1)}, {OWN: (1, 2)} if at[1] % 2 else {}) for name, at in positions.items()}
+        assert decode(encode(places)) == places
     whole = {name: between(shot(name), (0, 0), end(shot(name)), may_lose=True) for name in topics}
     start = dict(positions)
     for name, stop in limited(whole, 1 << 40).items():
@@ -71,11 +73,25 @@ def test_what_was_deleted_unread_is_said() -> None:
         between(kept, (4, 2), (6, 3), may_lose=False)
     assert [part.ledger for part in between(kept, (4, 2), (6, 3), may_lose=True)] == [5, 6]
     assert between(kept, (6, 3), (6, 3), may_lose=False) == []
+    whole = TopicSnapshot(kept.topic, kept.ledgers, kept.last, OWN, {}, trimmed=False)
+    assert [part.ledger for part in between(whole, (4, 0), (6, 3), may_lose=False)] == [5, 6], "ledger 4 was empty, and is not named any more"
 
 
-@pytest.mark.parametrize("offset", [{}, {"format": 2, "topics": {}}, {"format": 1, "topics": 5}])
+@pytest.mark.parametrize("offset", [{}, {"format": 3, "topics": {}}, {"format": 1, "topics": 5}, {"format": 2, "topics": []}])
 def test_a_checkpoint_of_something_else(offset: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         decode(offset)
     with pytest.raises(CorruptData):
         decode({"format": 1, "topics": {"t": ["x", "y"]}})
+    for fields in (5, {}, {"at": "1:2"}, {"at": "1", "region": "us"}, {"at": "1:2", "region": "us", "vector": {"us": "1:2"}}):
+        with pytest.raises(CorruptData):
+            decode({"format": 2, "topics": {"t": fields}})
+
+
+def test_the_checkpoint_is_small_and_its_text_depends_on_nothing_but_the_places() -> None:
+    place = Place("eu", (7, 12), {(2, 1, 0x5F3A): (7, 11), (1, 1, 0xA): (3, 4)}, {(1, 1, 0xA): (3, 4)})
+    assert json.dumps(encode({"t": place})) == (
+        '{"format": 2, "topics": {"t": {"above": {"1.1.a": "3:4"}, "at": "7:12", "region": "eu", "vector": {"1.1.a": "3:4", "2.1.5f3a": "7:11"}}}}'
+    )
+    assert decode({"format": 1, "topics": {"t": [7, 12]}}) == {"t": Place("", (7, 12), None)}
+    assert decode(encode({"t": Place("", (7, 12), None)})) == {"t": Place("", (7, 12), None)}

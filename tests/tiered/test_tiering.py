@@ -169,6 +169,29 @@ def test_an_object_that_did_not_arrive_whole_is_never_called_stored() -> None:
     simulated(work)
 
 
+def test_failed_attempts_stay_counted_when_a_later_one_succeeds() -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        class Away(FakeStore):
+            away = True
+
+            async def put(self, key: str, body: object) -> None:
+                if self.away:
+                    raise StoreUnavailable("away")
+                await super().put(key, body)  # type: ignore[arg-type]
+
+        store = Away({})
+        broker = TierBroker(region, store, AT_ONCE)
+        await broker.tiering.start()
+        ledger = await filled(broker)
+        await until(lambda: broker.tiering.failures() == {TOPIC: 2}, 300.0)
+        assert broker.tiering.errors() == {TOPIC: 2}
+        store.away = False
+        await until(lambda: broker.tiering.status(TOPIC).state == "SUCCESS", 300.0)
+        assert broker.tiering.failures() == {} and broker.tiering.errors() == {TOPIC: 2} and any(stored(info) for info in ledger.ledgers())
+
+    simulated(work)
+
+
 def test_the_local_copy_stays_where_the_object_has_gone_meanwhile() -> None:
     async def work(sim: Simulation, region: Region) -> None:
         store = FakeStore({})

@@ -403,3 +403,25 @@ def test_every_entry_arrives_and_none_after_its_acknowledgement(seed: int, kind:
             assert all(c.unacked == 0 and not c.pending for c in w.subscription.consumers)
 
     run(test)
+
+
+@pytest.mark.parametrize("kind", [SubscriptionType.SHARED, SubscriptionType.KEY_SHARED])
+def test_counts_of_other_regions_go_with_the_message_until_it_is_acknowledged(kind: SubscriptionType) -> None:
+    async def test(w: World) -> None:
+        w.append(5)
+        await w.settle()
+        positions = [(w.ledger.last_confirmed[0], n) for n in range(5)]
+        w.subscription.count_redeliveries({positions[1]: 4, positions[3]: 2})
+        first = w.join(kind, permits=100)
+        await w.settle()
+        assert [count for _, _, count in w.sinks[first].got] == [0, 4, 0, 2, 0], "told before anybody was here"
+        w.subscription.redeliver(first, [positions[1], positions[2]])
+        w.subscription.count_redeliveries({positions[1]: 3, positions[2]: 9})
+        await w.settle()
+        assert sorted((p, count) for p, _, count in w.sinks[first].got[5:]) in ([(positions[1], 5), (positions[2], 1)], [(positions[1], 5), (positions[2], 9)])
+        assert w.subscription.redeliveries(10) == {positions[1]: 5, positions[2]: 9, positions[3]: 2}, "a count only rises"
+        assert w.subscription.redeliveries(2) == {positions[1]: 5, positions[2]: 9}, "of the oldest"
+        w.cursor.ack([positions[1]])  # by another region: no consumer here says so
+        assert w.subscription.redeliveries(10) == {positions[2]: 9, positions[3]: 2}
+
+    run(test)

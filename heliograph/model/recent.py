@@ -1,0 +1,37 @@
+"""Recent: how long the newest of something took.
+
+Is: a ring of the newest measurements, their count and sum since the start, and quantiles of the ring. Isn't: a clock, or a metric's name.
+Invariants: memory does not grow; to add one costs the same whatever there is; what sorts is only who asks for quantiles.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+_KEPT = 512
+
+
+class Recent:
+    """In whatever unit the caller measures."""
+
+    __slots__ = ("_ring", "count", "sum")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum = 0.0
+        self._ring = array("d")
+
+    def add(self, took: float) -> None:
+        ring = self._ring
+        if len(ring) < _KEPT:
+            ring.append(took)
+        else:
+            ring[self.count % _KEPT] = took
+        self.count += 1
+        self.sum += took
+
+    def quantiles(self, wanted: Iterable[float]) -> list[float]:
+        """Of the newest 512, by nearest rank; wanted: 0 to 1. [] where there is none."""
+        ordered = sorted(self._ring)
+        return [ordered[min(int(quantile * len(ordered)), len(ordered) - 1)] for quantile in wanted] if ordered else []

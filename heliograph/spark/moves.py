@@ -1,0 +1,126 @@
+"""A streaming query in another region than before: what a place means in the copy of a topic that is there.
+
+Is: pure: the entries between two places, as ranges of local entries and as coordinates to keep. Isn't: HTTP, Spark, or how far a batch goes (`offsets`).
+How: between two places in the asked region's own terms lie the entries from one position to the other. Where a place is in another region's terms, its
+vector says what it has read; the lowest local entry that no vector covers is where reading begins, and what is covered is left out, run by run. Links
+keep the order of each origin, so one coordinate an origin says which.
+Invariants: a batch is a function of its two places, in whatever region it is run, or run again: the entries that the first vector does not cover and the
+second does. What a region cannot tell (trimmed, not arrived) is an error, never a gap.
+Source: docs/spark.md, "To another region"; docs/protocols/links.md, "Where a coordinate lies".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from heliograph.client.blocks import Lookup, TopicSnapshot
+from heliograph.model.coordinates import Origin, format_coordinate
+from heliograph.model.errors import ConfigError, MetadataUnavailable, Trimmed
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.spark.offsets import EntryRange, Place, Watermarks, begin, between, end
+from heliograph.wire.run import Run
+
+
+class Copy(Protocol):
+    """A region's copy of topics: `heliograph.client.blocks.BlockReader`."""
+
+    def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]: ...
+
+    def find(self, topic: str, origin: Origin, at: Position) -> Lookup: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Of what is read, entries with coordinates above the one and up to the other. through None: all; an origin that it does not name: nothing."""
+
+    above: Watermarks
+    through: Watermarks | None = None
+
+    def of(self, snapshot: TopicSnapshot, ledger: int, first: int, run: Run) -> tuple[int, Run] | None:
+        """(first entry, run) of what is left of the run at (ledger, first). One look a run: a run has one origin, and its coordinates ascend."""
+        origin = run.origin or snapshot.origin_at((ledger, first))
+        spans = run.spans if run.origin is not None else ((ledger, first, run.count),)
+        start = _covered(spans, self.above.get(origin, BEFORE_ALL))
+        stop = run.count if self.through is None else _covered(spans, self.through.get(origin, BEFORE_ALL))
+        return (first + start, run.cut(start, stop)) if start < stop else None
+
+
+ALL = Kept({})
+
+
+def _covered(spans: tuple[tuple[int, int, int], ...], mark: Position) -> int:
+    """How many entries have coordinates up to `mark`."""
+    return sum(count if (ledger, first + count - 1) <= mark else max(0, mark[1] - first + 1) if ledger == mark[0] else 0 for ledger, first, count in spans)
+
+
+def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_lose: bool) -> Position:
+    """The lowest local position that `read` does not cover; the end where there is none. Raises Trimmed where one may have been deleted.
+
+    snapshot: taken before, so that whatever is not known yet lies behind its end.
+    """
+    found = end(snapshot)
+    for origin, held in copy.vector(snapshot.topic).items():
+        mark = read.get(origin)
+        if mark is not None and held <= mark:
+            continue
+        next_ = (0, 0) if mark is None else (mark[0], mark[1] + 1)
+        place = copy.find(snapshot.topic, origin, next_)
+        if place.status == "trimmed" and snapshot.trimmed and not may_lose:
+            raise Trimmed(
+                f"{snapshot.topic}: region {snapshot.region} may have deleted messages that the query has not read,"
+                f" from {format_coordinate((origin, next_))} on; go on in the region where it was, or set fail_on_data_loss to false"
+            )
+        if place.following is not None:
+            found = min(found, place.following)
+    return found
+
+
+def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, *, may_lose: bool) -> Position:
+    """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where one of them has not arrived."""
+    found, held = begin(snapshot), copy.vector(snapshot.topic)
+    for origin, mark in through.items():
+        if mark <= read.get(origin, BEFORE_ALL):
+            continue
+        if held.get(origin, BEFORE_ALL) < mark:
+            if not may_lose:
+                raise MetadataUnavailable(
+                    f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, which has not arrived in region"
+                    f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
+                )
+            return end(snapshot)
+        place = copy.find(snapshot.topic, origin, mark)
+        if place.position is not None:
+            found = max(found, (place.position[0], place.position[1] + 1))
+        else:
+            found = max(found, end(snapshot) if place.following is None else place.following)
+    return found
+
+
+def plan(copy: Copy, snapshot: TopicSnapshot, start: Place | None, stop: Place, *, may_lose: bool, moved_may_lose: bool) -> tuple[list[EntryRange], Kept]:
+    """What a batch from `start` to `stop` reads in the asked region. start None: the topic was not known before.
+
+    may_lose: as of `between`; moved_may_lose: the same where a place is another region's, whose subscription held nothing here.
+    """
+    here = ("", snapshot.region)
+    if stop.region in here and (start is None or start.region in here):
+        first = begin(snapshot) if start is None else start.at
+        return between(snapshot, first, stop.at, may_lose=may_lose), Kept(stop.above if start is None else start.above)
+    read = stop.above if start is None else start.vector
+    if read is None or stop.vector is None:
+        raise ConfigError(
+            f"{snapshot.topic}: the checkpoint is of a version that knows no other regions; run the query where it was once more, until it has written a batch"
+        )
+    first = first_unread(copy, snapshot, read, may_lose=moved_may_lose)
+    if stop.region in here:
+        return between(snapshot, first, stop.at, may_lose=True), Kept(read)
+    last = _end_of(copy, snapshot, read, stop.vector, may_lose=moved_may_lose)
+    return between(snapshot, first, last, may_lose=True), Kept(read, stop.vector)
+
+
+def advanced(start: Place, region: str, at: Position, seen: Watermarks) -> Place:
+    """The place behind a batch from `start` to `at` in `region`. seen: the vector of what lies before `at` there."""
+    read = start.vector or {}
+    above = start.above if start.region in ("", region) else read
+    vector = {origin: max(read.get(origin, BEFORE_ALL), seen.get(origin, BEFORE_ALL)) for origin in {*read, *seen}}
+    return Place(region, at, vector, {origin: mark for origin, mark in above.items() if mark > seen.get(origin, BEFORE_ALL)})

@@ -1,0 +1,96 @@
+"""Appends: how long they took, and how large entries were, by namespace.
+
+Is: what one broker counts of all its topics' appends: the clients', Kafka's, and what other regions sent. Isn't: a metric's name (`storage_metrics`).
+Invariants: counted by run, with no reading of a clock of its own; the buckets of a histogram add up to its count; nothing here grows with the number of
+topics, and only so many namespaces are counted apart.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from heliograph.model.recent import Recent
+
+LATENCIES_S = (0.0005, 0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
+"""Upper bounds, each inclusive; what took longer is in one bucket more."""
+SIZES = (128, 512, 1024, 2048, 4096, 16384, 102_400, 1_232_896)
+"""Of one entry in bytes, in the same way."""
+OTHERS = "others"
+"""Counts the namespaces beyond the first `NAMESPACES_MAX`; no namespace has such a name."""
+NAMESPACES_MAX = 1000
+_RATE_S = 1.0
+_Rates = tuple[float, float, float]
+
+
+class AppendCounts:
+    """Of one namespace, since the broker's start. Entries, but for bytes."""
+
+    __slots__ = (
+        "_all",
+        "_counted",
+        "_rated_at",
+        "_rates",
+        "copied_bytes",
+        "errors",
+        "latencies",
+        "size_bytes",
+        "sizes",
+        "sum_s",
+        "switches",
+    )
+
+    def __init__(self, every: Recent) -> None:
+        """every: how long the newest appends of all namespaces took, in seconds."""
+        self.errors = self.size_bytes = self.copied_bytes = 0
+        self.sum_s = 0.0
+        self.latencies = [0] * (len(LATENCIES_S) + 1)
+        self.sizes = [0] * (len(SIZES) + 1)
+        self.switches = [0] * (len(LATENCIES_S) + 1)
+        """Next ledgers, by how long it took until there was one."""
+        self._all = every
+        self._rated_at = 0.0
+        self._counted = (0, 0, 0)
+        self._rates: _Rates = (0.0, 0.0, 0.0)
+
+    @property
+    def entries(self) -> int:
+        return sum(self.latencies)
+
+    def confirmed(self, entries: int, size_bytes: int, copies: int, took_s: float) -> None:
+        """A run is durable. Each of its entries counts with the run's latency, and with the mean of its sizes."""
+        self.size_bytes += size_bytes
+        self.copied_bytes += size_bytes * copies
+        self.sum_s += took_s * entries
+        self.latencies[bisect_left(LATENCIES_S, took_s)] += entries
+        self.sizes[bisect_left(SIZES, size_bytes / entries)] += entries
+        self._all.add(took_s)
+
+    def switched(self, took_s: float) -> None:
+        self.switches[bisect_left(LATENCIES_S, took_s)] += 1
+
+    def rates(self, now: float) -> _Rates:
+        """Entries, bytes, and bytes of all copies, a second, since about the last call."""
+        if now - self._rated_at >= _RATE_S:
+            counted, elapsed = (self.entries, self.size_bytes, self.copied_bytes), now - self._rated_at
+            entries, size, copied = ((b - a) / elapsed for a, b in zip(self._counted, counted, strict=True))
+            self._rates, self._rated_at, self._counted = (entries, size, copied), now, counted
+        return self._rates
+
+
+class Appends:
+    """One a broker. `newest`: seconds from an append until its run was durable."""
+
+    def __init__(self) -> None:
+        self.newest = Recent()
+        self.namespaces: dict[str, AppendCounts] = {}
+
+    def of(self, topic: str) -> AppendCounts:
+        """topic: a full name."""
+        parts = topic.split("/", 4)
+        namespace = "/".join(parts[2:4]) if len(parts) == 5 else OTHERS
+        found = self.namespaces.get(namespace)
+        if found is None:
+            if len(self.namespaces) >= NAMESPACES_MAX:
+                namespace = OTHERS
+            found = self.namespaces.setdefault(namespace, AppendCounts(self.newest))
+        return found
