@@ -52,9 +52,14 @@ class Instance:
     def up(self) -> None:
         self.state: dict[str, Any] = json.loads(heliograph("up", *self._arguments, "--json").stdout)
         if self.state["wan"]:
-            self.server = ToxiproxyServer()
-            self.server.update_api_consumer(*self.state["wan"]["toxiproxy"].split(":"))
             self.toxiproxy = Toxiproxy(self.state["wan"]["toxiproxy"])
+
+    @property
+    def server(self) -> ToxiproxyServer:
+        """The package keeps one address for all: it is this instance's from here on, whatever another one made of it."""
+        found = ToxiproxyServer()
+        found.update_api_consumer(*self.state["wan"]["toxiproxy"].split(":"))
+        return found
 
     def down(self) -> None:
         try:
