@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
+import uvloop
 from rich.console import Console
 
 from benchmarks.servers import Heliograph
@@ -191,7 +192,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as folder:
         server = Heliograph(Path(folder) / "h")
         try:
-            asyncio.run(run(server.data, Path(folder) / "tier", chosen.mb, chosen.rounds, chosen.s3, Console()))
+            uvloop.run(run(server.data, Path(folder) / "tier", chosen.mb, chosen.rounds, chosen.s3, Console()))
         finally:
             server.stop()
 

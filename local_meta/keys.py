@@ -8,11 +8,15 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /brokers/{id}                                            a live broker, under its lease
     /instance                                                the id of this metadata; another one after a restore
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
+    /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region, once one was split
     /load/{id}                                               what a broker carries, under its lease
     /balance/leader                                          which broker has bundles moved, under its lease
+    /hosts/turn                                              which host is restarted just now, under a lease (region_node.hosts)
     /balance/paused                                          until when nothing is moved
+    /group-use/{id}                                          what a broker uses of resource groups, under its lease
     /isolation/{name}                                        an isolation policy: which brokers serve which namespaces
     /failure-domains/{name}                                  brokers that fail together
+    /quotas/{tenant}/{namespace}/{low:08x}-{high:09x}        what is set aside for a hash range; /quotas/default: for every bundle without
     /ledgers/{id:020}                                        LedgerMetadata
     /underreplicated/{id:020}                                a ledger that lacks copies: which bookies are lost (storage.ledger.audit)
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
@@ -36,12 +40,16 @@ BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
 INSTANCE = "/instance"
 OWNERS = "/owners/"
+BUNDLES = "/bundles/"
 LOADS = "/load/"
 BALANCE = "/balance/"
 BALANCE_LEADER = "/balance/leader"
 BALANCE_PAUSED = "/balance/paused"
+GROUP_USES = "/group-use/"
 ISOLATION = "/isolation/"
 FAILURE_DOMAINS = "/failure-domains/"
+QUOTAS = "/quotas/"
+QUOTA_DEFAULT = "/quotas/default"
 LEDGERS = "/ledgers/"
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
@@ -73,12 +81,28 @@ def load(broker_id: str) -> str:
     return LOADS + _quoted(broker_id)
 
 
+def group_use(broker_id: str) -> str:
+    return GROUP_USES + _quoted(broker_id)
+
+
 def isolation(name: str) -> str:
     return ISOLATION + _quoted(name)
 
 
 def failure_domain(name: str) -> str:
     return FAILURE_DOMAINS + _quoted(name)
+
+
+def quota(namespace: str, low: int, high: int) -> str:
+    """Of the hashes [low, high)."""
+    return f"{QUOTAS}{_namespace(namespace)}/{low:08x}-{high:09x}"
+
+
+def quota_of(key: str) -> tuple[str, tuple[int, int]]:
+    """(namespace, (low, high)) of a quota's key, the default's apart."""
+    _, _, tenant, local, bounds = key.split("/")
+    low, _, high = bounds.partition("-")
+    return f"{unquote(tenant)}/{unquote(local)}", (int(low, 16), int(high, 16))
 
 
 def id_of(key: str) -> str:
@@ -126,6 +150,16 @@ def owner_of(key: str) -> tuple[str, int]:
     return f"{unquote(tenant)}/{unquote(local)}", int(bundle)
 
 
+def bundles(namespace: str) -> str:
+    return BUNDLES + _namespace(namespace)
+
+
+def namespace_of(key: str) -> str:
+    """Of a key of `/bundles/`."""
+    _, _, tenant, local = key.split("/")
+    return f"{unquote(tenant)}/{unquote(local)}"
+
+
 # -- topics -----------------------------------------------------------------------------------------------------------
 
 
@@ -139,9 +173,9 @@ def managed_ledgers(namespace: str) -> str:
     return f"{MANAGED_LEDGERS}{_namespace(namespace)}/"
 
 
-def managed_ledgers_of_bundle(namespace: str, bundle: int, bundles: int) -> tuple[str, str]:
-    """[start, end) of the managed ledgers whose topics fall into a bundle."""
-    return _bundle(managed_ledgers(namespace), bundle, bundles)
+def managed_ledgers_between(namespace: str, low: int, high: int) -> tuple[str, str]:
+    """[start, end) of the managed ledgers of the topics whose hashes are in [low, high): those of a bundle."""
+    return _between(managed_ledgers(namespace), low, high)
 
 
 def cursor(topic: str, name: str) -> str:
@@ -157,9 +191,9 @@ def cursors_of_namespace(namespace: str) -> str:
     return f"{CURSORS}{_namespace(namespace)}/"
 
 
-def cursors_of_bundle(namespace: str, bundle: int, bundles: int) -> tuple[str, str]:
-    """[start, end) of the cursors of the topics of a bundle."""
-    return _bundle(cursors_of_namespace(namespace), bundle, bundles)
+def cursors_between(namespace: str, low: int, high: int) -> tuple[str, str]:
+    """[start, end) of the cursors of the same topics."""
+    return _between(cursors_of_namespace(namespace), low, high)
 
 
 def topic_policies(topic: str) -> str:
@@ -186,8 +220,5 @@ def _topic(topic: str) -> str:
     return f"{_namespace(TopicName.parse(topic).namespace)}/{topic_hash(topic):08x}/{_quoted(topic)}"
 
 
-def _bundle(prefix: str, bundle: int, bundles: int) -> tuple[str, str]:
-    start = -(-(bundle << 32) // bundles)
-    if bundle == bundles - 1:
-        return f"{prefix}{start:08x}", prefix_end(prefix)
-    return f"{prefix}{start:08x}", f"{prefix}{-(-(bundle + 1 << 32) // bundles):08x}"
+def _between(prefix: str, low: int, high: int) -> tuple[str, str]:
+    return f"{prefix}{low:08x}", prefix_end(prefix) if high >> 32 else f"{prefix}{high:08x}"

@@ -234,6 +234,9 @@ class SimFile:
         self._check()
         return bytes(self.inode.now[offset : offset + size_bytes])
 
+    def expect_scattered(self) -> None:
+        self._check()
+
     def datasync(self) -> None:
         self._check(writing=True)
         self.disk.syncs_in_job += 1

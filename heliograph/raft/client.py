@@ -99,6 +99,8 @@ class MetaClient:
         self._watches: dict[int, _Watch] = {}
         self._hears_leader = False
         self._fresh_at = clock.monotonic()
+        self.on_done: Callable[[bool, int, float, bool], None] | None = None
+        """Called after each request: (whether it wrote, its bytes, the seconds that it took, whether an answer came)."""
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -241,6 +243,7 @@ class MetaClient:
             raise MetadataUnavailable("the metadata client is closed")
         if len(self._pending) >= REQUESTS_MAX or self._pending_bytes + len(payload) > PENDING_BYTES_MAX:
             raise MetadataUnavailable(f"{len(self._pending)} metadata requests wait for their answers already")
+        began, answered = self._clock.monotonic(), False
         self._ids += 1
         number = self._ids
         request = _Request(frame(kind, number, payload), asyncio.get_running_loop().create_future(), write)
@@ -250,7 +253,9 @@ class MetaClient:
         self._send(request)
         try:
             async with asyncio.timeout_at(deadline):
-                return await request.answer
+                answer = await request.answer
+            answered = True
+            return answer
         except TimeoutError:
             text = f"no answer from the metadata at {', '.join(self._addresses)} within {self.settings.timeout_s:g} s ({self._trouble})"
             if write and (request.sent or request.unsure):
@@ -258,6 +263,8 @@ class MetaClient:
             raise MetadataUnavailable(text) from None
         finally:
             del self._pending[number]
+            if self.on_done is not None:
+                self.on_done(write, len(payload), self._clock.monotonic() - began, answered)
             self._pending_bytes -= len(payload)
 
     def _send(self, request: _Request) -> None:

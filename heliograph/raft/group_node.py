@@ -13,7 +13,7 @@ import ssl as tls
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from heliograph.model.errors import DiskFailed
+from heliograph.model.errors import CorruptData, DiskFailed
 from heliograph.raft.kept import KeptMachine
 from heliograph.raft.machine import KvMachine
 from heliograph.raft.members import MembersDesk
@@ -77,6 +77,7 @@ class GroupNode:
         )
         self.service = MetaService(self.raft, self.machine, clock=clock, settings=service, forwarder=forwarder, hint=hint)
         self.service.desk = MembersDesk(self.raft, group)
+        self.service.on_damage = self.raft.table_damaged
         self.raft.on_role_change = self.service.on_role_change
         self.raft.on_config = transport.on_config
         self.server = MetaServer(self.service, host, port, node=node_id, ssl=ssl, settings=server, on_raft=on_raft)
@@ -95,7 +96,11 @@ class GroupNode:
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_failed(error: BaseException) -> None:
-            if not failure.done():
+            if failure.done():
+                return
+            if isinstance(error, CorruptData):
+                failure.set_exception(CorruptData(f"the metadata node {self.node_id!r} ends: {error}"))
+            else:
                 failure.set_exception(DiskFailed(f"the log of the metadata node {self.node_id!r} cannot be written: {error}"))
 
         self.raft.on_failed = on_failed

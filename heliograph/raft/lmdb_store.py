@@ -20,6 +20,7 @@ import errno
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import crc32c
@@ -34,6 +35,7 @@ from heliograph.runtime.disk import Disk
 VERSION = 1
 MAP_BYTES = 256 << 20
 """At the start; doubled where it is full. Address space, not disk."""
+_DATA = "data.mdb"
 _KEY_BYTES_MAX = 500
 _LONG = b"\xff"  # no byte of UTF-8
 _ABOUT = struct.Struct(">BBHI")
@@ -69,6 +71,7 @@ class LmdbStore:
 
     def _open(self) -> Kept:
         env = self._env = lmdb.open(self._folder, map_size=self._map_bytes, max_dbs=8, readahead=False)
+        self._check_size(env)
         env.reader_check()  # those of processes that were killed
         env.set_mapsize(max(env.info()["map_size"], self._map_bytes))
         self._about = env.open_db(b"about")
@@ -81,6 +84,13 @@ class LmdbStore:
             self._current, mark = _opened(found)
             counts = {prefix.decode(): _COUNT.unpack(count)[0] for prefix, count in reading.cursor(self._counts[self._current])}
         return Kept(mark, counts)
+
+    def _check_size(self, env: Any) -> None:
+        """A file that is shorter than its last page would end the process (SIGBUS) at the first read behind its end."""
+        size = Path(self._folder, _DATA).stat().st_size
+        needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if env.info()["last_txnid"] and size < needed:
+            raise _damaged(f"{_DATA} is cut off: {size} bytes where {needed} were written")
 
     def close(self) -> None:
         self._disk.close()
@@ -217,7 +227,10 @@ class LmdbStore:
 
 
 def _damaged(error: object) -> CorruptData:
-    return CorruptData(f"the table of the metadata is damaged ({error}): remove this member's folder and add it again, or restore a backup")
+    return CorruptData(
+        f"the table of the metadata is damaged ({error}): where there are other voters, start a fresh member and put it in the place of this one with "
+        "`heliograph meta replace OLD NEW HOST:PORT`; where this is the only one, restore a backup into an empty folder with `heliograph restore`"
+    )
 
 
 def _about(which: int, mark: bytes) -> bytes:

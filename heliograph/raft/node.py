@@ -286,6 +286,11 @@ class RaftNode:
             )
         return rows
 
+    def table_damaged(self, damage: CorruptData) -> None:
+        """A read met it. Where others can lead this member ends, so that they do; alone it goes on with what is whole."""
+        if self._core is not None and len(self._core.config.voters) > 1:
+            self._fail(damage)
+
     def _check(self) -> RaftCore:
         if self.failed is not None:
             raise MetadataUnavailable(f"the metadata node has stopped: {self.failed}")

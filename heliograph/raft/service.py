@@ -94,6 +94,8 @@ class MetaService:
     ) -> None:
         """hint: node id -> the address at which clients reach it, or empty."""
         self.replica, self.machine = replica, machine
+        self.on_damage: Callable[[CorruptData], None] = lambda damage: None
+        """Called when a read meets damage in the table here."""
         self._clock, self._settings, self._forwarder, self._hint = clock, settings or ServiceSettings(), forwarder, hint
         self._keeper = LeaseKeeper()
         self._lease_changes = -1
@@ -134,6 +136,7 @@ class MetaService:
         except (NotAllowed, Malformed) as error:
             return refusal(Status.REFUSED, str(error))
         except CorruptData as damage:
+            self.on_damage(damage)
             return refusal(Status.UNAVAILABLE, str(damage))
         except MetadataError as error:
             return answer_of(error)
@@ -147,6 +150,7 @@ class MetaService:
         except (NotAllowed, Malformed) as error:
             return refusal(Status.REFUSED, str(error))
         except CorruptData as damage:
+            self.on_damage(damage)
             return refusal(Status.UNAVAILABLE, str(damage))
         except MetadataError as error:
             return answer_of(error)

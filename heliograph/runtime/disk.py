@@ -29,6 +29,10 @@ class File(Protocol):
         """Returns up to `size_bytes`; shorter only at the end of the file."""
         ...
 
+    def expect_scattered(self) -> None:
+        """From now on a read brings what it asks for, and nothing that lies behind it: whoever reads says how far ahead, and the disk is soon free again."""
+        ...
+
     def datasync(self) -> None:
         """Makes what was written durable (contents and size)."""
         ...

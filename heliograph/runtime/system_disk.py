@@ -134,6 +134,9 @@ class SystemFile:
             got += len(data)
         return b"".join(parts)
 
+    def expect_scattered(self) -> None:
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
     def datasync(self) -> None:
         self._check()
         try:

@@ -15,7 +15,8 @@ A frame, big endian:
     1 ADD            count   first   LAC      block                       ACKS, later; or LOST, once
     2 ADD_RECOVERY   count   first   LAC      block                       ANSWER; allowed on a fenced ledger
     3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after a LOST
-    4 READ           -       first   last     u32 bytes                   ANSWER, body: blocks
+    4 READ           parts   first   last     u32 bytes                   ANSWER, body: blocks; parts 1: as many ANSWERs as the bookie likes,
+                                                                          value 1 in all but the last, which may be empty
     5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
     6 WRITE_LAC      -       -       LAC      -                           none
     7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once it is above `entry`, or then

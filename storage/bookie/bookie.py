@@ -21,6 +21,7 @@ from heliograph.wire.bookie import HEAD, Code, Kind
 from heliograph.wire.run import peek_block, verify_block
 from storage.bookie.checkpoint import save_metadata_instance
 from storage.bookie.cookie import JOURNAL, LEDGER, Place, Where, home_of, save_dropped
+from storage.bookie.counts import Counts
 from storage.bookie.dead import DeadLedgers
 from storage.bookie.journal import is_full
 from storage.bookie.journal_dir import JournalDir
@@ -28,7 +29,7 @@ from storage.bookie.lac_waits import LacWaits
 from storage.bookie.ledger_dir import LedgerDir
 from storage.bookie.opening import Opening
 from storage.bookie.peer import Peer
-from storage.bookie.reading import Piece, choose, fetch
+from storage.bookie.reading import Piece, choose
 from storage.bookie.settings import BookieSettings
 
 __all__ = ["Bookie", "BookieSettings", "Peer", "Place"]
@@ -62,8 +63,7 @@ class Bookie:
             LedgerDir(place, self.journals[at % len(journals)], settings, share, changed=self._on_state, room=self._on_room)
             for at, place in enumerate(ledgers)
         ]
-        self.bad_reads = 0
-        """Reads from disk that met a bad block or a failing disk."""
+        self.counts = Counts()
         self._dead = DeadLedgers()
         self._lac_waits = LacWaits()
         self._said: tuple[str, ...] = ()
@@ -327,6 +327,7 @@ class Bookie:
             elif full:
                 refusal = Code.READ_ONLY, f"bookie {self.bookie_id} is read-only: {full}"
         if refusal is not None:
+            self.counts.refused += count
             if recovery:
                 peer.answer(request, refusal[0], 0, 0, [refusal[1].encode()])
             else:
@@ -334,6 +335,8 @@ class Bookie:
                 peer.lost(ledger, *refusal)
             return False
         home.store(ledger, first, count, lac, block)
+        self.counts.added += count
+        self.counts.added_bytes += len(block)
         if ledger in self._lac_waits:
             self._lac_waits.moved(ledger, lac)
         if recovery:
@@ -347,7 +350,7 @@ class Bookie:
         if kind == Kind.READ:
             if len(body) != 4 or entry < 0:
                 raise PeerError("read: wrong shape")
-            self._read(home, ledger, entry, value, int.from_bytes(body, "big"), request, peer)
+            self._read(home, ledger, entry, value, int.from_bytes(body, "big"), bool(number), request, peer)
         elif kind == Kind.OPEN_WRITER:
             peer.refused.discard(ledger)
         elif kind == Kind.WRITE_LAC:
@@ -366,6 +369,7 @@ class Bookie:
         elif kind in (Kind.FENCE, Kind.DELETE):
             refusal = self._refusal(home)
             if refusal is None:
+                self.counts.deleted += kind == Kind.DELETE
                 home.journal.expect_answer(partial(_answer_stored, home.journal, peer, request, *home.change(kind, ledger)))
                 self._lac_waits.ended(ledger)
                 return True
@@ -405,7 +409,7 @@ class Bookie:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read(self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, request: int, peer: Peer) -> None:
+    def _read(self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, parts: bool, request: int, peer: Peer) -> None:
         if ledger not in home.table.last:
             peer.answer(request, *self._absent(home, ledger))
             return
@@ -414,26 +418,32 @@ class Bookie:
         if not pieces:
             peer.answer(request, *self._absent(home, ledger, first))
         elif len(held) == len(pieces):
+            self._note_read(pieces)
             peer.answer(request, Code.OK, 0, 0, held)
         else:
             self._reading += 1
-            reads = home.place.background
-            reads.submit(partial(fetch, reads, pieces), partial(self._fetched, home, ledger, pieces, request, peer))
+            part = partial(peer.answer, request, Code.OK, 0, 1) if parts else None
+            home.catch_up.start(pieces, partial(self._fetched, home, ledger, pieces, request, peer), part)
 
     def _fetched(
-        self, home: LedgerDir, ledger: int, pieces: Sequence[Piece], request: int, peer: Peer, blocks: list[Buffer] | None, error: BaseException | None
+        self, home: LedgerDir, ledger: int, pieces: Sequence[Piece], request: int, peer: Peer, read: int, blocks: list[Buffer], error: BaseException | None
     ) -> None:
         self._reading -= 1
-        if blocks is None or len(blocks) < len(pieces):
-            bad = pieces[len(blocks or ())]
+        if read < len(pieces):
+            bad = pieces[read]
             if isinstance(bad, tuple):
                 home.met_bad(bad[0], ledger, bad[1])
-        if blocks:
+        if read:
+            self._note_read(pieces[:read])
             peer.answer(request, Code.OK, 0, 0, blocks)
         else:
-            self.bad_reads += 1
+            self.counts.failed_reads += 1
             peer.answer(request, Code.UNKNOWN, 0, 0, [f"ledger {ledger} on bookie {self.bookie_id}: {error}".encode()])
         self._unblock()
+
+    def _note_read(self, pieces: Sequence[Piece]) -> None:
+        self.counts.reads += 1
+        self.counts.read_bytes += sum(len(piece) if isinstance(piece, memoryview) else piece[2] for piece in pieces)
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
 

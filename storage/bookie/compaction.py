@@ -2,7 +2,8 @@
 
 Is: which logs are worth it, the copying at a bounded rate, suspend and resume. Isn't: the change itself (`EntryLogs.swap`), or a thread.
 Invariants: a source stays until a synced log with all that is wanted of it is named by a durable checkpoint; blocks are verified before they are
-copied, and a log with a bad one stays as it is; a log's LAC and fence marks go along. Until the swap a crash leaves a file that no checkpoint names.
+copied, and a log with a bad one stays as it is; a log's LAC and fence marks go along; of an entry that was stored more than once nothing but what was
+stored last is written. Until the swap a crash leaves a file that no checkpoint names.
 Minor rounds take logs of which little lives, often; major ones take more, seldom. Driven by `tick`: nothing here reads a clock.
 """
 
@@ -14,6 +15,7 @@ from functools import partial
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import peek_block, verify_block
+from storage.bookie.cutting import Covered, cut_block
 from storage.bookie.entry_log import EntryLog, LedgerMark, LogWriter
 from storage.bookie.entry_logs import EntryLogs
 from storage.bookie.journal import is_full
@@ -22,8 +24,8 @@ from storage.bookie.settings import BookieSettings
 _JOB_BYTES = 1 << 20
 """Copied at once; reads of clients come between."""
 
-_Block = tuple[EntryLog, int, int, int, int]
-"""(log, offset, size, first entry, count)."""
+_Block = tuple[EntryLog, int, int, int, int, int, int]
+"""(log, offset, size, first entry, count, and of it what is copied: from entry, behind entry)."""
 _Step = LedgerMark | _Block
 
 
@@ -112,7 +114,7 @@ class Compactor:
         if self._sick:
             number = next(iter(self._sick))
             del self._sick[number]
-            if number in table.logs and number not in self.bad:
+            if number in table.logs and number not in self.bad and not table.is_empty(number):  # an empty one goes by itself, perhaps just now
                 return self._take([number])
         if not self._live_max:
             return False
@@ -156,17 +158,26 @@ class Compactor:
             if not wanted and not mark.fenced:
                 continue
             yield mark
-            runs = sorted(
-                (first, count, -log.number, offset, size, log)
-                for log, group in wanted
-                for offset, size, first, count in log.runs(group)
-                if (log.number, ledger, first) not in self._logs.refilled
-            )
-            before = (-1, 0)
-            for first, count, _, offset, size, log in runs:
-                if (first, count) != before:
-                    yield log, offset, size, first, count
-                before = (first, count)
+            if ledger in table.mixed:
+                yield from self._newest(ledger, {log.number for log in sources})
+                continue
+            runs = sorted((first, offset, size, count, log.number, log) for log, group in wanted for offset, size, first, count in log.runs(group))
+            for first, offset, size, count, _, log in runs:
+                yield log, offset, size, first, count, first, first + count
+
+    def _newest(self, ledger: int, sources: set[int]) -> Iterator[_Block]:
+        """Of a ledger of which something came again: what no younger log has, be it a source or not. (What is in memory will be in a younger one.)"""
+        covered = Covered()
+        blocks: list[tuple[int, int, int, int, int, int, EntryLog]] = []
+        for log in self._logs.table.logs_of(ledger):
+            for offset, size, first, count in reversed(list(log.runs(log.group_of(ledger)))):
+                if (log.number, ledger, first) in self._logs.refilled:
+                    continue
+                for low, high in covered.take(first, count):
+                    if log.number in sources:
+                        blocks.append((low, high, offset, size, first, count, log))
+        for low, high, offset, size, first, count, log in sorted(blocks, key=lambda block: block[0]):
+            yield log, offset, size, first, count, low, high
 
     def _copy(self) -> None:
         assert self._writer is not None
@@ -247,7 +258,7 @@ def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
             view = memoryview(log.read(disk, offset, size))
         except OSError as error:
             raise _BadSource(log.number, f"entry log {log.number} at {offset}: {error}") from error
-        for _, at, block_bytes, first, count in blocks:
+        for _, at, block_bytes, first, count, low, high in blocks:
             block = view[at - offset : at - offset + block_bytes]
             try:
                 verify_block(block)
@@ -255,4 +266,4 @@ def _copy_steps(disk: Disk, writer: LogWriter, steps: Sequence[_Step]) -> None:
                 raise _BadSource(log.number, f"entry log {log.number} at {at}: {error}") from error
             if peek_block(block) != (writer.ledger, first, count):
                 raise _BadSource(log.number, f"entry log {log.number} at {at}: a block of another place")
-            writer.put(first, count, block)
+            writer.put(low, high - low, block if (low, high) == (first, first + count) else cut_block(block, low, high))

@@ -27,7 +27,7 @@ import crc32c
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk, File
 from heliograph.wire.run import COUNT_MAX
-from storage.bookie.write_cache import Generation
+from storage.bookie.write_cache import NEVER, Generation
 
 VERSION = 1
 _HEAD = struct.Struct("<4sB3xQ")
@@ -114,10 +114,25 @@ class EntryLog:
             at -= 1
         return None
 
+    def next_start(self, ledger: int, entry: int) -> int:
+        """The first entry of the first block behind `entry`; NEVER where there is none."""
+        group = self.group_of(ledger)
+        if group < 0:
+            return NEVER
+        low, high = self._range(group)
+        at = bisect_right(self._firsts, entry, low, high)
+        return self._firsts[at] if at < high else NEVER
+
+    def first_entry(self, group: int) -> int:
+        """The first entry of the ledger at `group`; NEVER where there is none."""
+        low, high = self._range(group)
+        return self._firsts[low] if low < high else NEVER
+
     def read(self, disk: Disk, offset: int, size_bytes: int) -> bytes:
         """Blocking; raises OSError."""
         if self._file is None:
             self._file = disk.open(name_of(self.number))
+            self._file.expect_scattered()  # the system's own megabytes ahead would lie before the next sync of a journal on the same disk
         return self._file.pread(size_bytes, offset)
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """EntryLogs: the entry logs of one directory, and the checkpoint that names them.
 
 Is: the steps log, checkpoint, table, removal, in this order, one change at a time. Isn't: when to flush or compact, or what a failure means.
-Invariants: the checkpoint names only logs that were synced before it; a log is removed only after a checkpoint without it is durable, and behind the
-reads that still use it; a file that no checkpoint names is of a change that never came to its end, and goes at the next start.
+Invariants: the checkpoint names only logs that were synced before it, the oldest first (`LedgerTable`: age); a log is removed only after a checkpoint
+without it is durable, and behind the reads that still use it; a file that no checkpoint names is of a change that never came to its end, and goes at
+the next start.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ Done = Callable[[BaseException | None], None]
 
 
 class EntryLogs:
-    """`reads`: a Disk over the same directory, whose thread reads."""
+    """reads: a Disk over the same directory, whose thread reads. behind(job): on that thread, behind all reads that were begun."""
 
-    def __init__(self, disk: Disk, reads: Disk) -> None:
+    def __init__(self, disk: Disk, reads: Disk, behind: Callable[[Callable[[], None]], None]) -> None:
         self.disk, self.reads = disk, reads
+        self._behind = behind
         self.point = Checkpoint()
         self.table = LedgerTable()
         self.busy = False
@@ -57,7 +59,7 @@ class EntryLogs:
         self.table = LedgerTable(dead)
         for number in self.point.logs:
             try:
-                self.table.install(entry_log.load(self.disk, number))
+                self.table.load(entry_log.load(self.disk, number))
             except (CorruptData, FileNotFoundError) as error:
                 trouble = trouble or f"entry log {number} cannot be read: {error}"
         return trouble
@@ -109,18 +111,24 @@ class EntryLogs:
 
     def swap(self, sources: Sequence[int], log: EntryLog, done: Done) -> None:
         """Puts `log`, synced already, in the place of `sources`. May be tried again after a failure."""
-        self._save(self.point.flushed_through, sources, log.number, lambda: log, done)
+        self._save(self.point.flushed_through, sources, log.number, lambda: log, done, made_of=sources)
 
-    def _save(self, through: int, gone: Sequence[int], number: int | None, make: Callable[[], EntryLog | None], done: Done) -> None:
+    def _save(
+        self, through: int, gone: Sequence[int], number: int | None, make: Callable[[], EntryLog | None], done: Done, made_of: Sequence[int] = ()
+    ) -> None:
         assert not self.busy
         self.busy = True
         disk = self.disk
-        left = [one for one in self.table.logs if one not in gone]
+        left = [one for one in self.table.by_age() if one not in gone]
+        if number is not None and made_of:
+            left.insert(sum(self.table.age(one) <= max(map(self.table.age, made_of)) for one in left), number)
+        elif number is not None:
+            left.append(number)
         new = replace(
             self.point,
             flushed_through=through,
             next_log=self._next,
-            logs=tuple(left) if number is None else (*left, number),
+            logs=tuple(left),
             dead=self.table.dead.ranges(),
             forks=tuple(fork for fork in self.point.forks if fork[2] > through),
         )
@@ -130,20 +138,22 @@ class EntryLogs:
             save_checkpoint(disk, new)
             return log
 
-        disk.submit(job, partial(self._saved, new, gone, done))
+        disk.submit(job, partial(self._saved, new, gone, made_of, done))
 
-    def _saved(self, point: Checkpoint, gone: Sequence[int], done: Done, log: EntryLog | None, error: BaseException | None) -> None:
+    def _saved(
+        self, point: Checkpoint, gone: Sequence[int], made_of: Sequence[int], done: Done, log: EntryLog | None, error: BaseException | None
+    ) -> None:
         if self._closed:
             return
         self.busy = False
         if error is None:
             self.point = point
             if log is not None:
-                self.table.install(log)
+                self.table.install(log, made_of)
             if self.refilled:
                 self.refilled = {place: None for place in self.refilled if place[0] not in gone}
             for number in gone:
-                self.reads.submit(partial(_remove, self.disk, self.table.uninstall(number)), _ignore)
+                self._behind(partial(_remove, self.disk, self.table.uninstall(number)))
         done(error)
 
 
@@ -152,10 +162,6 @@ def _no_log() -> None:
 
 
 def _remove(disk: Disk, log: EntryLog) -> None:
-    """Blocking; behind the reads that were asked for before."""
+    """Blocking; behind the reads that were asked for before. What cannot be removed is removed at the next start."""
     log.close()
     disk.remove(entry_log.name_of(log.number))
-
-
-def _ignore(_result: None, _error: BaseException | None) -> None:
-    """What could not be removed is removed at the next start."""

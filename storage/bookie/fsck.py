@@ -220,7 +220,7 @@ class _Examiner:
                 self._problem(f"journal record {sequence}, ledger {ledger}: {error}")
                 return
             _, first, count = peek_block(body)
-            table.stored(ledger, first + count - 1, lac)
+            table.stored(ledger, first, first + count - 1, lac)
             self._tails.setdefault(ledger, []).append((first, count, len(body)))
 
     def _verify(self, one: _Dir, log: EntryLog, step: Callable[[], None]) -> None:

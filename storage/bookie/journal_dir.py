@@ -75,6 +75,11 @@ class JournalDir:
         return self._pending_bytes + (self.journal.pending_bytes if self.journal is not None else 0)
 
     @property
+    def syncing(self) -> bool:
+        """Whether a record is on its way to the disk."""
+        return self.journal is not None and self.journal.pending_bytes > 0 and not self.failure
+
+    @property
     def wants_flush(self) -> bool:
         return self.journal is not None and self.journal.used_segments >= self._settings.used_segments_max
 
@@ -146,6 +151,8 @@ class JournalDir:
                     peer.lost(ledger, code, f"{self._who}: {self.failure or self.full}")
         for answer in answers:
             answer(error)
+        for one in self.dirs:
+            one.catch_up.on_durable()
         self._room()
 
     def _on_error(self, error: BaseException) -> None:

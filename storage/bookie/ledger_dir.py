@@ -13,6 +13,7 @@ from functools import partial
 
 from heliograph.wire.bookie import Kind
 from storage.bookie import scrub
+from storage.bookie.catch_up import CatchUp
 from storage.bookie.compaction import Compactor
 from storage.bookie.cookie import Place
 from storage.bookie.entry_log import EntryLog, LedgerMark
@@ -51,7 +52,8 @@ class LedgerDir:
         """Whether the next start knows that, too: until it does, the journal keeps what is not in the logs here."""
         self.full = ""
         """Why nothing is stored here at the moment."""
-        self.logs = EntryLogs(place.disk, place.background)
+        self.catch_up = CatchUp(place.background, lambda: journal.syncing)
+        self.logs = EntryLogs(place.disk, place.background, self.catch_up.behind)
         self.compactor = Compactor(self.logs, settings, failed=self.fail, changed=room)
         self.scrubber = Scrubber(self.logs, settings)
         self.active = Generation()
@@ -111,6 +113,7 @@ class LedgerDir:
     def close(self) -> None:
         """What is under way ends without effect here; the next start finds it."""
         self._closed = True
+        self.catch_up.close()
         self.logs.close()
 
     def generations(self) -> list[Generation]:
@@ -123,7 +126,7 @@ class LedgerDir:
         if self.watched:
             self.watched.pop(ledger, None)
         self.active.insert(ledger, first, count, block)
-        self.table.stored(ledger, first + count - 1, lac)
+        self.table.stored(ledger, first, first + count - 1, lac)
 
     def change(self, kind: int, ledger: int) -> tuple[int, int]:
         """Carries out a fence or a deletion; returns (last entry, LAC) as they are now."""
@@ -166,6 +169,7 @@ class LedgerDir:
 
     def tick(self, elapsed_s: float) -> None:
         """About once a second: tries again what a full disk stopped, and goes on with work in the background."""
+        self.catch_up.tick()
         if self.failure or self._closed:
             return
         self.scrubber.tick(elapsed_s)

@@ -11,19 +11,24 @@ from collections.abc import Sequence
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.run import verify_block
+from storage.bookie.cutting import cut_block
 from storage.bookie.entry_log import EntryLog
 from storage.bookie.ledgers import LedgerTable
-from storage.bookie.write_cache import Generation
+from storage.bookie.write_cache import NEVER, Generation
 
-Piece = memoryview | tuple[EntryLog, int, int]
-"""A block in memory, or (log, offset, size)."""
+Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]
+"""A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high) alone."""
 
 
 def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int) -> list[Piece]:
-    """Blocks that cover the ledger from `first` on, up to a hole, `last`, or the bound, but at least one where there is one."""
+    """Blocks that cover the ledger from `first` on, up to a hole, `last`, or the bound, but at least one where there is one.
+
+    generations: the newest first. Of entries that were stored more than once, what was stored last.
+    """
     pieces: list[Piece] = []
+    find = _find_newest if ledger in table.mixed else _find
     at, size = first, 0
-    while at <= last and (found := _find(generations, table, ledger, at)) is not None:
+    while at <= last and (found := find(generations, table, ledger, at)) is not None:
         piece, piece_bytes, at = found
         if pieces and size + piece_bytes > bytes_max:
             break
@@ -45,6 +50,29 @@ def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, en
     return (log, offset, size), size, behind
 
 
+def _find_newest(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:
+    """The same; a block of which newer ones hold a part is cut before that."""
+    limit = NEVER
+    for generation in generations:
+        tail = generation.tails.get(ledger)
+        if tail is None:
+            continue
+        if (at := tail.find(entry)) >= 0:
+            block, behind = tail.blocks[at], tail.firsts[at] + tail.counts[at]
+            if limit < behind:
+                block, behind = cut_block(block, entry, limit), limit
+            return block, len(block), behind
+        limit = min(limit, tail.next_start(entry))
+    for log in table.logs_of(ledger):
+        if (run := log.find(ledger, entry)) is not None:
+            offset, size, behind = run
+            if limit < behind:
+                return (log, offset, size, entry, limit), size, limit
+            return (log, offset, size), size, behind
+        limit = min(limit, log.next_start(ledger, entry))
+    return None
+
+
 def fetch(disk: Disk, pieces: Sequence[Piece]) -> list[Buffer]:
     """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad."""
     blocks: list[Buffer] = []
@@ -55,20 +83,18 @@ def fetch(disk: Disk, pieces: Sequence[Piece]) -> list[Buffer]:
         if isinstance(piece, memoryview):
             blocks.append(piece)
             continue
-        log, offset, size = piece
-        sizes = [size]
+        log, offset, size = piece[:3]
+        near: list[tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, int]] = [piece]
         while index < len(pieces) and isinstance(following := pieces[index], tuple) and following[:2] == (log, offset + size):
-            sizes.append(following[2])
+            near.append(following)
             size += following[2]
             index += 1
         try:
             view = memoryview(log.read(disk, offset, size))
-            at = 0
-            for block_bytes in sizes:
-                block = view[at : at + block_bytes]
+            for one in near:
+                block = view[one[1] - offset : one[1] - offset + one[2]]
                 verify_block(block)
-                blocks.append(block)
-                at += block_bytes
+                blocks.append(block if len(one) == 3 else cut_block(block, one[3], one[4]))
         except (OSError, CorruptData):
             if not blocks:
                 raise

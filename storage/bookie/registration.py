@@ -12,6 +12,7 @@ from collections.abc import Callable
 import msgpack
 
 from heliograph.model.errors import LeaseLost, MetadataError, StorageError
+from heliograph.model.levels import LEVEL
 from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta.keys import bookie
@@ -105,7 +106,7 @@ class Registration:
                 self._lease, self._said = await self._meta.grant(LEASE_TTL_MS), None
             said, free = (self._writable(), self._dropped()), self._free()
             if said != self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
-                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": said[0], "rack": self._rack}
+                fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": said[0], "rack": self._rack, "level": LEVEL}
                 fields |= {"group": self._group} if self._group else {}
                 fields |= {"free_bytes": free, "dropped_dirs": said[1], "lost_dirs": self._lost_dirs()}
                 await self._meta.put(self._key, msgpack.packb(fields), lease=self._lease)

@@ -2,16 +2,19 @@
 
 Is: per ledger, blocks in entry order; look-up; the order in which a flush writes them. Isn't: a bound (the bookie keeps that), or durability.
 Invariants: nothing is stored an entry; a frozen generation never changes, so the flush may walk it on another thread.
-The same entries may be there twice under different cuts; a look-up finds one block that holds the entry, whichever.
+No entry is there twice: what comes again takes the place of what was there, also under other cuts, and the rest of that is cut.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from heliograph.wire.run import COUNT_MAX
+from storage.bookie.cutting import cut_block
 
+NEVER = 1 << 63
+"""Behind every entry."""
 BLOCK_OVERHEAD_BYTES = 256
 """What a block costs beside its bytes: views, numbers, list slots."""
 
@@ -27,22 +30,36 @@ class Tail:
         self.blocks: list[memoryview] = []
 
     def insert(self, first: int, count: int, block: memoryview) -> bool:
-        """False where this very cut is there already."""
+        """False where this very block is there already."""
         firsts = self.firsts
-        if not firsts or first > firsts[-1]:
+        if not firsts or first >= firsts[-1] + self.counts[-1]:
             firsts.append(first)
             self.counts.append(count)
             self.blocks.append(block)
             return True
-        at = bisect_right(firsts, first)
-        while at and firsts[at - 1] == first:
-            at -= 1
-            if self.counts[at] >= count:
+        return self._lay_over(first, count, block)
+
+    def _lay_over(self, first: int, count: int, block: memoryview) -> bool:
+        firsts, counts, blocks, end = self.firsts, self.counts, self.blocks, first + count
+        low, high = bisect_right(firsts, first) - 1, bisect_left(firsts, end)
+        if low < 0 or firsts[low] + counts[low] <= first:
+            low += 1
+        new = [(first, count, block)]
+        if low < high:
+            if high - low == 1 and (firsts[low], counts[low]) == (first, count) and blocks[low] == block:
                 return False
-        firsts.insert(at, first)
-        self.counts.insert(at, count)
-        self.blocks.insert(at, block)
+            if firsts[low] < first:
+                new.insert(0, (firsts[low], first - firsts[low], cut_block(blocks[low], firsts[low], first)))
+            behind = firsts[high - 1] + counts[high - 1]
+            if behind > end:
+                new.append((end, behind - end, cut_block(blocks[high - 1], end, behind)))
+        firsts[low:high], counts[low:high], blocks[low:high] = ([row[column] for row in new] for column in range(3))  # type: ignore[assignment]
         return True
+
+    def next_start(self, entry: int) -> int:
+        """The first entry of the first block behind `entry`; NEVER where there is none."""
+        at = bisect_right(self.firsts, entry)
+        return self.firsts[at] if at < len(self.firsts) else NEVER
 
     def find(self, entry: int) -> int:
         """Index of a block that holds `entry`, or -1."""

@@ -18,7 +18,7 @@ from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, decode_acks, encode, error_of, split_blocks
+from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, encode, error_of, split_blocks
 from heliograph.wire.run import Buffer
 
 _COPY_BELOW = 1 << 19
@@ -73,13 +73,15 @@ class BookieClient:
         self.bookie_id, self.host, self.port = bookie_id, host, port
         self.backlog_bytes = 0
         """Bytes added and not yet acknowledged."""
+        self.slabs = SlabPool()
+        """What answers are read into: long ones come in parts, which are copied out, so that the same memory is used again and again."""
         self._ssl, self._rng, self._settings = ssl, rng, settings or BookieClientSettings()
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._backoff_s, self._not_before = 0.0, 0.0
         self._reason = "never connected"
         self._writers: dict[int, _Writer] = {}
-        self._requests: dict[int, tuple[asyncio.Future[_Answer], float]] = {}
+        self._requests: dict[int, tuple[asyncio.Future[_Answer], float, list[memoryview] | None]] = {}
         self._next_request = 1
         self._out: list[Buffer] = []
         self._flushing = False
@@ -141,8 +143,9 @@ class BookieClient:
         The first may begin before `first` and the last may end behind `last`; neighbours may overlap. Raises NoSuchEntry or NoSuchLedger
         (explicit: this bookie does not hold `first`), BookieUnavailable (says nothing).
         """
-        answer = await self._ask(Kind.READ, [max_bytes.to_bytes(4, "big")], ledger=ledger, entry=first, value=last)
-        return split_blocks(answer.body)
+        parts: list[memoryview] = []
+        answer = await self._ask(Kind.READ, [max_bytes.to_bytes(4, "big")], number=1, ledger=ledger, entry=first, value=last, parts=parts)
+        return [block for part in (*parts, answer.body) for block in split_blocks(part)]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
         """From its return on, this bookie takes no `add` to the ledger any more. Returns (LAC known there, last entry held there), -1: none."""
@@ -185,15 +188,24 @@ class BookieClient:
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, kind: Kind, body: Sequence[Buffer] = (), *, number: int = 0, ledger: int = 0, entry: int = 0, value: int = 0
+        self,
+        kind: Kind,
+        body: Sequence[Buffer] = (),
+        *,
+        number: int = 0,
+        ledger: int = 0,
+        entry: int = 0,
+        value: int = 0,
+        parts: list[memoryview] | None = None,
     ) -> _Answer:
+        """parts: takes the bodies of the answers before the last, where there may be several."""
         if not self._ready():
             raise self._unavailable()
         loop = asyncio.get_running_loop()
         request = self._next_request
         self._next_request = request + 1 & 0xFFFFFFFF or 1
         future: asyncio.Future[_Answer] = loop.create_future()
-        self._requests[request] = future, loop.time()
+        self._requests[request] = future, loop.time(), parts
         size = sum(map(len, body))
         self._send([encode(kind, body_bytes=size, number=number, ledger=ledger, entry=entry, value=value, request=request), *body])
         try:
@@ -250,10 +262,12 @@ class BookieClient:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """A timer only while something is outstanding."""
         self._watch = None
+        self.slabs.trim()
         if not self._requests and not self.backlog_bytes and not self._unsent_bytes():
+            self.slabs.trim()  # nothing is taken meanwhile: what is free goes
             return
         now, limit = loop.time(), self._settings.answer_timeout_s
-        oldest = min((at for _, at in self._requests.values()), default=now)
+        oldest = min((at for _, at, _ in self._requests.values()), default=now)
         if now - self._heard_at >= limit or now - oldest >= 4 * limit:
             self._lost(f"no answer within {limit} s")
         else:
@@ -285,7 +299,7 @@ class BookieClient:
             self._not_before = asyncio.get_running_loop().time() + self._backoff_s * self._rng.uniform(0.5, 1.0)
         self._out = []
         requests, self._requests = self._requests, {}
-        for future, _ in requests.values():
+        for future, _, _ in requests.values():
             if not future.done():
                 future.set_exception(self._unavailable())
         for ledger, writer in list(self._writers.items()):
@@ -327,13 +341,19 @@ class BookieClient:
             writer.on_ack(through)
 
     def _on_answer(self, request: int, code: int, entry: int, value: int, body: memoryview) -> None:
-        waiting = self._requests.pop(request, None)
+        waiting = self._requests.get(request)
         if waiting is None or waiting[0].done():
             return  # whoever asked was cancelled
+        future, _, parts = waiting
+        body = memoryview(bytes(body)) if len(body) < _COPY_BELOW else body
+        if code == Code.OK and parts is not None and value:
+            parts.append(body)
+            return
+        del self._requests[request]
         if code == Code.OK:
-            waiting[0].set_result(_Answer(entry, value, memoryview(bytes(body)) if len(body) < _COPY_BELOW else body))
+            future.set_result(_Answer(entry, value, body))
         else:
-            waiting[0].set_exception(error_of(code, f"bookie {self.bookie_id}: {str(body, 'utf-8', 'replace')}"))
+            future.set_exception(error_of(code, f"bookie {self.bookie_id}: {str(body, 'utf-8', 'replace')}"))
 
     def _refusal(self, code: int, frame: memoryview) -> HeliographError:
         return error_of(code, f"bookie {self.bookie_id}: {str(frame[_BODY_BYTES:], 'utf-8', 'replace')}")
@@ -349,7 +369,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, client: BookieClient) -> None:
         self._client = client
-        self._frames = FrameBuffer()
+        self._frames = FrameBuffer(pool=client.slabs)
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

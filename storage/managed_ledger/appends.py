@@ -1,6 +1,7 @@
-"""Appends: how long they took, and how large entries were, by namespace.
+"""Appends: how long they took, and how large entries were, by namespace; and what was read.
 
-Is: what one broker counts of all its topics' appends: the clients', Kafka's, and what other regions sent. Isn't: a metric's name (`storage_metrics`).
+Is: what one broker counts of all its topics' appends: the clients', Kafka's, and what other regions sent; and of their reads, from wherever the entries
+came. Isn't: a metric's name (`storage_metrics`).
 Invariants: counted by run, with no reading of a clock of its own; the buckets of a histogram add up to its count; nothing here grows with the number of
 topics, and only so many namespaces are counted apart.
 """
@@ -19,7 +20,7 @@ OTHERS = "others"
 """Counts the namespaces beyond the first `NAMESPACES_MAX`; no namespace has such a name."""
 NAMESPACES_MAX = 1000
 _RATE_S = 1.0
-_Rates = tuple[float, float, float]
+_Rates = tuple[float, float, float, float, float]
 
 
 class AppendCounts:
@@ -33,6 +34,10 @@ class AppendCounts:
         "copied_bytes",
         "errors",
         "latencies",
+        "read_bytes",
+        "read_entries",
+        "read_errors",
+        "reads",
         "size_bytes",
         "sizes",
         "sum_s",
@@ -42,6 +47,7 @@ class AppendCounts:
     def __init__(self, every: Recent) -> None:
         """every: how long the newest appends of all namespaces took, in seconds."""
         self.errors = self.size_bytes = self.copied_bytes = 0
+        self.reads = self.read_entries = self.read_bytes = self.read_errors = 0
         self.sum_s = 0.0
         self.latencies = [0] * (len(LATENCIES_S) + 1)
         self.sizes = [0] * (len(SIZES) + 1)
@@ -49,8 +55,8 @@ class AppendCounts:
         """Next ledgers, by how long it took until there was one."""
         self._all = every
         self._rated_at = 0.0
-        self._counted = (0, 0, 0)
-        self._rates: _Rates = (0.0, 0.0, 0.0)
+        self._counted = (0, 0, 0, 0, 0)
+        self._rates: _Rates = (0.0, 0.0, 0.0, 0.0, 0.0)
 
     @property
     def entries(self) -> int:
@@ -68,12 +74,19 @@ class AppendCounts:
     def switched(self, took_s: float) -> None:
         self.switches[bisect_left(LATENCIES_S, took_s)] += 1
 
+    def read(self, entries: int, size_bytes: int) -> None:
+        """One read has ended well."""
+        self.reads += 1
+        self.read_entries += entries
+        self.read_bytes += size_bytes
+
     def rates(self, now: float) -> _Rates:
-        """Entries, bytes, and bytes of all copies, a second, since about the last call."""
+        """Entries, bytes, and bytes of all copies that were appended, entries and bytes that were read, a second, since about the last call."""
         if now - self._rated_at >= _RATE_S:
-            counted, elapsed = (self.entries, self.size_bytes, self.copied_bytes), now - self._rated_at
-            entries, size, copied = ((b - a) / elapsed for a, b in zip(self._counted, counted, strict=True))
-            self._rates, self._rated_at, self._counted = (entries, size, copied), now, counted
+            counted = self.entries, self.size_bytes, self.copied_bytes, self.read_entries, self.read_bytes
+            elapsed = now - self._rated_at
+            entries, size, copied, read, read_size = ((b - a) / elapsed for a, b in zip(self._counted, counted, strict=True))
+            self._rates, self._rated_at, self._counted = (entries, size, copied, read, read_size), now, counted
         return self._rates
 
 

@@ -37,6 +37,9 @@ class Cursor:
     writes = write_errors = 0
     """Of this owner: how often it was stored, and could not be at that time."""
 
+    moves = 0
+    """How often the mark-delete position moved, of this owner."""
+
     def __init__(
         self,
         name: str,
@@ -298,6 +301,7 @@ class Cursor:
 
     def _move(self, mark_delete: Position) -> None:
         self.mark_delete = mark_delete
+        self.moves += 1
         if not self._acked:
             return
         ledger, entry = mark_delete

@@ -180,9 +180,9 @@ class ManagedLedgerFactory:
         prefix = keys.managed_ledgers(namespace)
         return sorted([name async for page in self._pages(prefix, prefix_end(prefix)) for name in page])
 
-    def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]:
-        """Those of one of `bundles` equal hash ranges, a page at a time, by hash."""
-        return self._pages(*keys.managed_ledgers_of_bundle(namespace, bundle, bundles))
+    def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:
+        """Those whose hashes are in [low, high), a page at a time, by hash."""
+        return self._pages(*keys.managed_ledgers_between(namespace, low, high))
 
     async def _pages(self, start: str, end: str) -> AsyncIterator[list[str]]:
         while page := await self._meta.range(start, end, limit=_PAGE):

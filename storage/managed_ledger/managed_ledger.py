@@ -355,9 +355,16 @@ class ManagedLedger(LogCursors):
             await self.roll_over()
         parts = self._parts
         done = await mending.mend(parts.context, self.topic, self._info(ledger), self.quorums, source, parts.mending, first, last)
+        self.forget_cached(ledger)
+        return done
+
+    def forget_cached(self, ledger: int) -> None:
+        """What a repair has put right, or elsewhere, is read from bookies again."""
         if self._reader is not None:
             self._reader.on_trimmed(ledger)  # its places may be others
-        return done
+        if self._cache is not None:
+            self._cache.evict_through(ledger)
+        self._parts.ahead.forget(ledger)
 
     def stored_form(self) -> tuple[ManagedLedgerMetadata, int]:
         """What would be stored of it now, and the version of what is stored."""

@@ -1,26 +1,40 @@
 """ReadAhead: runs that were fetched from bookies for readers who lag, kept for the next read and the next reader.
 
-Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound. Isn't: the cache of
-the newest entries, or who decides what is fetched.
-Invariants: what is kept was confirmed, so it never becomes wrong; a fetch is kept whole, starts where it was asked for, and has no hole.
+Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound; and what is on its way
+before a reader asks for it. Isn't: the cache of the newest entries, or who decides what is fetched.
+Invariants: what is kept was confirmed, so it never becomes wrong, unless a repair in place says `forget`; a fetch is kept whole, starts where it was
+asked for, and has no hole. Of what was fetched before anybody asked at most a quarter of the bound waits for its reader or is on its way: more readers
+than that fetch as they go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
+from storage.ledger.tasks import Tasks
 from storage.managed_ledger.topic_cache import RUN_BYTES
 
 Runs = list[tuple[int, Run]]
 """(first entry, run), without a hole."""
 
+_WORTH_BYTES = 256 << 10
+_LEFT_READS = 256
+"""After so many reads of others, what was fetched for a reader before it asked is not waited for any more."""
+
 
 class _Fetch:
-    __slots__ = ("cost", "end", "ledger", "runs", "start")
+    __slots__ = ("cost", "early", "end", "ledger", "reads_before", "runs", "start")
 
     def __init__(self, ledger: int, runs: Runs) -> None:
         self.ledger, self.runs = ledger, runs
+        self.early = False
+        """Fetched before a reader asked, and not read since."""
+        self.reads_before = 0
+        """Of all readers together, when it came."""
         self.start = runs[0][0]
         self.end = runs[-1][0] + runs[-1][1].count
         self.cost = sum(run.size_bytes + RUN_BYTES for _, run in runs)
@@ -35,12 +49,57 @@ class ReadAhead:
         self.hits = self.misses = 0
         self._recent: dict[_Fetch, None] = {}  # the least recently read first
         self._of: dict[int, list[_Fetch]] = {}
+        self._flying: dict[tuple[int, int], tuple[asyncio.Task[None], int]] = {}  # what is on its way, and about how large it is
+        self._repairs = 0
+        self.early_bytes = 0
+        """Fetched before anybody asked: on its way, or not read yet."""
 
-    def put(self, ledger: int, runs: Runs) -> None:
+    def window(self, bytes_max: int) -> int:
+        """How much to fetch at a time, at most `bytes_max`: so that about two fetches of each ledger that is read have room, but not less than is worth it."""
+        return min(bytes_max, max(self.byte_bound // (2 * (len(self._of) + 1)), _WORTH_BYTES))
+
+    def early(self, tasks: Tasks, ledger: int, first: int, size_bytes: int, fetch: Callable[[], Coroutine[Any, Any, Runs]]) -> None:
+        """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than may wait for their readers."""
+        if (ledger, first) in self._flying or self._find(ledger, first) is not None:
+            return
+        if 4 * (self.early_bytes + size_bytes) > self.byte_bound:
+            left = next((fetch for fetch in self._recent if fetch.early), None)
+            if left is None or self.hits + self.misses - left.reads_before < _LEFT_READS:
+                return
+            self._drop(left)  # its reader has gone
+            if 4 * (self.early_bytes + size_bytes) > self.byte_bound:
+                return
+        self.early_bytes += size_bytes
+        self._flying[ledger, first] = tasks.spawn(self._bring(ledger, first, size_bytes, fetch)), size_bytes
+
+    async def _bring(self, ledger: int, first: int, size_bytes: int, fetch: Callable[[], Coroutine[Any, Any, Runs]]) -> None:
+        repairs = self._repairs
+        try:
+            runs = await fetch()
+        except HeliographError:
+            runs = []  # whoever wants it asks again, and hears it
+        finally:
+            self.early_bytes -= size_bytes
+            del self._flying[ledger, first]
+        if runs and repairs == self._repairs:
+            self.put(ledger, runs, early=True)
+
+    async def arrived(self, ledger: int, first: int) -> Runs:
+        """As `get`, of what is on its way; [] where nothing is, or nothing came."""
+        flying = self._flying.get((ledger, first))
+        if flying is None:
+            return []
+        await asyncio.wait([flying[0]])
+        return self.get(ledger, first)
+
+    def put(self, ledger: int, runs: Runs, *, early: bool = False) -> None:
         """A fetch above the bound is not kept."""
         fetch = _Fetch(ledger, runs)
         if fetch.cost > self.byte_bound:
             return
+        if early:
+            fetch.early, fetch.reads_before = True, self.hits + self.misses
+            self.early_bytes += fetch.cost
         self._recent[fetch] = None
         self._of.setdefault(ledger, []).append(fetch)
         self.size_bytes += fetch.cost
@@ -50,21 +109,37 @@ class ReadAhead:
 
     def get(self, ledger: int, first: int) -> Runs:
         """From entry `first` on, as far as one fetch goes; [] where it is not here."""
-        for fetch in self._of.get(ledger, ()):
-            if fetch.start <= first < fetch.end:
-                del self._recent[fetch]
-                self._recent[fetch] = None
-                self.hits += 1
-                found = [(start, run) for start, run in fetch.runs if start + run.count > first]
-                start, run = found[0]
-                if start < first:
-                    found[0] = first, run.cut(first - start, run.count)
-                return found
-        self.misses += 1
-        return []
+        fetch = self._find(ledger, first)
+        if fetch is None:
+            self.misses += 1
+            return []
+        del self._recent[fetch]
+        self._recent[fetch] = None
+        self._claim(fetch)
+        self.hits += 1
+        found = [(start, run) for start, run in fetch.runs if start + run.count > first]
+        start, run = found[0]
+        if start < first:
+            found[0] = first, run.cut(first - start, run.count)
+        return found
+
+    def forget(self, ledger: int) -> None:
+        """Entries of it were put right on the bookies; what is on its way may have been read before."""
+        self._repairs += 1
+        for fetch in list(self._of.get(ledger, ())):
+            self._drop(fetch)
+
+    def _find(self, ledger: int, entry: int) -> _Fetch | None:
+        return next((fetch for fetch in self._of.get(ledger, ()) if fetch.start <= entry < fetch.end), None)
+
+    def _claim(self, fetch: _Fetch) -> None:
+        if fetch.early:
+            fetch.early = False
+            self.early_bytes -= fetch.cost
 
     def _drop(self, fetch: _Fetch) -> None:
         del self._recent[fetch]
+        self._claim(fetch)
         self.size_bytes -= fetch.cost
         self._on_size(-fetch.cost)
         rest = self._of[fetch.ledger]

@@ -2,13 +2,14 @@
 
 Is: the way of a read. Isn't: a judge of what is confirmed: that is the catalog.
 Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is sequential: for it more is
-fetched than it asks for. Where copies have moved since a ledger's metadata was read, it is read again, once.
+fetched than it asks for, and what comes next while it hands that out. Where copies have moved since a ledger's metadata was read, it is read again, once.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, StoreRefused
@@ -46,6 +47,7 @@ class LogReader:
         "_catalog",
         "_cold",
         "_context",
+        "_counts",
         "_ends",
         "_known",
         "_memory",
@@ -56,7 +58,7 @@ class LogReader:
     def __init__(
         self, parts: Parts, catalog: Catalog, cache: TopicCache, known: Callable[[int], LedgerMetadata | None], topic: str = ""
     ) -> None:
-        self._topic, self._cold = topic, parts.cold
+        self._topic, self._cold, self._counts = topic, parts.cold, parts.appends.of(topic)
         self._context, self._catalog, self._cache, self._memory, self._ahead, self._known = parts.context, catalog, cache, parts.cache, parts.ahead, known
         self._ahead_bytes = parts.settings.read_ahead_bytes
         self._metadata: dict[int, LedgerMetadata] = {}
@@ -70,7 +72,9 @@ class LogReader:
             if existing is not None and existing != position:
                 found = self._cache.read(existing, max_entries, max_bytes)
         if found:
-            self._memory.on_hit(*_amount(found))
+            amount = _amount(found)
+            self._memory.on_hit(*amount)
+            self._counts.read(*amount)
         return found
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
@@ -81,7 +85,9 @@ class LogReader:
                 return []
             found = self._cache.read(existing, max_entries, max_bytes)
             if found:
-                self._memory.on_hit(*_amount(found))
+                amount = _amount(found)
+                self._memory.on_hit(*amount)
+                self._counts.read(*amount)
                 return found
             ledger, first = existing
             ahead = None
@@ -89,16 +95,23 @@ class LogReader:
                 if self._catalog.local_gone(ledger):
                     runs = await self._from_store(ledger, first, max_entries, max_bytes)
                 else:
-                    ahead = self._ahead.get(ledger, first)
+                    ahead = self._ahead.get(ledger, first) or await self._ahead.arrived(ledger, first)
                     runs = ahead or await self._from_either(ledger, first, max_entries, max_bytes)
+                    if self._ahead_bytes and self._ends is not None and existing in self._ends:
+                        self._fetch_early(ledger, runs[-1][0] + runs[-1][1].count)
             except NoSuchLedger:
                 if self._catalog.entries_of(ledger) and not self._catalog.local_gone(ledger):
                     raise
                 continue  # trimmed meanwhile, or left to the object store
+            except (BookieUnavailable, CorruptData, StoreRefused):
+                self._counts.read_errors += 1
+                raise
             answer = _bounded(ledger, runs, max_entries, max_bytes)
             self._remember((ledger, answer[-1][1] + answer[-1][2].count), existing)
+            amount = _amount(answer)
             count = self._memory.on_hit if ahead else self._memory.on_miss
-            count(*_amount(answer))
+            count(*amount)
+            self._counts.read(*amount)
             return answer
 
     def on_trimmed(self, ledger: int) -> None:
@@ -108,9 +121,16 @@ class LogReader:
         end = self._catalog.entries_of(ledger)
         if not self._ahead_bytes or self._ends is None or (ledger, first) not in self._ends:
             return await self._from_bookies(ledger, first, min(first + max_entries, end) - 1, max_bytes)
-        runs = await self._from_bookies(ledger, first, end - 1, self._ahead_bytes)
+        runs = await self._from_bookies(ledger, first, end - 1, self._ahead.window(self._ahead_bytes))
         self._ahead.put(ledger, runs)
         return runs
+
+    def _fetch_early(self, ledger: int, first: int) -> None:
+        """What a reader that reads on will ask for next, while it hands out what it has."""
+        end = self._catalog.entries_of(ledger)
+        if first < end and not self._cache.read((ledger, first), 1, 1):
+            size_bytes = self._ahead.window(self._ahead_bytes)
+            self._ahead.early(self._context.tasks, ledger, first, size_bytes, partial(self._from_bookies, ledger, first, end - 1, size_bytes))
 
     async def _from_either(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
         """From bookies; where none of them has it, from the object store, if that has it too."""

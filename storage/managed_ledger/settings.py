@@ -26,9 +26,9 @@ class ManagedLedgerSettings:
     """How long runs wait for bookies before they fail."""
     close_timeout_s: float = 5.0
     """How long `close` waits for appends that are on their way."""
-    read_ahead_bytes: int = 512 << 10
-    """What is fetched from bookies at a time for a reader that lags and reads on; 0: only what it asks for."""
-    read_ahead_cache_bytes: int = 16 << 20
+    read_ahead_bytes: int = 2 << 20
+    """What is fetched from bookies at a time, at most, for a reader that lags and reads on; 0: only what it asks for. With many such readers less."""
+    read_ahead_cache_bytes: int = 32 << 20
     """What of it a broker keeps."""
     mend_bytes_per_s: int = 32 << 20
     """What the repair of damaged ledgers in place reads and writes, in a broker."""

@@ -109,6 +109,11 @@ class TopicCache:
         while self.runs and self._times[self._head] < than:
             self._drop_first(evicted=True)
 
+    def evict_through(self, ledger: int) -> None:
+        """Runs up to the end of that ledger: what bookies have of it is something else now."""
+        while self.runs and self._keys[self._head][0] <= ledger:
+            self._drop_first(evicted=True)
+
     def evict_passed(self) -> None:
         """Runs that no reader needs any more."""
         if self.cursors is None:

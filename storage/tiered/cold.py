@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchObject, StoreUnavailable
 from heliograph.model.ledgers import OffloadRecord
+from heliograph.model.recent import Recent
 from heliograph.wire.run import Run
 from storage.ledger.tasks import Tasks
 from storage.tiered.format import Index, cut_blocks
@@ -27,6 +28,7 @@ from storage.tiered.store import ObjectStore, Stores
 T = TypeVar("T")
 _ENDS_KEPT = 256
 _HOLD_S = 0.5
+_TOPICS_MAX = 1000
 _MEND = "bring it back from a version or a backup of the bucket; only then can this part of the topic be read"
 
 
@@ -52,11 +54,23 @@ class _Part:
         return out
 
 
+class ColdCounts:
+    """Of one topic, since the start of the broker. Milliseconds until an index, or a range of entries, was there."""
+
+    __slots__ = ("data_ms", "errors", "index_ms", "read_bytes")
+
+    def __init__(self) -> None:
+        self.errors = self.read_bytes = 0
+        self.index_ms, self.data_ms = Recent(), Recent()
+
+
 class ColdReader:
     """`reads`, `read_bytes`, `hits` (of what was read before), `errors`: since its start."""
 
     def __init__(self, stores: Stores, settings: TieredSettings, tasks: Tasks) -> None:
         self.reads = self.read_bytes = self.hits = self.errors = 0
+        self.topics: dict[str, ColdCounts] = {}
+        """Of the first `_TOPICS_MAX` topics that were read; "": of the others."""
         self._stores, self._settings, self._tasks = stores, settings, tasks
         self._indexes: OrderedDict[str, Index] = OrderedDict()
         self._parts: OrderedDict[tuple[str, int], _Part] = OrderedDict()  # the least recently read first
@@ -89,6 +103,19 @@ class ColdReader:
             self._ahead(topic, ledger, record, index, part.end)
         return found
 
+    async def place(self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int) -> tuple[str, int, int, int]:
+        """For who reads the object without this broker: (URL, first entry, start, stop): bytes that hold the entries from `first` to `last`, by whole blocks.
+
+        URL: signed, for an hour; of a local folder, a file's. "": the store has none. Raises as `read`.
+        """
+        index = await self._index(topic, ledger, record)
+        rows = index.rows()
+        at = bisect_right(rows, (first, 1 << 63)) - 1
+        behind = bisect_right(rows, (last, 1 << 63))
+        signed = getattr(self._stores.get(record.store), "signed", None)
+        url = "" if signed is None else await signed(ledger_key(record.holder, topic, ledger, record.attempt))
+        return url, rows[at][0], rows[at][1], rows[behind][1] if behind < len(rows) else index.end
+
     # -- ranges -------------------------------------------------------------------------------------------------------
 
     def _held(self, attempt: str, entry: int) -> _Part | None:
@@ -103,14 +130,14 @@ class ColdReader:
         size = self._settings.read_bytes if sequential else self._settings.index_bytes
         first, _, _ = index.range_of(entry, size)
         while True:
-            part: _Part = await self._once((record.attempt, first), self._fetch(topic, ledger, record, index, entry, size))
+            part: _Part = await self._once((record.attempt, first), self._fetch(topic, ledger, record, index, entry, size), topic)
             if part.start <= entry < part.end:
                 return part
 
     def _ahead(self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int) -> None:
         if (record.attempt, entry) not in self._flying:
             work = self._fetch(topic, ledger, record, index, entry, self._settings.read_bytes)
-            self._tasks.spawn(self._quietly(self._once((record.attempt, entry), work)))
+            self._tasks.spawn(self._quietly(self._once((record.attempt, entry), work, topic)))
 
     @staticmethod
     async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
@@ -121,6 +148,7 @@ class ColdReader:
 
     async def _fetch(self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int, size: int) -> _Part:
         first, start, stop = index.range_of(entry, size)
+        began = asyncio.get_running_loop().time()
         try:
             data = await self._range(topic, ledger, record, start, stop)
             part = _Part(cut_blocks(data, ledger, first), stop - start)
@@ -132,6 +160,9 @@ class ColdReader:
             raise CorruptData(f"{self._place(topic, ledger, record)} is damaged between bytes {start} and {stop}: {error}; {_MEND}") from error
         self.reads += 1
         self.read_bytes += stop - start
+        counts = self._counts(topic)
+        counts.read_bytes += stop - start
+        counts.data_ms.add((asyncio.get_running_loop().time() - began) * 1000)
         self._keep(record.attempt, part)
         return part
 
@@ -190,9 +221,10 @@ class ColdReader:
         if found is not None:
             self._indexes.move_to_end(record.attempt)
             return found
-        return await self._once((record.attempt, -1), self._read_index(topic, ledger, record))
+        return await self._once((record.attempt, -1), self._read_index(topic, ledger, record), topic)
 
     async def _read_index(self, topic: str, ledger: int, record: OffloadRecord) -> Index:
+        began = asyncio.get_running_loop().time()
         try:
             tail = await self._range(topic, ledger, record, record.size_bytes - record.index_bytes, record.size_bytes)
             index = Index.decode(tail, record.size_bytes)
@@ -202,16 +234,17 @@ class ColdReader:
             raise NoSuchObject(f"{self._place(topic, ledger, record)} is not there; {_MEND}") from error
         except CorruptData as error:
             raise CorruptData(f"{self._place(topic, ledger, record)} is damaged: {error}; {_MEND}") from error
+        self._counts(topic).index_ms.add((asyncio.get_running_loop().time() - began) * 1000)
         self._indexes[record.attempt] = index
         while len(self._indexes) > self._settings.indexes_max:
             self._indexes.popitem(last=False)
         return index
 
-    async def _once(self, key: tuple[str, int], work: Coroutine[Any, Any, T]) -> T:
+    async def _once(self, key: tuple[str, int], work: Coroutine[Any, Any, T], topic: str) -> T:
         """What is on its way already is waited for; one that goes away stops nobody else."""
         task = self._flying.get(key)
         if task is None:
-            task = self._flying[key] = self._tasks.spawn(self._settled(key, work))
+            task = self._flying[key] = self._tasks.spawn(self._settled(key, work, topic))
         else:
             work.close()
         error, value = await asyncio.shield(task)
@@ -219,14 +252,20 @@ class ColdReader:
             raise error
         return value  # type: ignore[no-any-return]
 
-    async def _settled(self, key: tuple[str, int], work: Coroutine[Any, Any, T]) -> tuple[HeliographError | None, T | None]:
+    async def _settled(self, key: tuple[str, int], work: Coroutine[Any, Any, T], topic: str) -> tuple[HeliographError | None, T | None]:
         try:
             return None, await work
         except HeliographError as error:
             self.errors += 1
+            self._counts(topic).errors += 1
             return error, None
         finally:
             self._flying.pop(key, None)
+
+    def _counts(self, topic: str) -> ColdCounts:
+        if topic not in self.topics and len(self.topics) >= _TOPICS_MAX:
+            topic = ""
+        return self.topics.setdefault(topic, ColdCounts())
 
     def _place(self, topic: str, ledger: int, record: OffloadRecord) -> str:
         url = record.store or self._stores.own_url

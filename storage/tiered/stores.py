@@ -16,7 +16,7 @@ from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from heliograph.model.errors import ConfigError, CorruptData, NoSuchObject, StoreRefused, StoreUnavailable
 from heliograph.runtime.disk import Disk
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 4
 _RETRIES = 4
+_SIGNED = timedelta(hours=1)
 _S3_LIKE = {"cos": "https://{bucket}.cos.{region}.myqcloud.com", "oss": "https://{bucket}.oss-{region}.aliyuncs.com"}
 _BUILT_IN = ("s3", "cos", "oss", "gs", "az", "file")
 
@@ -122,6 +123,17 @@ class ObstoreStore:
             async with asyncio.timeout(self._timeout_s):
                 return int((await self._client.head_async(key))["size"])
 
+    async def signed(self, key: str) -> str:
+        """A URL by which anybody may read that object for an hour; "" where the store, or its credentials, can make none."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        try:
+            client: Any = self._client
+            return str(await obstore.sign_async(client, "GET", key, _SIGNED))
+        except (BaseError, ValueError, TypeError):
+            return ""
+
     async def list(self, prefix: str) -> AsyncIterator[Sequence[tuple[str, int]]]:
         with self._told(prefix):
             async for page in self._client.list_async(prefix.rstrip("/") or None, chunk_size=1000):
@@ -163,6 +175,9 @@ class LocalFolder(ObstoreStore):
     def __init__(self, url: str, client: ObstoreClient, timeout_s: float, root: str, disk: Callable[[str], Disk]) -> None:
         super().__init__(url, client, timeout_s)
         self._root, self._disk, self._own = root, disk, disk(root)
+
+    async def signed(self, key: str) -> str:
+        return f"file://{quote(self._root)}/{quote(key)}"
 
     async def put(self, key: str, body: AsyncIterator[bytes]) -> None:
         await super().put(key, body)

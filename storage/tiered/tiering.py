@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NoSuchLedger, StoreRefused
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NoSuchLedger, StoreRefused, StoreUnavailable
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
@@ -59,6 +59,9 @@ class OffloadStatus:
     failures: int = 0
     errors: int = 0
     """Attempts that failed at all; `failures`: one behind another."""
+    store_errors: int = 0
+    """Of them, those that the store failed, not the broker."""
+    offloaded_bytes: int = 0
     not_before: float = 0.0
     states: States | None = None
     """Of the last manifest; None: not known yet."""
@@ -127,6 +130,10 @@ class Tiering:
     def errors(self) -> dict[str, int]:
         """Topic -> attempts that failed since it was loaded, where any did."""
         return {topic: status.errors for topic, status in self._status.items() if status.errors}
+
+    def statuses(self) -> dict[str, OffloadStatus]:
+        """Topic -> what became of it, of those that were looked at."""
+        return dict(self._status)
 
     def status(self, topic: str) -> OffloadStatus:
         return self._status.get(topic) or OffloadStatus()
@@ -230,6 +237,7 @@ class Tiering:
             status.state, status.error = "ERROR", str(error)
             status.failures += 1
             status.errors += 1
+            status.store_errors += isinstance(error, StoreUnavailable | StoreRefused)
             status.not_before = self._clock.monotonic() + self._settings.tick_s * (1 << min(status.failures, _BACK_OFF_MAX))
             log.warning("tier.offload_failed", extra={"topic": ledger.topic, "error": str(error), "failures": status.failures})
         finally:
@@ -238,13 +246,14 @@ class Tiering:
     async def _all_steps(self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None) -> None:
         policy = self._policy(ledger.topic)
         for info in to_offload(ledger.ledgers(), policy, self._clock.wall_ms(), before):
-            await self._offload(ledger, info)
+            status.offloaded_bytes += await self._offload(ledger, info)
         if self._manifest_due(ledger, ledger.ledgers(), None):
             await self._store_manifest(ledger, status, early)
         for info in to_drop(ledger.ledgers(), policy, self._clock.wall_ms()):
             await self._drop(ledger, info)
 
-    async def _offload(self, ledger: ManagedLedger, info: LedgerInfo) -> None:
+    async def _offload(self, ledger: ManagedLedger, info: LedgerInfo) -> int:
+        """The bytes that were stored."""
         store = self._stores.get()
         begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
         try:
@@ -254,10 +263,11 @@ class Tiering:
         except NoSuchLedger:
             if any(i.ledger == info.ledger for i in ledger.ledgers()):
                 raise
-            return  # trimmed meanwhile: its object, if there is one, is named by nobody
+            return 0  # trimmed meanwhile: its object, if there is one, is named by nobody
         self.offloaded_ledgers += 1
         self.offloaded_bytes += done.size_bytes
         log.info("ledger.offloaded", extra={"topic": ledger.topic, "ledger": info.ledger, "entries": info.entries, "bytes": done.size_bytes})
+        return done.size_bytes
 
     async def _drop(self, ledger: ManagedLedger, info: LedgerInfo) -> None:
         """The local copy goes, where the object is still whole."""

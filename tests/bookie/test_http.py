@@ -67,6 +67,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         assert (status, state["writable"], state["ledgers"], state["bookie"]) == (200, True, 4, "b0")
         status, text = await ask(port, "GET /metrics HTTP/1.1")
         assert status == 200 and "bookie_ledgers_count 4\n" in text and "bookie_gc_refused 0\n" in text and "process_open_fds" in text
+        assert 'bookkeeper_server_ADD_ENTRY_count{success="true"} 12\n' in text and 'bookkeeper_server_ADD_ENTRY_count{success="false"} 0\n' in text
 
         bookie.dirs[0].full = "less than 256 MiB free"
         assert (await ask(port, "GET /ready HTTP/1.1"))[0] == 503 and (await ask(port, "GET /health HTTP/1.1"))[0] == 200

@@ -283,6 +283,21 @@ def test_a_damaged_row_is_reported_and_never_taken_for_a_value(tmp_path: Path) -
     node.store.close()
 
 
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.95])
+def test_a_table_that_is_cut_off_is_refused_with_the_command_to_run(tmp_path: Path, share: float) -> None:
+    node = Node(tmp_path)
+    for number in range(40):
+        node.put(Put(f"/{number}", bytes(2000)))
+    node.save()
+    node.steps.run_all()
+    node.store.close()
+    data = tmp_path / "data.mdb"
+    data.write_bytes(data.read_bytes()[: int(data.stat().st_size * share) // 4096 * 4096 or 4096])
+    with pytest.raises(CorruptData, match="heliograph meta replace"):
+        node.start()
+    node.store.close()
+
+
 @pytest.mark.parametrize("wrong", [b"\x02", b"\x01\x00\x00\x00\x00\x00\x00\x00rest"])
 def test_a_mark_of_another_version_or_with_damage_is_refused(tmp_path: Path, wrong: bytes) -> None:
     node = Node(tmp_path)

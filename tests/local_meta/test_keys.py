@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from heliograph.model.bundles import BundleTable
 from heliograph.model.names import bundle_of
 from heliograph.raft.store import prefix_end
 from local_meta import keys
@@ -40,12 +41,13 @@ def test_number_order_is_key_order() -> None:
 @pytest.mark.parametrize("bundles", [1, 2, 3, 4, 7, 64, 4096])
 def test_a_bundle_is_one_range(bundles: int) -> None:
     for topic in TOPICS:
-        bundle = bundle_of(topic, bundles)
+        table, bundle = BundleTable.equal(bundles), bundle_of(topic, bundles)
         for index in {0, bundles - 1, bundle, max(bundle - 1, 0), min(bundle + 1, bundles - 1)}:
-            start, end = keys.managed_ledgers_of_bundle("t/ns", index, bundles)
+            start, end = keys.managed_ledgers_between("t/ns", *table.range(index))
             assert (start <= keys.managed_ledger(topic) < end) == (index == bundle)
-            start, end = keys.cursors_of_bundle("t/ns", index, bundles)
+            start, end = keys.cursors_between("t/ns", *table.range(index))
             assert (start <= keys.cursor(topic, "s") < end) == (index == bundle)
-    start, _ = keys.managed_ledgers_of_bundle("t/ns", 0, bundles)
-    _, end = keys.managed_ledgers_of_bundle("t/ns", bundles - 1, bundles)
+    table = BundleTable.equal(bundles)
+    start, _ = keys.managed_ledgers_between("t/ns", *table.range(0))
+    _, end = keys.managed_ledgers_between("t/ns", *table.range(bundles - 1))
     assert start == keys.managed_ledgers("t/ns") + "00000000" and end == prefix_end(keys.managed_ledgers("t/ns"))

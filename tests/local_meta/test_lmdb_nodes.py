@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.model.errors import NotAllowed
+from heliograph.model.errors import CorruptData, MetadataUnavailable, NotAllowed
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.core import CoreSettings
+from heliograph.raft.kept import KeptMachine
 from heliograph.raft.lmdb_store import LmdbStore
 from heliograph.raft.messages import SnapshotMeta
 from heliograph.raft.snapshot_file import Done
@@ -96,3 +97,69 @@ def test_a_restart_finds_everything_and_a_new_member_gets_it_in_pieces(tmp_path:
         await first.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_goes_on(tmp_path: Path, voters: int) -> None:
+    async def main() -> None:
+        nodes = {"m0": node_of(tmp_path, "m0")}
+        ports = {"m0": await nodes["m0"].start()}
+        for name in [f"m{number}" for number in range(1, voters)]:
+            nodes[name] = node_of(tmp_path, name, founder=f"127.0.0.1:{ports['m0']}")
+            ports[name] = await nodes[name].start()
+        client = client_of(*ports.values())
+        async with asyncio.timeout(DEADLINE_S):
+            for name in list(ports)[1:]:
+                await client.members("add", name, f"127.0.0.1:{ports[name]}")
+                while True:
+                    try:
+                        await client.members("promote", name, "")
+                        break
+                    except NotAllowed:
+                        await client.put("/beat", b"")
+                        await asyncio.sleep(0.05)
+            await client.put("/mine", b"the value that is damaged")
+            saved = nodes["m0"].machine.kept
+            assert isinstance(saved, KeptMachine)
+            number = 0
+            while b"the value that is damaged" not in (tmp_path / "m0" / "table" / "data.mdb").read_bytes() or saved.saving or saved.unsaved_bytes:
+                await client.put(f"/other-{number % 30}", b"whole")
+                number += 1
+                await asyncio.sleep(0.01)
+            damage(tmp_path / "m0" / "table" / "data.mdb", b"the value that is damaged")
+            assert nodes["m0"].raft.is_leader
+            if voters > 1:
+                assert (await until_read(client, "/mine"))[0] == b"the value that is damaged", "another voter answers"
+                assert isinstance(nodes["m0"].raft.failed, CorruptData)
+                with pytest.raises(CorruptData, match="heliograph meta replace"):
+                    await nodes["m0"].failed()
+            else:
+                impatient = MetaClient([f"127.0.0.1:{ports['m0']}"], clock=SystemClock(), rng=random.Random(3), settings=ClientSettings(timeout_s=1.0))
+                with pytest.raises(MetadataUnavailable, match="damaged"):
+                    await impatient.get("/mine")
+                impatient.close()
+                assert await client.get("/other-0") is not None and nodes["m0"].raft.failed is None
+        client.close()
+        for node in nodes.values():
+            await node.stop()
+
+    asyncio.run(main())
+
+
+def damage(data: Path, value: bytes) -> None:
+    """In place, as a disk does it: the process has the file mapped."""
+    raw, at = data.read_bytes(), -1
+    with data.open("r+b") as file:
+        while (at := raw.find(value, at + 1)) >= 0:
+            file.seek(at + 5)
+            file.write(bytes([raw[at + 5] ^ 1]))
+
+
+async def until_read(client: MetaClient, key: str) -> tuple[bytes, int]:
+    while True:
+        try:
+            found = await client.get(key)
+            assert found is not None
+            return found
+        except MetadataUnavailable:
+            await asyncio.sleep(0.05)

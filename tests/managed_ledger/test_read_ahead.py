@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import BookieUnavailable
+from heliograph.wire.run import Run
+from storage.ledger.tasks import Tasks
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -111,5 +115,143 @@ def test_a_lagging_reader_of_the_open_ledger_sees_no_more_than_what_is_confirmed
                 found += [name for *_, run in runs for name in names_of(run)]
                 position = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
             assert found == [f"n{number}" for number in range(300)]
+
+        sim.run(main(), limit_s=60)
+
+
+def test_the_next_window_is_on_its_way_while_the_reader_has_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Simulation(seed=4) as sim:
+
+        async def main() -> None:
+            region = Region(sim, 3)
+            await region.start()
+            first = Broker(region)
+            broker = Broker(region, settings=ManagedLedgerSettings(read_ahead_bytes=800))
+            log = await first.open()
+            log.set_retention(-1, -1)
+            for number in range(120):
+                first.append(log, f"n{number}", pad=40)
+            await until(lambda: len(first.done) == 120)
+            log = await broker.open()
+            reads = counted(region, monkeypatch)
+            ahead = broker.factory.ahead
+            position, found = log.first_position(), []
+            while runs := await log.read(position, 2, 1 << 20):
+                found += [name for *_, run in runs for name in names_of(run)]
+                position = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
+                if len(found) in range(10, 90):
+                    await asyncio.sleep(0.05)  # the reader is busy with what it has
+                    held = max(fetch.end for fetch in ahead._recent)
+                    assert held >= position[1] + 3, "what it will ask for is here before it asks"
+            assert found == [f"n{number}" for number in range(120)]
+            assert len(reads) == len(set(reads)), "nothing is fetched twice"
+            assert ahead.early_bytes == 0
+
+        sim.run(main(), limit_s=60)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_fetched_early_is_bounded_and_a_failure_is_none(seed: int) -> None:
+    with Simulation(seed=seed) as sim:
+
+        async def main() -> None:
+            rng, tasks, asked = sim.rng("readers"), Tasks(), set[int]()
+            ahead = ReadAhead(8_000)
+
+            async def fetch(ledger: int) -> list[tuple[int, Run]]:
+                asked.add(ledger)
+                await asyncio.sleep(rng.uniform(0.001, 0.02))
+                if ledger % 3 == 0:
+                    raise BookieUnavailable("away")
+                return [(0, run_of(f"{ledger}", pad=rng.choice((10, 400))))]
+
+            for number in range(2000):
+                ledger = number // 50 + rng.randrange(3)  # readers come and go
+                match rng.randrange(3):
+                    case 0:
+                        ahead.early(tasks, ledger, 0, 500, partial(fetch, ledger))
+                    case 1:
+                        found = await ahead.arrived(ledger, 0)
+                        assert not found or names_of(found[0][1]) == [f"{ledger}"]
+                    case _:
+                        await asyncio.sleep(rng.uniform(0, 0.01))
+                        ahead.get(ledger + rng.randrange(2), 0)
+                flying = sum(size for _, size in ahead._flying.values())
+                assert ahead.early_bytes == flying + sum(f.cost for f in ahead._recent if f.early)
+                assert flying <= ahead.byte_bound / 4 and ahead.size_bytes <= ahead.byte_bound
+            await asyncio.sleep(1)
+            assert not ahead._flying and len(asked) > 20, "who went without reading what was fetched for it holds nobody up"
+            await tasks.close()
+
+        sim.run(main(), limit_s=60)
+
+
+def test_many_readers_get_smaller_windows() -> None:
+    ahead = ReadAhead(8 << 20)
+    assert ahead.window(2 << 20) == 2 << 20
+    for ledger in range(9):
+        ahead.put(ledger, [(0, run_of("one"))])
+    assert ahead.window(2 << 20) == (8 << 20) // 20
+    for ledger in range(100):
+        ahead.put(ledger, [(0, run_of("one"))])
+    assert ahead.window(2 << 20) == 256 << 10
+    assert ahead.window(1000) == 1000
+
+
+def test_early_fetches_have_a_bound_and_those_whose_reader_left_make_room() -> None:
+    with Simulation(seed=1) as sim:
+
+        async def main() -> None:
+            ahead, tasks, asked = ReadAhead(8_000), Tasks(), list[int]()
+
+            async def fetch(ledger: int) -> list[tuple[int, Run]]:
+                asked.append(ledger)
+                return [(0, run_of(f"{ledger}", pad=100))]
+
+            def early(*ledgers: int) -> None:
+                for ledger in ledgers:
+                    ahead.early(tasks, ledger, 0, 800, partial(fetch, ledger))
+
+            early(0, 1, 2, 3)
+            await asyncio.sleep(0.1)
+            assert asked == [0, 1]
+            while 4 * (ahead.early_bytes + 800) <= ahead.byte_bound:
+                early(len(asked) + 10)
+                await asyncio.sleep(0.1)
+            full = list(asked)
+            early(50)
+            await asyncio.sleep(0.1)
+            assert asked == full
+            for _ in range(1000):
+                ahead.get(99, 0)
+            early(51)
+            await asyncio.sleep(0.1)
+            assert not ahead.get(0, 0), "its reader has not come"
+            while 51 not in asked:
+                early(51)
+                await asyncio.sleep(0.1)
+            await tasks.close()
+
+        sim.run(main(), limit_s=60)
+
+
+def test_what_a_repair_put_right_is_fetched_again() -> None:
+    with Simulation(seed=1) as sim:
+
+        async def main() -> None:
+            ahead, tasks, name = ReadAhead(8_000), Tasks(), "wrong"
+
+            async def fetch(ledger: int) -> list[tuple[int, Run]]:
+                answer = [(0, run_of(name))]
+                await asyncio.sleep(0.1)
+                return answer
+
+            ahead.put(7, [(0, run_of("wrong"))])
+            ahead.early(tasks, 7, 1, 500, partial(fetch, 7))
+            await asyncio.sleep(0.01)
+            ahead.forget(7)
+            assert not ahead.get(7, 0) and not await ahead.arrived(7, 1), "what was asked for before may be wrong too"
+            assert ahead.size_bytes == ahead.early_bytes == 0
+            await tasks.close()
 
         sim.run(main(), limit_s=60)

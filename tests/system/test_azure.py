@@ -8,7 +8,6 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import json
 import shutil
 import socket
 import subprocess
@@ -17,13 +16,10 @@ import urllib.request
 from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
-import pulsar
 import pytest
 
-from tests.broker.processes import Region
-from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all, until
+from tests.system.tier_round_trip import offloaded_and_restored
 from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -86,37 +82,9 @@ def options(tmp_path: Path) -> Iterator[dict[str, str]]:
         process.wait(30)
 
 
-def folder(tmp_path: Path, name: str) -> Path:
-    (tmp_path / name).mkdir()
-    return tmp_path / name
-
-
 def test_the_container_keeps_the_rules_of_a_store(options: dict[str, str]) -> None:
     asyncio.run(check_whole_or_not_at_all(MAKE(f"az://{CONTAINER}/some/prefix", options, 10.0)))
 
 
 def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(options: dict[str, str], tmp_path: Path) -> None:
-    store = f"az://{CONTAINER}/region"
-    tiered = {"store": store, "options": options, "tick_s": 0.2, "manifest_s": 0}
-    path = "/admin/v2/persistent/public/default/old"
-    with Region(folder(tmp_path, "a")) as region:
-        region.start(tiered=tiered)
-        rest = provisioned(region, namespace=True)
-        client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        producer = client.create_producer(TOPIC)
-        for i in range(100):
-            producer.send(str(i).encode())
-        client.close()
-        assert rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)[0] == 204
-        assert rest("PUT", f"{path}/offload?rollOver=true")[0] in (200, 204)
-        found: dict[str, Any] = {}
-        until(lambda: found.update(rest("GET", f"{path}/offload")[1]) or found["status"] in ("SUCCESS", "ERROR"))
-        assert found["status"] == "SUCCESS", found
-        until(lambda: (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"]) and not any(row["onBookies"] for row in rows if row["entries"]))
-        assert read_all(region.service_url(), 100) == list(range(100))
-    with Region(folder(tmp_path, "b"), "eu") as region:
-        region.start(tiered=tiered)
-        rest = provisioned(region, namespace=False)
-        status, answer = rest("POST", "/heliograph/v1/tier/restore", {"topic": TOPIC})
-        assert status == 200 and answer[0]["entries"] == 100, json.dumps(answer)
-        assert read_all(region.service_url(), 100) == list(range(100))
+    offloaded_and_restored({"store": f"az://{CONTAINER}/region", "options": options, "tick_s": 0.2, "manifest_s": 0}, tmp_path)

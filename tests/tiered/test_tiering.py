@@ -188,6 +188,8 @@ def test_failed_attempts_stay_counted_when_a_later_one_succeeds() -> None:
         store.away = False
         await until(lambda: broker.tiering.status(TOPIC).state == "SUCCESS", 300.0)
         assert broker.tiering.failures() == {} and broker.tiering.errors() == {TOPIC: 2} and any(stored(info) for info in ledger.ledgers())
+        status = broker.tiering.statuses()[TOPIC]
+        assert status.store_errors == 2 and status.offloaded_bytes == broker.tiering.offloaded_bytes > 0
 
     simulated(work)
 

@@ -1,0 +1,127 @@
+"""CatchUp: the reads from disk of one ledger directory, a slice at a time, behind what its journal is about to make durable.
+
+Is: the order in which slices of reads go to the thread that reads, and when one has to wait. Isn't: which blocks answer a read (`reading`), or a thread.
+Invariants: one slice is under way at most, so a sync that comes now waits for no more than that; none is begun while a record is on its way to the
+journal, except one behind each record that became durable: publishers wait for a slice at most, and readers for a record. A journal that stands still
+holds no reader up for longer than two ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from heliograph.runtime.disk import Buffer, Disk
+from storage.bookie.reading import Piece, fetch
+
+SLICE_BYTES = 256 << 10
+"""Unless a single block is larger. As much as a disk of today reads in the time that it takes to sync."""
+
+Done = Callable[[int, list[Buffer], BaseException | None], None]
+Part = Callable[[list[Buffer]], None]
+
+
+class _Read:
+    __slots__ = ("at", "blocks", "done", "number", "part", "pieces")
+
+    def __init__(self, number: int, pieces: Sequence[Piece], done: Done, part: Part | None) -> None:
+        self.number, self.pieces, self.done, self.part = number, pieces, done, part
+        self.at = 0
+        self.blocks: list[Buffer] = []
+
+
+class CatchUp:
+    """pending: whether a record is on its way to the journal. Only the event loop calls this."""
+
+    def __init__(self, disk: Disk, pending: Callable[[], bool], *, slice_bytes: int = SLICE_BYTES) -> None:
+        self._disk, self._pending, self._slice_bytes = disk, pending, slice_bytes
+        self._waiting: deque[_Read] = deque()
+        self._open: dict[int, None] = {}  # numbers of reads that are not answered, ascending
+        self._behind: deque[tuple[int, Callable[[], None]]] = deque()
+        self._last = 0
+        self._busy = self._held = self._may = self._stuck = self._closed = False
+        self.yields = 0
+        """Slices that waited for a record."""
+
+    def start(self, pieces: Sequence[Piece], done: Done, part: Part | None = None) -> None:
+        """done(pieces that were read, blocks, error): all, in order, or those before the first that could not be read.
+
+        part: takes the blocks of each slice but the last while the next one is read; `done` gets what is left then.
+        """
+        self._last += 1
+        self._open[self._last] = None
+        self._waiting.append(_Read(self._last, pieces, done, part))
+        self._next()
+
+    def behind(self, job: Callable[[], None]) -> None:
+        """Runs `job` on the thread that reads, once no read is left that was begun before; never after `close`."""
+        self._behind.append((self._last, job))
+        self._release()
+
+    def on_durable(self) -> None:
+        """A record of the journal is, or it failed."""
+        self._stuck = False
+        if self._held:
+            self._held, self._may = False, True
+            self._next()
+
+    def tick(self) -> None:
+        """About once a second. A record that has been on its way since the last call stands still: reads wait for it no more."""
+        if self._held and self._stuck:
+            self._held = False
+            self._next()
+        elif self._held:
+            self._stuck = True
+
+    def close(self) -> None:
+        """What is under way ends without an answer."""
+        self._closed = True
+        self._waiting.clear()
+        self._behind.clear()
+
+    def _next(self) -> None:
+        if self._busy or not self._waiting or self._held or self._closed:
+            return
+        if self._pending() and not self._may and not self._stuck:
+            self._held = True
+            self.yields += 1
+            return
+        self._may = False
+        self._busy = True
+        read = self._waiting.popleft()
+        at = end = read.at
+        size = 0
+        while end < len(read.pieces) and (end == at or size < self._slice_bytes):
+            piece = read.pieces[end]
+            size += piece[2] if isinstance(piece, tuple) else 0
+            end += 1
+        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end]), partial(self._fetched, read, end - at))
+
+    def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:
+        self._busy = False
+        if self._closed:
+            return
+        blocks = blocks or []
+        read.blocks += blocks
+        read.at += len(blocks)
+        if read.at < len(read.pieces) and len(blocks) == wanted:
+            self._waiting.append(read)
+            self._next()
+            if read.part is not None:
+                ready, read.blocks = read.blocks, []
+                read.part(ready)
+        else:
+            del self._open[read.number]
+            self._release()
+            self._next()
+            read.done(read.at, read.blocks, error)
+
+    def _release(self) -> None:
+        oldest = next(iter(self._open), self._last + 1)
+        while self._behind and self._behind[0][0] < oldest and not self._closed:
+            self._disk.submit(self._behind.popleft()[1], _ignore)
+
+
+def _ignore(_result: None, _error: BaseException | None) -> None:
+    """Whoever asked does not wait for it."""

@@ -1,0 +1,24 @@
+"""Counts: what a bookie has done since its start, for its metrics.
+
+Is: numbers. Isn't: state that anything depends on, or the reading of them (`region_node.bookie_http`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counts:
+    added: int = 0
+    """Entries that were taken, to be journalled."""
+    refused: int = 0
+    """Entries of adds that were not."""
+    added_bytes: int = 0
+    reads: int = 0
+    """Reads that were answered with something."""
+    failed_reads: int = 0
+    """Reads that met a bad block or a failing disk. (That there is no such entry is an answer too, but neither.)"""
+    read_bytes: int = 0
+    deleted: int = 0
+    """Ledgers that brokers, or garbage collection, gave up."""
