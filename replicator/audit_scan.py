@@ -177,17 +177,4 @@ def _padded(run: Run, good: Sequence[int]) -> Run:
     kept = frozenset(good)
     pieces = [as_published(run.cut(i, i + 1)) if i in kept else run.cut(i, i + 1) for i in range(run.count)]
     parts = [piece.parts[0] for piece in pieces]
-    return Run(
-        parts,
-        [len(part) for part in parts],
-        counts=run.counts,
-        flags=run.flags,
-        time_ms=run.time_ms,
-        first_index=run.first_index,
-        origin=run.origin,
-        spans=run.spans,
-        origin_time_ms=run.origin_time_ms,
-        checksums=run.checksums,
-        producers=run.producers,
-        transaction=run.transaction,
-    )
+    return run.with_parts(parts, flags=run.flags)

@@ -85,6 +85,7 @@ class BookieCopies:
             await self._throttle.take(run.size_bytes * len(bookies))
             for bookie in bookies:
                 await self._context.pool.client(bookie).add_recovery(ledger, first, run.count, block, metadata.last_entry)
+        log.ledger.forget_cached(ledger)
         return sum(run.count for _, run in runs)
 
     async def _closed(self, log: ReplicatedLog, ledger: int) -> None:

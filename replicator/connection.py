@@ -17,9 +17,11 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Kind, Risk, StreamBeat
 from heliograph.wire.link_audit import Ask, read_ask, read_tell
+from heliograph.wire.link_schemas import SchemaRow, close_rows
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
 from replicator.claims import Claims, read_claims
+from replicator.turns import TURN_BYTES, Turns
 
 Key = tuple[str, Address]
 """(target region, where its broker listens)."""
@@ -40,9 +42,15 @@ class Stream(Protocol):
 
     def on_gap(self, attempt: int, vector: Vector) -> None: ...
 
-    def on_ended(self, cause: Cause, text: str) -> None: ...
+    def on_ended(self, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> None: ...
 
-    def on_writable(self) -> None: ...
+    @property
+    def live(self) -> bool: ...
+
+    @property
+    def weight(self) -> int: ...
+
+    def on_turn(self, upto_bytes: int) -> None: ...
 
     def beat(self) -> tuple[tuple[Origin, Position], dict[str, Vector], Risk] | None: ...
 
@@ -52,13 +60,22 @@ class Stream(Protocol):
 class LinkConnection:
     """`on_ended(connection)`: called once, after every stream heard of it."""
 
-    def __init__(self, key: Key, client: PulsarConnection, clock: Clock, on_ended: Callable[[LinkConnection], None]) -> None:
-        self.key, self._client, self._clock, self._on_ended = key, client, clock, on_ended
+    def __init__(
+        self,
+        key: Key,
+        client: PulsarConnection,
+        clock: Clock,
+        on_ended: Callable[[LinkConnection], None],
+        soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.key, self._client, self._clock, self._on_ended, self._soon = key, client, clock, on_ended, soon
         self.streams: dict[int, Stream] = {}
         self.heard_at = clock.monotonic()
         self.rtt_ms = self.clock_offset_ms = 0.0
         self._numbers = 0
-        self._blocked: dict[int, Stream] = {}
+        self._turns: Turns[Stream] = Turns()
+        self._changed: dict[int, None] = {}
+        """Streams that may have something new to tell."""
         self._echo_ms = 0
         self._echo_at = 0.0
         client.on_private, client.on_closed, client.on_writable = self._on_frame, self._on_closed, self._on_writable
@@ -80,19 +97,34 @@ class LinkConnection:
 
     def close_stream(self, number: int, cause: Cause, text: str) -> None:
         """The stream hears nothing more."""
-        if self.streams.pop(number, None) is not None:
-            self._blocked.pop(number, None)
+        if (stream := self.streams.pop(number, None)) is not None:
+            self._turns.forget(stream)
             self._client.write(wire.close_frame(number, cause, text))
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         self._client.write(buffers)
 
     def writable(self, number: int) -> bool:
-        """False: `on_writable` follows."""
+        """False: `on_turn` follows."""
         if self._client.writable:
             return True
-        self._blocked[number] = self.streams[number]
+        self._turns.wait(self.streams[number])
         return False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other streams wait for their turn."""
+        return len(self._turns) > 0
+
+    def touch(self, number: int) -> None:
+        """The next heartbeat asks the stream what is new."""
+        self._changed[number] = None
+
+    def wait(self, number: int) -> None:
+        """The stream has more to send than it may at once: its turn comes again."""
+        self._turns.wait(self.streams[number])
+        if self._client.writable:
+            self._soon(self._on_writable)
 
     def close(self, error: HeliographError) -> None:
         self._client.close(error)
@@ -102,8 +134,9 @@ class LinkConnection:
     def beat(self) -> None:
         """Once a second."""
         streams = []
-        for number, stream in self.streams.items():
-            if (told := stream.beat()) is not None:
+        changed, self._changed = self._changed, {}
+        for number in changed:
+            if (stream := self.streams.get(number)) is not None and (told := stream.beat()) is not None:
                 streams.append(StreamBeat(number, *told))
         age_ms = int((self._clock.monotonic() - self._echo_at) * 1000) if self._echo_ms else 0
         self._client.write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), self._echo_ms, age_ms, tuple(streams))))
@@ -164,25 +197,24 @@ class LinkConnection:
 
     def _close(self, fields: list[Any]) -> None:
         number, cause, text = wire.read_close(fields)
-        self._blocked.pop(number, None)
         if (stream := self.streams.pop(number, None)) is not None:
-            stream.on_ended(Cause.parse(cause), text)
+            self._turns.forget(stream)
+            stream.on_ended(Cause.parse(cause), text, close_rows(fields))
 
     def _heartbeat(self, fields: list[Any]) -> None:
         self._on_beat(wire.read_heartbeat(fields))
 
     def _on_closed(self, error: HeliographError) -> None:
         streams, self.streams = self.streams, {}
-        self._blocked.clear()
+        self._turns = Turns()
         cause = Cause.of(error)
         for stream in streams.values():
             stream.on_ended(cause, str(error))
         self._on_ended(self)
 
     def _on_writable(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for stream in blocked.values():
-            stream.on_writable()
+        while self._client.writable and (stream := self._turns.next()) is not None:
+            stream.on_turn(TURN_BYTES * stream.weight)
 
 
 _HANDLERS: dict[Kind, Callable[[LinkConnection, list[Any]], None]] = {

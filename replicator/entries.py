@@ -13,25 +13,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import crc32c
 
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.run import FLAG_HIDDEN, Buffer, Run
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, Buffer, Run
 from replicator.transactions import is_commit, is_marker, read_marker
+from replicator.trees import Tree, is_tree
 
 _MAGIC = 0x0E01
 _MAGIC_BYTES = b"\x0e\x01"
 _HEAD = struct.Struct(">HII").unpack_from
 _REPLICATE_TO = b"\x3a"
 _COPY_BELOW = 512
+_PASSING = FLAG_HIDDEN | FLAG_PASSING
 _crc = crc32c.crc32c
 
 
-def checked_and_addressed(run: Run, target: str) -> tuple[list[int], list[int] | None]:
-    """(checksum of each entry as it was first stored, indexes of the entries that `target` is addressed by; None: all of them)."""
+def checked_and_addressed(run: Run, reach: frozenset[str]) -> tuple[list[int], list[int] | None]:
+    """(checksum of each entry as it was first stored, indexes of the entries that are addressed to a region in `reach`; None: all of them)."""
     if is_marker(run):  # of entries that were published for other regions only it may be the end, too: it is harmless there
         return [_crc(part) for part in run.parts], None if is_commit(run) else []
     checksums: list[int] = []
@@ -44,7 +46,7 @@ def checked_and_addressed(run: Run, target: str) -> tuple[list[int], list[int] |
         else:
             checksums.append(_crc(part))
             metadata = part
-        if _REPLICATE_TO in bytes(metadata) and not _addressed(part, target):
+        if _REPLICATE_TO in bytes(metadata) and not _addressed(part, reach):
             skipped.append(index)
     if run.flags is not None:
         skipped += [i for i, flag in enumerate(run.flags) if flag & FLAG_HIDDEN]
@@ -56,7 +58,8 @@ def checked_and_addressed(run: Run, target: str) -> tuple[list[int], list[int] |
 
 def addressed_to(run: Run, target: str) -> list[int] | None:
     """Indexes of the entries that were published for `target`; None: all of them."""
-    left_out = [i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, target)]
+    reach = frozenset((target,))
+    left_out = [i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, reach)]
     return [i for i in range(run.count) if i not in left_out] if left_out else None
 
 
@@ -65,24 +68,27 @@ def _metadata(part: Buffer) -> bytes:
     return bytes(part[10 : 10 + size] if magic == _MAGIC else part)
 
 
-def _addressed(part: Buffer, target: str) -> bool:
+def _addressed(part: Buffer, reach: frozenset[str]) -> bool:
     try:
         metadata, _ = entry_metadata(part)
     except CorruptData:
         return True  # not ours to judge: the target checks it again
-    return not metadata.replicate_to or target in metadata.replicate_to
+    return not metadata.replicate_to or not reach.isdisjoint(metadata.replicate_to)
 
 
 def received(run: Run, source: str) -> Run:
     """The run as the target stores it: each entry verified, `replicated_from` = `source` appended. Raises PeerError."""
     assert run.checksums is not None
-    if is_marker(run):
+    if is_marker(run) or is_tree(run):
         try:
-            read_marker(run.parts[0])
+            if is_tree(run):
+                Tree.decode(run.parts[0])
+            else:
+                read_marker(run.parts[0])
         except CorruptData as error:
             raise PeerError(f"link: {error}") from error
         if _crc(run.parts[0]) != run.checksums[0]:
-            raise PeerError("link: the end of a transaction does not match its checksum")
+            raise PeerError("link: the end of a transaction, or a tree, does not match its checksum")
         return run
     name = source.encode()
     suffix = b"\x2a%c%b" % (len(name), name)
@@ -110,19 +116,21 @@ def received(run: Run, source: str) -> Run:
     body = b"".join(chunks)
     view = memoryview(body)
     lengths = [length + grown for length in run.lengths]
-    return Run(
-        [view[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)],
-        lengths,
-        counts=run.counts,
-        flags=run.flags,
-        origin=run.origin,
-        spans=run.spans,
-        origin_time_ms=run.origin_time_ms,
-        checksums=run.checksums,
-        producers=run.producers,
-        body=body,
-        transaction=run.transaction,
-    )
+    stored = run.with_parts([view[end - size : end] for end, size in zip(accumulate(lengths), lengths, strict=True)], flags=run.flags, body=body)
+    stored.time_ms = stored.first_index = 0  # of this region, when it is appended
+    return stored
+
+
+def passing(run: Run, region: str) -> list[Run]:
+    """The run in pieces, of which those that are not meant for `region` are hidden there, and go on to others."""
+    meant = addressed_to(run, region)
+    if meant is None or is_tree(run) or is_marker(run):
+        return [run]
+    kept = frozenset(meant)
+    cuts = [0, *(i for i in range(1, run.count) if (i in kept) != (i - 1 in kept)), run.count]
+    pieces = [run.cut(start, stop) for start, stop in pairwise(cuts)]
+    hidden = bytes([_PASSING])
+    return [piece if start in kept else piece.with_parts(piece.parts, flags=hidden * piece.count) for start, piece in zip(cuts, pieces, strict=False)]
 
 
 def _without_checksum(part: Buffer, checksum: int, suffix: bytes) -> tuple[Buffer, ...]:
@@ -142,27 +150,15 @@ def published_checksums(run: Run) -> list[int]:
 
 
 def as_published(run: Run) -> Run:
-    """A replicated run as it came over the link, without `replicated_from`. Raises CorruptData where an entry contradicts its checksum."""
+    """A replicated run as it came over the link, without `replicated_from`, nothing hidden. Raises CorruptData where an entry contradicts its checksum."""
     assert run.origin is not None
     parts: list[Buffer] = []
     for checksum, pieces in _as_published(run):
         if checksum < 0:
             raise CorruptData("an entry does not match its checksum")
         parts.append(b"".join(pieces))
-    return Run(
-        parts,
-        [len(part) for part in parts],
-        counts=run.counts,
-        flags=run.flags,
-        time_ms=run.time_ms,
-        first_index=run.first_index,
-        origin=run.origin,
-        spans=run.spans,
-        origin_time_ms=run.origin_time_ms,
-        checksums=run.checksums,
-        producers=run.producers,
-        transaction=run.transaction,
-    )
+    passes = run.flags is not None and run.flags[0] & FLAG_PASSING
+    return run.with_parts(parts, flags=None if passes else run.flags)
 
 
 def _as_published(run: Run) -> Iterator[tuple[int, tuple[Buffer, ...]]]:

@@ -1,8 +1,8 @@
-"""Link: one topic to one region, the shell around `replicator.sender`.
+"""Link: one topic to one region: its life (waiting, connecting, opening, open), what comes back, and its numbers.
 
-Is: reading the topic, writing frames, moving the cursor, storing SKIPs, and the life of a link (waiting, connecting, opening, open).
-Isn't: a decision what is sent or how far the cursor moves (the core's), or the making of connections (the manager's).
-Invariants: no task and no timer of the loop while it idles; a SKIP goes out only on the connection it was decided on, after it is stored here.
+Is: the shell around `replicator.sender` that hears the target, moves the cursor, and watches for progress. Isn't: reading and sending
+(`replicator.link_pump`), a decision what is sent or how far the cursor moves (the core's), or the making of connections (the manager's).
+Invariants: no task and no timer of the loop while it idles.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.coordinates import Origin, Vector
-from heliograph.model.errors import HeliographError, LinkError
+from heliograph.model.errors import LinkError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire import link as wire
-from heliograph.wire.link import Risk, SkipReason, SkipRecord
+from heliograph.wire.link import Risk
 from heliograph.wire.link_audit import Ask, Told, ask_frame, tell_frame
-from heliograph.wire.link_schemas import SchemaRow, schemas_frame
-from heliograph.wire.run import Buffer, Run
+from heliograph.wire.link_schemas import SchemaRow, overrule_frame, schemas_frame
+from heliograph.wire.run import Buffer
 from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause
 from replicator.claims import Claims
-from replicator.compression import RunPacker
 from replicator.connection import LinkConnection
+from replicator.link_pump import LinkPump
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
-from replicator.pace import Pace
+from replicator.parking import Parked
 from replicator.schemas import SchemaFeed
-from replicator.sender import LinkSender, SendRun, joined
+from replicator.sender import LinkSender
 from replicator.starting import begins_of
 from replicator.timers import Timer
-from replicator.transactions import below
 from replicator.watchdog import Facts, Watchdog
 
 if TYPE_CHECKING:
@@ -40,11 +39,12 @@ if TYPE_CHECKING:
 
 events = logging.getLogger("replicator")
 
-_READ_ENTRIES = 512
-_READ_BYTES = 1 << 20
-_TURN_BYTES = 4 << 20
 _STEADY_S = 5.0
 _HISTORY = 8
+TREES_LEVEL = 5
+_RATE_MIN = 0.01
+LIVE_BYTES = 1 << 20
+_TAKE_OVER_S = 5.0
 
 
 class Link:
@@ -58,29 +58,32 @@ class Link:
         self._cursor: LinkCursor | None = None
         self.start: Mapping[str, Any] | None = None
         """The policy `replicationStart`: where a link begins that is new."""
-        self._begins: Position = BEFORE_ALL
-        self._connection: LinkConnection | None = None
-        self._number = self._level = 0
+        self.connection: LinkConnection | None = None
+        self.number = self._level = 0
         self._timer: Timer | None = None
-        self._filter_timer: Timer | None = None
         self._opened_at = 0.0
-        self._reading = self._reads = 0
-        """The read that is under way, 0: none; how many there were."""
         self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
         self.restarts: Counter[Cause] = Counter()
         self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
         """(wall ms, cause, sentence) of the newest ends."""
         self.schemas = SchemaFeed(self)
-        self.packer = RunPacker(manager.settings.compression, manager.traffic_to(target))
-        self.pace: Pace | None = None
-        """None: as fast as it goes."""
-        self._rate: Mapping[str, Any] | None = None
-        self._pace_timer: Timer | None = None
+        self.parked: Parked | None = None
+        """Also while it looks again whether the conflict is over."""
+        self.weight = 1
+        """The policy `replicationPriority`."""
+        self._pump = LinkPump(self)
         self._stop_waking: Callable[[], None] | None = None
         self._told: object = None
         self._stop_telling: Callable[[], None] | None = None
+        self._behind_s, self._behind_at = 0.0, BEFORE_ALL
+        """For how long a target that is behind a change of trees has got nothing, and where it stood."""
         self._rated = (0, 0)
         self.rate_out = self.throughput_out = 0.0
+
+    @property
+    def level(self) -> int:
+        """Of the newest stream; 0: there was none."""
+        return self._level
 
     @property
     def ended(self) -> bool:
@@ -93,20 +96,24 @@ class Link:
         if self.ended:
             return
         self._cursor = cursor
-        self._begins = begins_of(cursor.properties)
-        self.core = core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender)
+        self._pump.begins = begins_of(cursor.properties)
+        self.core = core = LinkSender(self.target, self.log.state, cursor.mark_delete, self.manager.settings.sender, self.manager.region)
         cursor.reading = lambda: core.read_at
         self._rated = self.core.done[1:]
         self._stop_waking = self.log.ledger.wake_on_append(self.pump)
         self.connect()
 
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
-        """`replicatorDispatchRate`, as JSON. One that did not change keeps what was spent of it."""
-        if policy != self._rate:
-            self._rate, self.pace = policy, Pace.of(policy)
-            if self._pace_timer is not None:
-                self._pace_timer.cancel()
-                self._on_pace()
+        """`replicatorDispatchRate`, as JSON."""
+        self._pump.obey_rate(policy)
+
+    def pump(self) -> None:
+        """Sends what may go."""
+        self._pump.pump()
+
+    async def read(self) -> None:
+        """The manager has a place for a read that was asked for."""
+        await self._pump.read()
 
     def connect(self) -> None:
         self._timer = None
@@ -119,18 +126,18 @@ class Link:
         if self.ended:
             return
         self.state = "opening"
-        self._connection = connection
-        self._number = connection.open(self, self.log.topic, self.manager.region, self.manager.region_number())
+        self.connection = connection
+        self.number = connection.open(self, self.log.topic, self.manager.region, self.manager.region_number())
         self._timer = self.manager.timers.after(self.manager.settings.open_timeout_s, lambda: self.restart(Cause.TIMEOUT, "no answer to OPEN"))
 
     def restart(self, cause: Cause, text: str) -> None:
         """Gives the connection up, and comes again after a while."""
-        if self._connection is not None:
-            self._connection.close_stream(self._number, cause, text)
+        if self.connection is not None:
+            self.connection.close_stream(self.number, cause, text)
         self.on_ended(cause, text)
 
-    def on_ended(self, cause: Cause, text: str) -> None:
-        """The stream is gone, or could not be opened."""
+    def on_ended(self, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> None:
+        """The stream is gone, or could not be opened. rows: of a conflict, what the target has."""
         if self.ended:
             return
         if self.state == "open" and self.manager.clock.monotonic() - self._opened_at > _STEADY_S:
@@ -138,6 +145,9 @@ class Link:
         self._disconnect()
         if cause is not self.cause:
             events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+        if cause.parks:
+            self._park(cause, text, rows)
+            return
         self.state, self.cause, self.cause_text = "waiting", cause, text
         self.restarts[cause] += 1
         self.manager.restarts[self.target, cause] += 1
@@ -145,14 +155,39 @@ class Link:
         self._timer = self.manager.timers.after(self.manager.backoff_s(self.failures), self.connect)
         self.failures += 1
 
+    def _park(self, cause: Cause, text: str, rows: Sequence[SchemaRow]) -> None:
+        """Nothing is sent before somebody decides; looking again counts as no restart, and brings no new event where it finds the same."""
+        now_ms, before = self.manager.clock.wall_ms(), self.parked
+        if before is None or (before.cause, before.text) != (cause, text):
+            events.warning("link.parked topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
+            self.history.append((now_ms, cause, text))
+        self.parked = Parked(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
+        self.manager.parked[self] = None
+        self.state, self.cause, self.cause_text = "parked", cause, text
+        self._timer = self.manager.timers.after(self.manager.settings.parked_look_s, self.connect)
+
+    def unpark(self) -> None:
+        """Something changed that the conflict may have been about."""
+        if self.state == "parked":
+            self.poke()
+
+    def _settled(self) -> None:
+        """The target takes what comes: the conflict is over."""
+        if self.parked is not None:
+            events.info("link.unparked topic=%s target=%s", self.log.topic, self.target)
+            self.parked = None
+            self.manager.parked.pop(self, None)
+
     def detach(self) -> None:
         """The topic leaves this broker, or the region leaves the topic: final."""
         if self.ended:
             return
-        if self._connection is not None:
-            self._connection.close_stream(self._number, Cause.DETACHED, "the topic is unloaded at its source")
+        if self.connection is not None:
+            self.connection.close_stream(self.number, Cause.DETACHED, "the topic is unloaded at its source")
         self._disconnect()
+        self._pump.end()
         self.state, self.cause = "detached", Cause.DETACHED
+        self.manager.parked.pop(self, None)
         if self._cursor is not None:
             self._cursor.reading = None
         if self._stop_waking is not None:
@@ -160,15 +195,15 @@ class Link:
 
     def poke(self) -> None:
         """Something changed that may have been the reason for waiting."""
-        if self.state == "waiting":
+        if self.state in ("waiting", "parked"):
             self.failures = 0
             self._cancel_timer()
             self.connect()
 
     def _disconnect(self) -> None:
         self._cancel_timer()
-        self._cancel_filter_timer()
-        self._connection, self._told = None, None
+        self._pump.stop()
+        self.connection, self._told = None, None
         if self._stop_telling is not None:
             self._stop_telling()
             self._stop_telling = None
@@ -187,7 +222,7 @@ class Link:
             return
         self._cancel_timer()
         self.state, self.cause, self.cause_text = "open", Cause.NONE, ""
-        self._level = self.packer.level = level
+        self._level = self._pump.packer.level = level
         self._opened_at = self.manager.clock.monotonic()
         self._watchdog.opened(self._opened_at, self.core.rewinds)
         self.log.learn(self.target, vector.copy(), self.manager.clock.wall_ms())
@@ -196,14 +231,14 @@ class Link:
             self.schemas.opened()
         if level >= 2:
             self._stop_telling = self.log.subscriptions.channel(self.target, self._tell_claims)
-        self.core.transactional = level >= 3
+        self.core.transactional, self.core.passes = level >= 3, level >= TREES_LEVEL
         self._rewound(self.core.opened(vector, window_bytes))
 
     def _tell_claims(self, subscription: str, claims: Claims) -> bool:
-        connection = self._connection
-        if connection is None or not connection.writable(self._number):
+        connection = self.connection
+        if connection is None or not connection.writable(self.number):
             return False
-        connection.write(wire.claims_frame(self._number, subscription, claims.fields(self._level)))
+        connection.write(wire.claims_frame(self.number, subscription, claims.fields(self._level)))
         return True
 
     def on_claims(self, subscription: str, claims: Claims) -> None:
@@ -211,10 +246,10 @@ class Link:
 
     def send_ask(self, request: int, ask: Ask) -> bool:
         """What the target holds is asked; False: not now."""
-        connection = self._connection
+        connection = self.connection
         if connection is None or not self.asks:
             return False
-        connection.write(ask_frame(self._number, request, ask))
+        connection.write(ask_frame(self.number, request, ask))
         return True
 
     @property
@@ -222,19 +257,22 @@ class Link:
         """Whether the other side answers questions of an audit, and may ask some."""
         return self.state == "open" and self._level >= AUDIT_LEVEL
 
-    def send_schemas(self, rows: Sequence[SchemaRow]) -> bool:
-        """False: there is no stream now."""
-        connection = self._connection
+    def send_schemas(self, rows: Sequence[SchemaRow], overrules: Sequence[SchemaRow] = ()) -> bool:
+        """overrules: those of `rows` that the target takes in place of its own. False: there is no stream now."""
+        connection = self.connection
         if connection is None or not self.asks:
             return False
-        connection.write(schemas_frame(self._number, rows))
+        if overrules:
+            connection.write(overrule_frame(self.number, overrules))
+        if rest := [row for row in rows if row not in overrules]:
+            connection.write(schemas_frame(self.number, rest))
         return True
 
     def on_ask(self, request: int, ask: Ask) -> None:
-        connection, number = self._connection, self._number
+        connection, number = self.connection, self.number
 
         def answer(told: Told) -> None:
-            if connection is not None and connection is self._connection and number == self._number:
+            if connection is not None and connection is self.connection and number == self.number:
                 connection.write(tell_frame(number, request, ask.what, told))
 
         self.manager.auditor.asked(self.log, self.target, ask, answer)
@@ -252,199 +290,38 @@ class Link:
             return
         for origin, position in through:
             self.core.receipt(origin, position)
+        self._settled()
+        went_back = self.core.go_back()
         if self.log.waits is not None:
             self.log.waits.heard(self.target, self.core.remote.prefix(self.log.origin))
         self.failures = 0
-        self._move_cursor()
+        if went_back is not None:
+            self._rewound(went_back)
+            return
+        self.move_cursor()
         self.pump()
 
-    def on_writable(self) -> None:
-        self.pump()
+    @property
+    def live(self) -> bool:
+        """Whether little is left to send: such links go first."""
+        return self.core is not None and self.core.backlog()[0][2] - self.core.in_flight_bytes <= LIVE_BYTES
+
+    def on_turn(self, upto_bytes: int) -> None:
+        """It waited for the connection, or for the budget."""
+        self._pump.turn(upto_bytes)
 
     def _rewound(self, went_back: bool) -> None:
         assert self.core is not None and self._cursor is not None
         if went_back and self.core.mark < self._cursor.mark_delete:
             events.warning("link.target_went_back topic=%s target=%s mark=%s", self.log.topic, self.target, self.core.mark)
             self._cursor.reset(self.core.mark)
-        self._move_cursor()
+        self.move_cursor()
         self.pump()
 
-    def _move_cursor(self) -> None:
+    def move_cursor(self) -> None:
         assert self.core is not None and self._cursor is not None
         if self.core.mark > self._cursor.mark_delete:
             self._cursor.ack_cumulative(self.core.mark)
-
-    # -- sending -------------------------------------------------------------------------------------------------------
-
-    def pump(self) -> None:
-        """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written again."""
-        core, connection = self.core, self._connection
-        if core is None or connection is None or self.state != "open" or self._reading or core.room_bytes <= 0 or self._waits():
-            return
-        ledger, now, sent = self.log.ledger, self.manager.clock.monotonic(), 0
-        sends: list[SendRun] = []
-        while (room := core.room_bytes) > 0 and sent < _TURN_BYTES and connection.writable(self._number):
-            first = ledger.first_position()
-            begins = max(first, self._begins)
-            if core.read_at < begins and (record := core.trimmed(begins, SkipReason.TRIMMED if begins == first else SkipReason.ADMIN)) is not None:
-                self._store_skip(connection, record)
-                break
-            if core.read_at > ledger.last_confirmed:
-                core.at_the_end()
-                break
-            undecided = self._undecided()
-            if undecided is not None and core.read_at >= undecided:
-                break
-            runs = ledger.cached(core.read_at, *self._at_once(room))
-            if undecided is not None:
-                runs = below(runs, undecided)
-            if not runs:
-                self._reads += 1
-                self._reading = self._reads
-                self.manager.read(self)
-                break
-            for number, start, run in runs:
-                if (send := core.take(number, start, run, now)) is not None:
-                    sends.append(send)
-                    sent += send.run.size_bytes
-            if self._paced(runs):
-                break
-        else:
-            if sent >= _TURN_BYTES:
-                self.manager.soon(self.pump)
-        self._send(connection, sends)
-        self._move_cursor()
-        self._watch_filtered()
-
-    def _send(self, connection: LinkConnection, sends: list[SendRun]) -> None:
-        assert self.core is not None
-        frames: list[Buffer] = []
-        attempt = self.core.attempt
-        for previous, run in joined(sends):
-            frames += self.packer.frame(self._number, attempt, previous, run, connection.rtt_ms)
-        if frames:
-            connection.write(frames)
-
-    def _undecided(self) -> Position | None:
-        """The first entry of an open transaction: nothing is sent from there on. None: there is none."""
-        buffer = self.log.state.transactions
-        return None if buffer is None else buffer.undecided_from()
-
-    def _last_sendable(self) -> Position:
-        undecided = self._undecided()
-        return self.log.ledger.last_confirmed if undecided is None else (undecided[0], undecided[1] - 1)
-
-    @property
-    def waits_for_transaction(self) -> bool:
-        """Everything before an open transaction is sent, and nothing behind it may be."""
-        undecided = self._undecided()
-        return undecided is not None and self.core is not None and self.core.read_at >= undecided
-
-    def _open_transaction(self) -> str:
-        buffer = self.log.state.transactions
-        (_, coordinator, number), found = next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
-        where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
-        return f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits for its end"
-
-    def _waits(self) -> bool:
-        """For what must be sent before, or for the rate: then the link goes on by itself."""
-        return self.schemas.sending or self._paced()
-
-    def _at_once(self, room_bytes: int) -> tuple[int, int]:
-        """(entries, bytes) to read at most."""
-        size = min(room_bytes, _READ_BYTES)
-        return (_READ_ENTRIES, size) if self.pace is None else (min(_READ_ENTRIES, self.pace.entries_max), min(size, self.pace.bytes_max))
-
-    def _paced(self, taken: Sequence[tuple[int, int, Run]] = ()) -> bool:
-        """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be sent."""
-        if self.pace is None:
-            return False
-        now = self.manager.clock.monotonic()
-        for _, _, run in taken:
-            if run.origin is None:
-                self.pace.spend(run.messages, run.size_bytes, now)
-        if (wait := self.pace.wait_s(now)) > 0 and self._pace_timer is None:
-            self._pace_timer = self.manager.timers.after(wait, self._on_pace)
-        return self._pace_timer is not None
-
-    def _on_pace(self) -> None:
-        self._pace_timer = None
-        self.pump()
-
-    async def read(self) -> None:
-        """The next runs are not in the cache: brings them, and sends them."""
-        core, number = self.core, self._reading
-        assert core is not None
-        if not number:
-            return
-        attempt, connection, position = core.attempt, self._connection, core.read_at
-        try:
-            runs = await self.log.ledger.read(position, *self._at_once(max(1, core.room_bytes)))
-        except HeliographError as error:
-            if number != self._reading:
-                return
-            self._reading = 0
-            if connection is self._connection and not self.ended:
-                self.restart(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
-            return
-        if number != self._reading:
-            return  # it was given up meanwhile
-        self._reading = 0
-        if self.ended or connection is None or connection is not self._connection or attempt != core.attempt or position != core.read_at:
-            self.pump()
-            return
-        if (undecided := self._undecided()) is not None:
-            runs = below(list(runs), undecided)
-        now = self.manager.clock.monotonic()
-        sends = [send for ledger, first, run in runs if (send := core.take(ledger, first, run, now)) is not None]
-        self._send(connection, sends)
-        self._move_cursor()
-        if runs or core.read_at < self.log.ledger.first_position():
-            self.pump()
-
-    # -- skips ---------------------------------------------------------------------------------------------------------
-
-    def _store_skip(self, connection: LinkConnection, record: SkipRecord) -> None:
-        """Stores it here first: only the topic's owner can, because the next owner fences the ledger before anything else."""
-        core = self.core
-        assert core is not None
-        attempt = core.attempt
-        if record.loss:
-            events.warning("link.skip topic=%s target=%s from=%s through=%s", self.log.topic, self.target, record.after, record.through)
-
-        def stored(_: object) -> None:
-            if connection is self._connection and (out := core.skip_stored(attempt, record)) is not None:
-                connection.write(wire.skip_frame(self._number, attempt, out))
-                self.pump()
-
-        def failed(error: HeliographError) -> None:
-            if connection is self._connection:
-                self.restart(Cause.STORAGE, f"a SKIP could not be stored: {error}")
-
-        self.log.append_skip(record, stored, failed)
-
-    def _watch_filtered(self) -> None:
-        assert self.core is not None
-        due = self.core.next_deadline()
-        if due is not None and self._filter_timer is None:
-            self._filter_timer = self.manager.timers.after(max(0.0, due - self.manager.clock.monotonic()), self._on_filtered)
-
-    def _on_filtered(self) -> None:
-        self._filter_timer = None
-        core, connection = self.core, self._connection
-        if core is None or connection is None:
-            return
-        if core.read_at <= self._last_sendable():  # a run may follow yet; a deadline that is over is not waited for at once
-            self._filter_timer = self.manager.timers.after(self.manager.settings.sender.filtered_after_s, self._on_filtered)
-        elif (record := core.filtered(self.manager.clock.monotonic())) is not None:
-            self._store_skip(connection, record)
-        else:
-            self._watch_filtered()
-
-    def _cancel_filter_timer(self) -> None:
-        if self._filter_timer is not None:
-            self._filter_timer.cancel()
-            self._filter_timer = None
 
     # -- heartbeats and numbers ----------------------------------------------------------------------------------------
 
@@ -465,34 +342,61 @@ class Link:
         for region, vector in vectors.items():
             if region != self.manager.region:
                 self.log.learn(region, vector, self.manager.clock.wall_ms())
+        if self.core is not None and self.log.state.trees and self.target in vectors and (went_back := self.core.heard(vectors[self.target])) is not None:
+            self._rewound(went_back)
 
-    def tick(self, elapsed_s: float) -> None:
-        """Once a second: rates, and whether it makes progress."""
+    def touch(self) -> None:
+        """The target is to be told something."""
+        if self.connection is not None and self.state == "open":
+            self.connection.touch(self.number)
+
+    def tick(self, elapsed_s: float) -> bool:
+        """Once a second: rates, and whether it makes progress. False: it is idle, and need not be asked until it has something to do."""
         core = self.core
         if core is None:
-            return
+            return True
         messages, size = core.done[1:]
         weight = 0.4
         self.rate_out += weight * (max(0, messages - self._rated[0]) / elapsed_s - self.rate_out)
         self.throughput_out += weight * (max(0, size - self._rated[1]) / elapsed_s - self.throughput_out)
         self._rated = (messages, size)
-        connection = self._connection
+        if self.rate_out < _RATE_MIN:
+            self.rate_out = self.throughput_out = 0.0
+        if self.log.state.trees:
+            self._look_at_trees(core, elapsed_s)
+        connection = self.connection
+        if self.parked is not None and self.state == "open" and not self.schemas.sending and self.manager.clock.monotonic() - self._opened_at > _STEADY_S:
+            self._settled()
         if self.state == "open" and connection is not None:
-            if self._pace_timer is not None or not core.behind(self._last_sendable()):
+            if self._pump.held_back or not core.behind(self._pump.last_sendable()):
                 self._watchdog.caught_up()
-                return
+                return self._pump.held_back or self.rate_out > 0 or bool(self.log.state.trees) or self.parked is not None
             facts = Facts(
                 mark=core.mark,
                 receipts=core.receipts,
                 rewinds=core.rewinds,
-                reading=bool(self._reading),
+                reading=bool(self._pump.reading),
                 skipping=core.skipping,
                 blocked=not connection.client.writable,
-                in_flight=core.in_flight_bytes > 0,
+                in_flight=core.in_flight,
             )
             if (found := self._watchdog.look(self.manager.clock.monotonic(), facts)) is not None:
-                self._reading = 0
+                self._pump.reading = 0
                 self._give_up(connection, *found)
+        return True
+
+    def _look_at_trees(self, core: LinkSender, elapsed_s: float) -> None:
+        """Where the target is behind a change of trees and its parent there brings nothing, this region delivers what it published itself."""
+        if self.state != "open" and self.target in self.log.known:
+            core.learned(self.log.known[self.target][0])
+            self.move_cursor()
+        prefix = core.remote.prefix(self.log.origin)
+        self._behind_s = self._behind_s + elapsed_s if core.pending() and prefix == self._behind_at else 0.0
+        self._behind_at = prefix
+        yes = core.pending() and (core.takes_over is not None or self._behind_s >= _TAKE_OVER_S)
+        if (went_back := core.take_over(yes)) is not None:
+            events.info("link.takes_over topic=%s target=%s yes=%s", self.log.topic, self.target, yes)
+            self._rewound(went_back)
 
     def _give_up(self, connection: LinkConnection, cause: Cause, text: str) -> None:
         events.warning("link.stands_still topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
@@ -507,15 +411,17 @@ class Link:
 
     def stats(self) -> LinkStats:
         (entries, messages, size), oldest_ms = ((0, 0, 0), 0) if self.core is None else self.core.backlog()
-        connection = self._connection
+        connection = self.connection
         cause, text = self.cause, self.cause_text
-        if self.state == "open" and self.waits_for_transaction:
-            cause, text = Cause.TRANSACTION_OPEN, self._open_transaction()
+        if self.state == "open" and self._pump.waits_for_transaction:
+            cause, text = Cause.TRANSACTION_OPEN, self._pump.open_transaction()
+        if self.parked is not None:
+            cause, text = self.parked.cause, self.parked.text
         return LinkStats(
             source=self.manager.region,
             target=self.target,
             topic=self.log.topic,
-            state=self.state,
+            state="parked" if self.parked is not None else self.state,
             cause=str(cause),
             cause_text=text,
             remedy=cause.remedy,
@@ -533,7 +439,7 @@ class Link:
             in_flight_bytes=self.core.in_flight_bytes if self.core is not None else 0,
             rewinds=self.core.rewinds if self.core is not None else 0,
             progress=self._progress(),
-            slowed=self._pace_timer is not None,
-            run_bytes=self.packer.run_bytes,
-            wire_bytes=self.packer.wire_bytes,
+            slowed=self._pump.held_back,
+            run_bytes=self._pump.packer.run_bytes,
+            wire_bytes=self._pump.packer.wire_bytes,
         )

@@ -19,7 +19,7 @@ from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.policies import RegionInfo
 from heliograph.model.policy_table import Applied
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import Run
@@ -50,6 +50,10 @@ class SyncOwner(Protocol):
     subscriptions: SubscriptionHost | None
 
     def region_number(self, region: str = "") -> int: ...
+
+    def known_changed(self, topic: str) -> None:
+        """What some region holds of the topic is another vector than before."""
+        ...
 
 
 class _Waiting:
@@ -124,6 +128,7 @@ class ReplicatedLog:
         "incoming",
         "known",
         "ledger",
+        "planting",
         "replicate_all",
         "source_ends",
         "state",
@@ -154,6 +159,8 @@ class ReplicatedLog:
         """By policy: every subscription is replicated."""
         self.waits: RegionWaits | None = None
         """Set where receipts wait for other regions."""
+        self.planting = False
+        """A record of a tree is on its way to the bookies."""
         self.closed: HeliographError | None = None
         self._order: deque[_Waiting] = _NOTHING
         self._last_failure: HeliographError | None = None
@@ -194,6 +201,11 @@ class ReplicatedLog:
             self._sync = SubscriptionSync(self)
             if self.sync_by is not None:
                 self._sync.host, self._sync.region_number = self.sync_by.subscriptions, self.sync_by.region_number
+        return self._sync
+
+    @property
+    def synced(self) -> SubscriptionSync | None:
+        """None where nothing was kept in step since the topic was loaded. `syncing` looks at its cursors, too, which costs more."""
         return self._sync
 
     @property
@@ -242,6 +254,8 @@ class ReplicatedLog:
         old = self.known.get(region)
         if old is None or old[0] != vector:
             self.known[region] = (vector, now_ms)
+            if self.sync_by is not None:
+                self.sync_by.known_changed(self.topic)
         if self.waits is not None:
             self.waits.heard(region, vector.prefix(self.state.origin))
 
@@ -302,9 +316,9 @@ class ReplicatedLog:
             if piece.state == piece.WAITS:
                 self._append(piece)
 
-    def append_skip(self, record: SkipRecord, done: Done, failed: Failed) -> Verdict:
-        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; of an own origin, always (the source's copy)."""
-        if not self.state.is_own(record.origin):
+    def append_skip(self, record: SkipRecord, done: Done, failed: Failed, *, issued: bool = False) -> Verdict:
+        """Stores a SKIP as a hidden entry: of another region, by the same rule as a run; always of an own origin, and where it is issued here."""
+        if not issued and not self.state.is_own(record.origin):
             verdict = self.state.intake.judge(record.origin, record.after, record.through)
             if verdict is not Verdict.ACCEPT:
                 return verdict
@@ -313,6 +327,17 @@ class ReplicatedLog:
         self._queue().append(waiting)
         self._append(waiting)
         return Verdict.ACCEPT
+
+    def append_tree(self, run: Run, done: Done, failed: Failed) -> None:
+        """Stores a record of the own origin's tree, in the order of what is published here."""
+        waiting = _Waiting(self, run, done, failed)
+        self._queue().append(waiting)
+        self._append(waiting)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether something was first published here under the present origin, or is on its way."""
+        return self.last_own()[1] > BEFORE_ALL or any(waiting.run.origin is None for waiting in self._order)
 
     def append_late(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.model.errors import HeliographError, PeerError
@@ -29,7 +29,7 @@ from replicator.incoming import Incoming, IncomingLink
 from replicator.log import ReplicatedLog
 from replicator.receiver_budget import Hold, ReceiverBudget
 from replicator.receiver_stream import ReceiverStream, Write
-from replicator.schemas import SchemaHost
+from replicator.schemas import SchemaConflict, SchemaHost
 
 events = logging.getLogger("replicator")
 
@@ -79,7 +79,7 @@ class LinkReceiver:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._adopting: dict[int, list[_Behind]] = {}
         """Stream -> what came behind schemas that are being stored."""
-        self._adoptions: list[tuple[int, str, list[SchemaRow]]] = []
+        self._adoptions: list[tuple[Kind, int, str, list[SchemaRow]]] = []
         self._adopter: asyncio.Task[None] | None = None
         self._dirty: dict[int, ReceiverStream] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -122,10 +122,10 @@ class LinkReceiver:
             stream, request, content, payload = read_tell(fields, payload)
             if stream in self._streams and self._auditor is not None:
                 self._auditor.told(request, content, payload)
-        elif number is Kind.SCHEMAS:
+        elif number is Kind.SCHEMAS or number is Kind.OVERRULE:
             stream, rows = read_schemas(fields)
             if (open_stream := self._streams.get(stream)) is not None and self._schemas is not None and rows:
-                self._adopt(stream, open_stream.log.topic, rows, self._schemas)
+                self._adopt(number, stream, open_stream.log.topic, rows, self._schemas)
         elif number is Kind.OPEN:
             self._on_open(*wire.read_open(fields))
         elif number is Kind.CLOSE:
@@ -180,6 +180,7 @@ class LinkReceiver:
             log,
             self._write,
             self._on_dirty,
+            region=self._region,
             level=level,
             take=self._take,
             give=self._budget.give,
@@ -189,25 +190,29 @@ class LinkReceiver:
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
         self._write(wire.opened_frame(number, log.origin[2], self.settings.window_bytes, log.vector))
 
-    def _adopt(self, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
+    def _adopt(self, kind: Kind, number: int, topic: str, rows: list[SchemaRow], host: SchemaHost) -> None:
         """What comes behind them on this stream waits until they are stored: at most the stream's window."""
         self._adopting.setdefault(number, [])
-        self._adoptions.append((number, topic, rows))
+        self._adoptions.append((kind, number, topic, rows))
         if self._adopter is None:
             self._adopter = asyncio.get_running_loop().create_task(self._adopt_all(host))
 
     async def _adopt_all(self, host: SchemaHost) -> None:
         try:
             while self._adoptions:
-                number, topic, rows = self._adoptions.pop(0)
+                kind, number, topic, rows = self._adoptions.pop(0)
                 stream = self._streams.get(number)
                 try:
-                    if stream is not None:
+                    if stream is not None and kind is Kind.OVERRULE:
+                        await host.overrule(topic, rows)
+                    elif stream is not None:
                         await host.adopt(topic, rows)
+                except SchemaConflict as error:
+                    self._refuse(number, Cause.SCHEMA_CONFLICT, str(error), error.rows)
                 except HeliographError as error:  # the sender opens the stream anew, and tells everything again
                     events.warning("link.schemas_failed topic=%s error=%s", topic, error)
                     self._refuse(number, Cause.of(error), f"its schemas could not be stored: {error}")
-                if not any(other == number for other, _, _ in self._adoptions):
+                if not any(other == number for _, other, _, _ in self._adoptions):
                     self._go_on(number, stream)
         finally:
             self._adopter = None
@@ -225,10 +230,10 @@ class LinkReceiver:
         except PeerError as error:
             self._refuse(number, Cause.PROTOCOL, str(error))
 
-    def _refuse(self, number: int, cause: Cause, text: str) -> None:
+    def _refuse(self, number: int, cause: Cause, text: str, rows: Sequence[SchemaRow] = ()) -> None:
         if number in self._streams and not self._lost:
             self._end(number)
-            self._write(wire.close_frame(number, cause, text))
+            self._write(wire.close_frame(number, cause, text, rows))
 
     def _on_log_closed(self, number: int) -> None:
         self._end(number)
@@ -295,12 +300,16 @@ class LinkReceiver:
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now)
+        heard = None
         for stream in self._streams.values():
             stream.incoming.heard_ms = now
-            if beat.echo_ms:
+            if beat.echo_ms and stream.incoming.region is not heard:
                 heard = stream.incoming.region
                 heard.rtt_ms = max(0.0, float(now - beat.echo_ms - beat.echo_age_ms))
                 heard.clock_offset_ms = beat.wall_ms - now + heard.rtt_ms / 2
-            if stream.changed():
-                answers.append(StreamBeat(stream.number, stream.log.last_own(), {self._region: stream.log.vector}))
+            if stream.grown:
+                stream.grown = False
+                log = stream.log
+                vectors = {region: vector for region, (vector, _) in log.known.items() if region != stream.source} if log.state.trees else {}
+                answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
         self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))

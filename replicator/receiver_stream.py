@@ -1,8 +1,8 @@
 """ReceiverStream: one topic's stream of one connection of a link, at its target.
 
 Is: the core of what is stored, receipted, and asked again. Isn't: the connection (`replicator.receiver`), or the rule (`replicator.intake`).
-Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region (full mesh), its entries
-match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
+Invariants: a receipt names only what is durable here; a run is stored only if it comes from its origin's own region, or from the one that is this region's
+parent in that origin's tree; its entries match their checksums, and the previous coordinate is held; after a GAP nothing of that attempt is stored any more.
 Source: docs/protocols/links.md.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.errors import CorruptData, HeliographError, PeerError
 from heliograph.model.positions import Position
 from heliograph.wire import link as wire
 from heliograph.wire.link import SkipRecord
@@ -21,10 +21,11 @@ from heliograph.wire.run import Buffer, Run
 from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.auditor import Auditor
 from replicator.claims import Claims
-from replicator.entries import received
+from replicator.entries import passing, received
 from replicator.incoming import IncomingLink, IncomingRegion
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
+from replicator.trees import Tree, is_tree
 
 Write = Callable[[Sequence[Buffer]], None]
 
@@ -41,13 +42,15 @@ class ReceiverStream:
         write: Write,
         dirty: Callable[[ReceiverStream], None],
         *,
+        region: str = "",
         level: int = 1,
         take: Callable[[int], None] = lambda _: None,
         give: Callable[[int], None] = lambda _: None,
         incoming: IncomingLink | None = None,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """take, give: bytes of runs that are on their way to the bookies, and not any more."""
+        """region: this one's name. take, give: bytes of runs that are on their way to the bookies, and not any more."""
+        self._region = region
         self._take, self._give = take, give
         self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
         self.incoming.connected, self.incoming.heard_ms = True, now_ms()
@@ -56,9 +59,14 @@ class ReceiverStream:
         self._write, self._dirty = write, dirty
         self._attempt = self._gapped = 0
         self._level = level
-        self._told: Position | None = None
+        self.grown = True
+        """The topic has more than the source was told of with a heartbeat."""
         self._due: dict[Origin, None] = {}
-        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback)]
+        self._passed_on: dict[Origin, str] = {}
+        """Origins of other regions that come on this stream -> their region."""
+        self._trees = False
+        """Some origin has a tree: what comes may be meant for regions further down."""
+        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback), log.ledger.wake_on_append(self._grew)]
         if level >= 2:
             self._stops.append(log.subscriptions.channel(source, self._tell_claims))
         if level >= AUDIT_LEVEL:
@@ -74,17 +82,30 @@ class ReceiverStream:
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
         """Raises PeerError."""
         assert run.origin is not None
-        if self._passes(attempt, run.origin):
-            ledger, first, count = run.spans[-1]
-            origin, last = run.origin, (ledger, first + count - 1)
-            if last > self.log.state.intake.submitted(origin):
-                run = received(run, self.source)
-            size, give = run.size_bytes, self._give
-            self._take(size)
-            verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size), lambda _: give(size))
-            if verdict is not Verdict.ACCEPT:
-                give(size)
-            self._answer(attempt, origin, last, verdict)
+        ledger, first, count = run.spans[-1]
+        origin, last = run.origin, (ledger, first + count - 1)
+        if self._passes(attempt, origin, last, run):
+            self._trees = self._trees or is_tree(run) or bool(self.log.state.trees)
+            if last <= self.log.state.intake.submitted(origin):
+                self._append(attempt, previous, last, run)
+                return
+            run = received(run, self._passed_on.get(origin, self.source))
+            if not self._trees:
+                self._append(attempt, previous, last, run)
+                return
+            for piece in passing(run, self._region):
+                ledger, first, count = piece.spans[-1]
+                self._append(attempt, previous, (ledger, first + count - 1), piece)
+                previous = (ledger, first + count - 1)
+
+    def _append(self, attempt: int, previous: Position, last: Position, run: Run) -> None:
+        assert run.origin is not None
+        size, give = run.size_bytes, self._give
+        self._take(size)
+        verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size), lambda _: give(size))
+        if verdict is not Verdict.ACCEPT:
+            give(size)
+        self._answer(attempt, run.origin, last, verdict)
 
     def _stored(self, run: Run, size_bytes: int) -> None:
         self._give(size_bytes)
@@ -93,7 +114,7 @@ class ReceiverStream:
 
     def on_skip(self, attempt: int, record: SkipRecord) -> None:
         """Raises PeerError."""
-        if self._passes(attempt, record.origin):
+        if self._passes(attempt, record.origin, record.through):
             self._answer(attempt, record.origin, record.through, self.log.append_skip(record, _stored, _failed))
 
     def _tell_claims(self, subscription: str, claims: Claims) -> bool:
@@ -112,18 +133,42 @@ class ReceiverStream:
         due, self._due = self._due, {}
         return [(origin, self._durable(origin)) for origin in due]
 
-    def changed(self) -> bool:
-        """Whether the topic has grown since this was asked last."""
-        told, self._told = self._told, self.log.ledger.last_confirmed
-        return told != self._told
+    def _grew(self) -> None:
+        self.grown = True
 
-    def _passes(self, attempt: int, origin: Origin) -> bool:
-        if origin[0] != self.source_number or self.log.state.is_own(origin):
-            raise PeerError(f"link: {self.source} is not where region {origin[0]} publishes, and in a full mesh the origin itself delivers")
+    def _passes(self, attempt: int, origin: Origin, last: Position, run: Run | None = None) -> bool:
+        own = self.log.state.is_own(origin)
+        if own or (origin[0] != self.source_number and not self._known(origin, run)):
+            raise PeerError(f"link: {self.source} is not where region {origin[0]} publishes, and no tree of that region's says that it passes its entries on")
         if attempt < self._attempt:
             raise PeerError("link: attempts count upwards")
         self._attempt = attempt
-        return attempt > self._gapped
+        if attempt <= self._gapped:
+            return False
+        if origin[0] != self.source_number and not self._from_parent(origin) and last > self.log.state.intake.submitted(origin):
+            self._gap(attempt)  # it goes by another way now, as this region's vector says
+            return False
+        return True
+
+    def _known(self, origin: Origin, run: Run | None) -> bool:
+        """Whether `origin` is known to be passed on. The first that comes of one may be the record of its tree."""
+        if origin in self._passed_on:
+            return True
+        tree = self.log.state.trees.newest(origin)
+        if tree is None and run is not None and is_tree(run):
+            try:
+                tree = Tree.decode(run.parts[0])
+            except CorruptData as error:
+                raise PeerError(f"link: {error}") from error
+            if not tree.whole or tree.parent(self._region) != self.source:
+                return False
+        if tree is not None:
+            self._passed_on[origin] = tree.root
+        return tree is not None
+
+    def _from_parent(self, origin: Origin) -> bool:
+        tree = self.log.state.trees.following(origin, self._durable(origin))
+        return tree is None or tree.parent(self._region) == self.source
 
     def _answer(self, attempt: int, origin: Origin, last: Position, verdict: Verdict) -> None:
         if verdict is Verdict.GAP:
@@ -140,7 +185,7 @@ class ReceiverStream:
         self._write(wire.gap_frame(self.number, attempt, self.log.vector))
 
     def _on_vector(self, origin: Origin) -> None:
-        if origin[0] == self.source_number:
+        if origin[0] == self.source_number or origin in self._passed_on:
             self._due[origin] = None
             self._dirty(self)
 

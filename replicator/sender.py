@@ -2,29 +2,28 @@
 
 Is: the sender's half of the link as a pure core. Isn't: reading, connections, or the receiver's half (`replicator.intake`).
 In: handshakes, runs read from the topic, receipts, gaps, time. Out: the frames to send, the cursor's position.
-Invariants: only what was first published in this region goes out (full mesh: the origin is every region's parent), in order, each run with the
-coordinate before it on this route; the cursor moves over an entry only when everything before it is covered by durable receipts of the target,
-was not meant for it, or was first published elsewhere; a SKIP goes out on the attempt it was decided on, and only once it is stored here, which
-only the owner of the topic can do.
+Invariants: of each origin only that goes out which this region is the target's parent for (`replicator.trees`; without trees: what was first published
+here), by origin in order, each run with the coordinate before it on this route, and only once the target holds what it gets by earlier trees; the cursor
+moves over an entry only when everything before it is durable at the target (whoever delivers it), was not meant for it, or is no business of this region;
+a SKIP of this region's goes out on the attempt it was decided on, and only once it is stored here, which only the owner of the topic can do.
 Source: docs/protocols/links.md.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Run, join
-from replicator.entries import checked_and_addressed
+from heliograph.wire.run import Run
+from replicator.entries import as_published, checked_and_addressed
 from replicator.outbox import Totals
+from replicator.sends import Send, SendRun, above, just_before, last_of
 from replicator.state import TopicState
+from replicator.steps import Steps, added
 from replicator.transactions import is_marker
-
-_JOIN_MS = 5
+from replicator.trees import Tree, is_skip, is_tree, tree_checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,73 +36,43 @@ class SenderSettings:
     """Behind, and nothing new confirmed at the target for so long: the link is made anew, with the cause."""
 
 
-class SendRun(NamedTuple):
-    """Send `run`; `previous` is the coordinate of its origin before it on this route."""
-
-    previous: Position
-    run: Run
-
-
-def joined(sends: list[SendRun]) -> list[SendRun]:
-    """Neighbours of about the same time as one run: small runs cost the target as much as large ones."""
-    out: list[SendRun] = []
-    group: list[Run] = []
-    count = size = 0
-    for send in sends:
-        run = send.run
-        fits = group and count + run.count <= COUNT_MAX and size + run.size_bytes <= BYTES_MAX
-        alike = fits and run.origin == group[0].origin and run.transaction == group[0].transaction and not is_marker(run)
-        if alike and not is_marker(group[0]) and run.time_ms - group[0].time_ms <= _JOIN_MS and send.previous == _last(group[-1]):
-            group.append(run)
-            count, size = count + run.count, size + run.size_bytes
-            continue
-        if len(group) > 1:
-            out[-1] = SendRun(out[-1].previous, join(group))
-        out.append(send)
-        group, count, size = [run], run.count, run.size_bytes
-    if len(group) > 1:
-        out[-1] = SendRun(out[-1].previous, join(group))
-    return out
-
-
-def _last(run: Run) -> Position:
-    ledger, first, count = run.spans[-1]
-    return (ledger, first + count - 1)
-
-
-class _Step(NamedTuple):
-    """Something read from the topic, in order. `origin` and `through`: the receipt that it waits for, None: none of its own."""
-
-    end: Position
-    origin: Origin | None
-    through: Position
-    size_bytes: int
-    totals: Totals
-
-
 class LinkSender:
-    """One link's decisions. `mark`: everything at or below it needs no sending any more."""
+    """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "": there are no trees."""
 
-    def __init__(self, target: str, state: TopicState, mark: Position, settings: SenderSettings) -> None:
-        self.target, self.state, self.settings = target, state, settings
+    def __init__(self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = "") -> None:
+        self.target, self.state, self.settings, self.region = target, state, settings, region
         self.mark = mark
         self.done: Totals = state.outbox.at(mark)
         """Totals of what was first published here, up to `mark`."""
         self.connected = False
         self.attempt = 0
-        self.in_flight_bytes = 0
         self.transactional = True
         """The target understands transactions; to one that does not, committed entries go as any others."""
+        self.passes = True
+        """The target understands trees; to one that does not goes only what was first published here."""
+        self.takes_over: Position | None = None
+        """The target is behind a change of trees and gets nothing from its parent there: up to here the origin, this region, delivers itself."""
         self.read_at: Position = BEFORE_ALL
         self.remote = Vector()
         """Durable at the target, as last heard."""
         self.rewinds = self.receipts = self.entries_sent = self.bytes_sent = 0
+        self._only = frozenset((target,))
         self._window = 0
         self._sent: dict[Origin, Position] = {}
-        self._steps: deque[_Step] = deque()
+        self._steps = Steps()
         self._read_totals: Totals = self.done
-        self._filtered: tuple[Origin, Position, float] | None = None
+        self._filtered: dict[Origin, tuple[Position, float]] = {}
+        self._held: dict[Origin, None] = {}
+        """Origins of which something was read that goes out once the target is so far."""
+        self._unsure: dict[Origin, Position | None] = {}
+        """Origins of other regions of which something may be trimmed here that the target lacks -> through where that was named; None: not yet."""
+        self._passed: tuple[Position, Totals] | None = None
+        """How far the mark could be, but for those."""
         self._skipping = False
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return self._steps.in_flight_bytes
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -138,24 +107,108 @@ class LinkSender:
         past = [origin for origin, _ in self.state.past]
         for origin in (*past, self.state.origin):
             self._note_delivered(origin, vector.prefix(origin))
+        if not self._relays():
+            self._jump(vector)
+        self.read_at = (self.mark[0], self.mark[1] + 1)
+        self._read_totals = self.done
+        if self.state.trees:
+            self._begin_at_trees(vector)
+        return went_back
+
+    def _jump(self, vector: Vector) -> None:
+        """Everything of this region's that the target holds is done with, whoever delivered it."""
+        past = [origin for origin, _ in self.state.past]
         ahead = min(vector.prefix(self.state.origin), self.state.vector.prefix(self.state.origin))
         if ahead > self.mark and all(vector.prefix(origin) >= self.state.vector.prefix(origin) for origin in past):
             self.mark, self.done = ahead, self.state.outbox.at(ahead)  # receipts were lost, or the cursor is new
-        self.read_at = (self.mark[0], self.mark[1] + 1)
-        self._read_totals = self.done
-        return went_back
+
+    def _begin_at_trees(self, vector: Vector) -> None:
+        """What came from elsewhere and the target lacks may lie before the mark (another region delivered it until now)."""
+        first = self.state.positions.first()
+        confirmed = self.state.relayed.get(self.target, {})
+        gone = self._gone(first)
+        for origin in self._foreign():
+            prefix = vector.prefix(origin)
+            if prefix >= self.state.vector.prefix(origin):
+                continue
+            low, _ = self.state.positions.around(origin, prefix)
+            if origin in gone or (low < first and prefix < confirmed.get(origin, BEFORE_ALL)):
+                self._unsure[origin] = None
+            if max(low, first) < self.read_at and self.ready(origin):
+                self.read_at = max(low, first)
+        for origin in (*(past for past, _ in self.state.past), self.state.origin):
+            prefix = vector.prefix(origin)
+            if prefix >= self.state.vector.prefix(origin) or prefix >= self.mark:
+                continue
+            if first <= prefix:
+                self.read_at = min(self.read_at, (prefix[0], prefix[1] + 1))  # what was not meant for the target is told again
+            elif prefix < (through := min(self.state.outbox.last_at(self.mark), self.state.vector.prefix(origin))) and self.ready(origin):
+                self._filtered[origin] = (through, 0.0)
+        if self.read_at <= self.mark:
+            self._read_totals = self.state.outbox.at((self.read_at[0], self.read_at[1] - 1))
+
+    def _gone(self, first: Position) -> list[Origin]:
+        """Origins of which something may have been trimmed that lay behind the mark: the topic begins at `first`."""
+        if first <= self.mark or self.state.trees.adjacent(self.mark, first):
+            return []
+        end, before = (first[0], first[1] - 1), self.state.positions.before
+        return [origin for origin in self._foreign() if before(origin, end)[0] > BEFORE_ALL]
+
+    def learned(self, vector: Vector) -> None:
+        """Of a target without a connection: what others say that it holds. What this region is the parent for waits nevertheless."""
+        if not self.connected and self.state.trees and not self._relays():
+            tree = self.state.trees.newest(self.state.origin)
+            if tree is not None and tree.parent(self.target) != self.region:
+                self._jump(vector)
+
+    def _foreign(self) -> list[Origin]:
+        """Other regions' origins that some tree sends to the target from here."""
+        book = self.state.trees
+        return [origin for origin in book if not self.state.is_own(origin) and book.uses(origin, self.region, self.target, self.remote.prefix(origin))]
+
+    def _relays(self) -> bool:
+        return bool(self.state.trees) and bool(self._foreign())
 
     def _clear(self) -> None:
         self._steps.clear()
         self._sent = {}
-        self._filtered = None
+        self._filtered = {}
+        self._held = {}
+        self._unsure = {}
+        self._passed = None
         self._skipping = False
-        self.in_flight_bytes = 0
 
     def _note_delivered(self, origin: Origin, through: Position) -> None:
         known = self.state.delivered.get(self.target)
         if through > BEFORE_ALL and self.state.is_own(origin) and (known is None or known[1] < through):
             self.state.delivered[self.target] = (origin, through)
+
+    # -- whose business it is ------------------------------------------------------------------------------------------
+
+    def _is_parent(self, origin: Origin, tree: Tree | None, at: Position) -> bool:
+        """Whether this region delivers to the target what lies at coordinate `at`, and goes by `tree`."""
+        own = self.state.is_own(origin)
+        if tree is None:
+            return own
+        return tree.parent(self.target) == self.region or (own and self.takes_over is not None and at <= self.takes_over)
+
+    def ready(self, origin: Origin) -> bool:
+        """Whether what follows at the target is this region's to send: else another region closes its range first."""
+        previous = self.previous(origin)
+        return self._is_parent(origin, self.state.trees.following(origin, previous), (previous[0], previous[1] + 1))
+
+    def pending(self) -> bool:
+        """Whether the target is behind a change of this region's trees."""
+        book, origin = self.state.trees, self.state.origin
+        return book.following(origin, self.remote.prefix(origin)) is not book.newest(origin)
+
+    def take_over(self, yes: bool) -> bool | None:
+        """As `gap`; None: nothing changes."""
+        upto = self.state.trees.newest_at(self.state.origin) if yes else None
+        if upto == self.takes_over:
+            return None
+        self.takes_over = upto
+        return self._rewind(self.remote) if self.connected else None
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -166,115 +219,217 @@ class LinkSender:
     @property
     def room_bytes(self) -> int:
         """How much may be sent now; one run at least may go out while nothing is in flight."""
-        return self._window - self.in_flight_bytes if self.connected and not self._skipping else 0
+        return self._window - self._steps.in_flight_bytes if self.connected and not self._skipping else 0
 
-    def take(self, ledger: int, first: int, run: Run, now: float) -> SendRun | None:
-        """The next run of the topic, at or behind `read_at`. Returns what to send of it."""
+    def take(self, ledger: int, first: int, run: Run, now: float) -> list[Send]:
+        """The next run of the topic, at or behind `read_at`. Returns what to send of it. Raises CorruptData where it is damaged here."""
         last = (ledger, first + run.count - 1)
-        self.read_at = (ledger, first + run.count)
-        if run.origin is not None:
-            self._step(_Step(last, None, BEFORE_ALL, 0, self._read_totals))
-            return None
-        entries, messages, size = self._read_totals
-        self._read_totals = (entries + run.count, messages + run.messages, size + run.size_bytes)
-        origin = self.state.origin_at(last)
-        previous = self.previous(origin)
-        if last <= previous:
-            self._step(_Step(last, None, BEFORE_ALL, 0, self._read_totals))
-            return None
-        if (ledger, first) <= previous:
-            start = previous[1] - first + 1
-            run, first = run.cut(start, run.count), first + start
         buffer = self.state.transactions
+        aborted = buffer is not None and buffer.is_aborted(run)
+        if run.origin is None:
+            entries, messages, size = self._read_totals
+            totals = (entries + run.count, messages + run.messages, size + run.size_bytes)
+            origin = self.state.origin_at(last)
+            sends = self._send(origin, run.as_replicated(origin, ledger, first, ()), last, totals, now, aborted)
+            self._read_totals = totals
+        elif not self.state.trees or not self.passes:
+            sends = self._nothing(last)
+        elif is_skip(run) and run.transaction is None:
+            sends = self._pass_skip(SkipRecord.decode(run.parts[0]), last, now)
+        else:
+            assert run.origin is not None
+            sends = self._nothing(last) if self.state.is_own(run.origin) else self._send(run.origin, run, last, self._read_totals, now, aborted)
+        self.read_at = (ledger, first + run.count)
+        return sends
+
+    def _nothing(self, last: Position) -> list[Send]:
+        self._steps.passed_over(last, self._read_totals)
+        self._advance()
+        return []
+
+    def _send(self, origin: Origin, run: Run, last: Position, totals: Totals, now: float, aborted: bool) -> list[Send]:
+        """run: with its coordinates; of an own origin still without checksums."""
+        book = self.state.trees
+        through, previous = last_of(run), self.previous(origin)
+        if through <= previous:
+            self._steps.passed_over(last, totals)
+            self._advance()
+            return []
+        tree = book.governing(origin, through) if book else None
+        parent = self._is_parent(origin, tree, through)
+        if not parent or (book and not self.ready(origin)):
+            if parent:
+                self._held[origin] = None
+            if parent or self.state.is_own(origin):
+                self._steps.held(last, origin, through, totals)
+            else:
+                self._steps.passed_over(last, totals)
+            self._advance()
+            return []
+        run = above(run, previous)
+        sent = self._addressed(origin, run, self._only if tree is None else tree.reach(self.target), now, aborted)
+        if sent is None:
+            self._steps.passed_over(last, totals)
+            self._advance()
+            return []
+        through = last_of(sent)
+        self._sent[origin] = through
+        self.entries_sent += sent.count
+        self.bytes_sent += sent.size_bytes
+        self._steps.sent(last, origin, through, totals, sent.size_bytes)
+        return [SendRun(previous, sent)]
+
+    def _addressed(self, origin: Origin, run: Run, reach: frozenset[str], now: float, aborted: bool) -> Run | None:
+        """The part of it that is meant for the target, or for regions behind it, as its origin published it; None: nothing."""
         checksums: list[int] = []
         keep: list[int] | None = []
-        if buffer is None or not buffer.is_aborted(run):
-            checksums, keep = checked_and_addressed(run, self.target)
+        if is_tree(run):
+            keep = None if self.passes else []
+        elif not aborted:
+            if run.checksums:
+                run = run if is_marker(run) else as_published(run)
+            checksums, keep = checked_and_addressed(run, reach)
         if keep is not None and (not keep or keep[-1] < run.count - 1):
-            since = self._filtered[2] if self._filtered is not None else now
-            self._filtered = (origin, last, since)
-        if keep is not None and not keep:
-            self._step(_Step(last, None, BEFORE_ALL, 0, self._read_totals))
-            return None
-        replicated = run.as_replicated(origin, ledger, first, checksums)
-        if run.transaction is not None and not self.transactional:
-            replicated = replicated.flagged(run.flags)
-        if keep is None:
-            self._filtered = None
+            self._filter(origin, last_of(run), now)
         else:
-            replicated = replicated.select(keep)
-            if keep[-1] == run.count - 1:
-                self._filtered = None
-        through = _last(replicated)
-        self._sent[origin] = through
-        self.in_flight_bytes += replicated.size_bytes
-        self.entries_sent += replicated.count
-        self.bytes_sent += replicated.size_bytes
-        self._step(_Step(last, origin, through, replicated.size_bytes, self._read_totals))
-        return SendRun(previous, replicated)
+            self._filtered.pop(origin, None)
+        if keep is not None and not keep:
+            return None
+        if not run.checksums:
+            run.checksums = checksums or [tree_checksum(run)]  # it was made here, by `as_replicated`
+        if run.transaction is not None and not self.transactional:
+            run = run.flagged(run.flags)
+        return run if keep is None else run.select(keep)
+
+    def _filter(self, origin: Origin, through: Position, now: float) -> None:
+        self._filtered[origin] = (through, self._filtered[origin][1] if origin in self._filtered else now)
+
+    def _pass_skip(self, record: SkipRecord, last: Position, now: float) -> list[Send]:
+        """A SKIP that lies here. What was lost on the way here is lost for those behind; what this region issued itself is not meant for them."""
+        origin = record.origin
+        tree = self.state.trees.governing(origin, record.through)
+        if record.route != self.region or self.state.is_own(origin) or not self._is_parent(origin, tree, record.through):
+            return self._nothing(last)
+        previous = self.previous(origin)
+        if record.through <= previous:
+            return self._nothing(last)
+        if not self.ready(origin):
+            self._held[origin] = None
+            self._steps.held(last, origin, record.through, self._read_totals)
+            return []
+        if not record.loss:  # nobody here or behind was meant
+            self._filter(origin, record.through, now)
+            return self._nothing(last)
+        sends: list[Send] = []
+        if previous < record.after:
+            sends.append(SkipRecord(origin, previous, record.after, SkipReason.FILTERED, self.target))
+        sends.append(SkipRecord(origin, max(previous, record.after), record.through, record.reason, self.target))
+        self._sent[origin] = record.through
+        self._steps.sent(last, origin, record.through, self._read_totals, 0)
+        return sends
 
     def at_the_end(self) -> None:
         """Everything confirmed was taken: what the totals say is exact again."""
-        drift = tuple(now - read for now, read in zip(self.state.outbox.totals, self._read_totals, strict=True))
-        if any(drift):
-            self._read_totals = self.state.outbox.totals
-            self._steps = deque(s._replace(totals=_add(s.totals, drift)) for s in self._steps)
-            self.done = _add(self.done, drift)
-
-    def _step(self, step: _Step) -> None:
-        steps = self._steps
-        if steps and step.origin is None:  # it waits for nothing but the one before it
-            steps[-1] = steps[-1]._replace(end=step.end, totals=step.totals)
-            return
-        steps.append(step)
-        if len(steps) == 1:
-            self._advance()
+        now, read = self.state.outbox.totals, self._read_totals
+        if now != read:
+            drift = (now[0] - read[0], now[1] - read[1], now[2] - read[2])
+            self._read_totals = now
+            self._steps.shift(drift)
+            self.done = added(self.done, drift)
 
     # -- what must not be waited for -----------------------------------------------------------------------------------
 
-    def trimmed(self, first: Position, reason: SkipReason = SkipReason.TRIMMED) -> SkipRecord | None:
-        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns the SKIP that must go out first."""
-        end = (first[0], first[1] - 1) if first[1] > 0 else (first[0] - 1, 1 << 62)
+    def trimmed(self, first: Position, reason: SkipReason = SkipReason.TRIMMED) -> Send | None:
+        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns what must go out first: a SKIP
+        to be stored, or a tree's record.
+        """
+        end = just_before(first)
         newest = self.state.outbox.last_at(end)
         for origin in (*(past for past, _ in self.state.past), self.state.origin):
             through = min(newest, self.state.vector.prefix(origin))
             if through <= self.mark or self.state.origin_at(through) != origin:
                 continue  # what lies at or below the mark was delivered, or not meant for it
-            if (after := self.previous(origin)) < through:
-                self._skipping = True
-                return SkipRecord(origin, after, through, reason, self.target)
+            after = self.previous(origin)
+            if after < through and self.state.trees and not self.ready(origin):  # who delivers it names it
+                self._held[origin] = None
+                self._steps.held(through, origin, through, self._read_totals)
+            elif after < through:
+                return self._lost(origin, after, through, reason)
+        if self.state.trees:
+            self._unsure.update(dict.fromkeys(self._gone(first)))
         self.read_at = first
         return None
 
+    def lacks(self, run: Run | None) -> Send | None:
+        """Of other regions' origins: what of `run`'s may have been trimmed before it (None: of all, to the end of the log). As `trimmed`."""
+        if not self._unsure or not self.passes:
+            return None
+        for origin, named in list(self._unsure.items()):
+            if named is not None or (run is not None and run.origin != origin):
+                continue
+            through = self.state.vector.prefix(origin)
+            if run is not None:
+                if run.transaction is None and is_skip(run):
+                    ledger, entry = SkipRecord.decode(run.parts[0]).after
+                    through = (ledger, entry)
+                else:
+                    ledger, entry = run.spans[0][:2]
+                    through = just_before((ledger, entry))
+            after = self.previous(origin)
+            if through <= after:
+                self._unsure[origin] = through  # nothing is missing; the mark waits until the target has what was sent before
+            elif self.ready(origin):
+                return self._lost(origin, after, through, SkipReason.TRIMMED)
+        return None
+
+    def _lost(self, origin: Origin, after: Position, through: Position, reason: SkipReason) -> Send:
+        """(after, through] is not here any more, but for the records of trees: those are known, and behind one another region may be the parent."""
+        record = self.state.trees.next_record(origin, after)
+        if record is not None and record <= through:
+            through = just_before(record)
+            whole = self.state.trees.governing(origin, record) is self.state.trees.following(origin, record)
+            if whole or through <= after:
+                self._sent[origin] = record
+                self._steps.sent(BEFORE_ALL, origin, record, self._read_totals, 0)
+                return SendRun(after, self.state.trees.record(origin, record))
+        elif origin in self._unsure:
+            self._unsure[origin] = through
+        self._skipping = True
+        return SkipRecord(origin, after, through, reason, self.target)
+
     def next_deadline(self) -> float | None:
         """When `filtered` wants to be called."""
-        if self._filtered is None or not self.connected or self._skipping:
+        if not self._filtered or not self.connected or self._skipping:
             return None
-        return self._filtered[2] + self.settings.filtered_after_s
+        return min(since for _, since in self._filtered.values()) + self.settings.filtered_after_s
 
     def filtered(self, now: float) -> SkipRecord | None:
         """No run followed what was not meant for the target: the SKIP to store and send."""
-        due = self.next_deadline()
-        if due is None or now < due:
-            return None
-        assert self._filtered is not None
-        origin, through, _ = self._filtered
-        self._filtered = None
-        self._skipping = True
-        return SkipRecord(origin, self.previous(origin), through, SkipReason.FILTERED, self.target)
+        for origin, (through, since) in list(self._filtered.items()):
+            if not self.connected or self._skipping or now < since + self.settings.filtered_after_s:
+                continue
+            del self._filtered[origin]
+            if (after := self.previous(origin)) < through and (not self.state.trees or self.ready(origin)):
+                self._skipping = True
+                return SkipRecord(origin, after, through, SkipReason.FILTERED, self.target)
+        return None
 
     def skip_stored(self, attempt: int, record: SkipRecord) -> SkipRecord | None:
         """`record`, decided on `attempt`, is durable here. Returns it where it may go out: the connection and the route are still as they were."""
         if attempt != self.attempt or not self.connected:
             return None
         self._skipping = False
-        if self.previous(record.origin) != record.after:
+        origin = record.origin
+        if self.previous(origin) != record.after:
             return None
-        self._sent[record.origin] = record.through
-        self._filtered = None
-        if record.loss:
-            self._read_totals = max(self._read_totals, self.state.outbox.at(record.through))
-        self._steps.append(_Step(record.through, record.origin, record.through, 0, self._read_totals))
+        self._sent[origin] = record.through
+        self._filtered.pop(origin, None)
+        end = (self.read_at[0], self.read_at[1] - 1) if self.read_at[1] else BEFORE_ALL
+        if self.state.is_own(origin):
+            end = record.through
+            if record.loss:
+                self._read_totals = max(self._read_totals, self.state.outbox.at(record.through))
+        self._steps.sent(end, origin, record.through, self._read_totals, 0)
         return record
 
     # -- receipts ------------------------------------------------------------------------------------------------------
@@ -286,18 +441,41 @@ class LinkSender:
         self.remote.advance(origin, through)
         self.receipts += 1
         self._note_delivered(origin, through)
+        if origin in self.state.trees and not self.state.is_own(origin):
+            self.state.relayed.setdefault(self.target, {})[origin] = through
         self._advance()
 
+    def heard(self, vector: Vector) -> bool | None:
+        """The target itself says what it holds, whoever delivered it. As `gap`; None: nothing goes back."""
+        if not self.connected:
+            return None
+        for origin in vector:
+            self.receipt(origin, vector.prefix(origin))
+        return self.go_back()
+
+    def go_back(self) -> bool | None:
+        """Begins again where the target is now so far that what was read before is this region's to send. As `gap`; None: it is not."""
+        return self._rewind(self.remote) if self.connected and any(self.ready(origin) for origin in self._held) else None
+
     def _advance(self) -> None:
-        steps = self._steps
-        while steps:
-            head = steps[0]
-            if head.origin is not None and self.remote.prefix(head.origin) < head.through:
-                return
-            steps.popleft()
-            self.in_flight_bytes -= head.size_bytes
-            if head.end > self.mark:
-                self.mark, self.done = head.end, head.totals
+        passed = self._steps.advance(self.remote.prefix)
+        if self._unsure:
+            passed = self._waits_for_names(passed)
+        if passed is not None and passed[0] > self.mark:
+            self.mark, self.done = passed
+
+    def _waits_for_names(self, passed: tuple[Position, Totals] | None) -> tuple[Position, Totals] | None:
+        """The mark stays before what is trimmed until the target knows: else a new owner would not."""
+        if passed is not None and (self._passed is None or passed[0] > self._passed[0]):
+            self._passed = passed
+        for origin, named in list(self._unsure.items()):
+            if named is not None and self.remote.prefix(origin) >= named:
+                del self._unsure[origin]
+        return None if self._unsure else self._passed
+
+    @property
+    def in_flight(self) -> bool:
+        return self._steps.in_flight
 
     @property
     def skipping(self) -> bool:
@@ -305,15 +483,11 @@ class LinkSender:
         return self._skipping
 
     def behind(self, last_confirmed: Position) -> bool:
-        """Whether there is something that is neither confirmed at the target nor known to be superfluous there."""
-        return bool(self._steps) or self._skipping or self.read_at <= last_confirmed
+        """Whether there is something to do here: sent and not confirmed, or not read yet. What another region delivers does not count."""
+        return self._steps.in_flight or self._skipping or self.read_at <= last_confirmed
 
     def backlog(self) -> tuple[Totals, int]:
         """((entries, messages, bytes) first published here and not done with, broker time in ms of the oldest; 0: none)."""
         now, done = self.state.outbox.totals, self.done
         left = (max(0, now[0] - done[0]), max(0, now[1] - done[1]), max(0, now[2] - done[2]))
         return left, self.state.outbox.oldest_ms(done) if left[0] else 0
-
-
-def _add(totals: Totals, drift: tuple[int, ...]) -> Totals:
-    return (totals[0] + drift[0], totals[1] + drift[1], totals[2] + drift[2])

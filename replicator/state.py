@@ -23,6 +23,7 @@ from replicator.intake import Intake
 from replicator.outbox import Outbox
 from replicator.positions import PositionMap
 from replicator.transactions import TransactionBuffer
+from replicator.trees import Tree, TreeBook, is_skip, is_tree
 
 VERSION = 1
 
@@ -52,7 +53,9 @@ class TopicState:
         "past",
         "positions",
         "producers",
+        "relayed",
         "transactions",
+        "trees",
         "vector",
     )
 
@@ -69,6 +72,9 @@ class TopicState:
         self.positions = PositionMap()
         self.delivered: dict[str, tuple[Origin, Position]] = {}
         """Target region -> the newest own coordinate that its vector covers."""
+        self.trees = TreeBook()
+        self.relayed: dict[str, dict[Origin, Position]] = {}
+        """Target region -> of other regions' origins that have trees, what its vector covered once."""
         self.transactions: TransactionBuffer | None = None
         """Of a topic that ever held one; `host` hears when the first comes while it is loaded."""
         self.host: TransactionHost | None = None
@@ -98,8 +104,12 @@ class TopicState:
         if len(fields) > 7 and fields[7] is not None:
             self.transactions = TransactionBuffer()
             self.transactions.load(fields[7])
-        if len(fields) > 8:
+        if len(fields) > 8 and fields[8] is not None:
             self.affected = AffectedList.read(fields[8])
+        if len(fields) > 9:
+            self.trees = TreeBook.load(fields[9])
+            for region, *rest in fields[10]:
+                self.relayed.setdefault(region, {})[_origin(rest)] = (rest[3], rest[4])
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -115,8 +125,11 @@ class TopicState:
         if self.transactions is not None:
             self.transactions.trimmed(self.positions.first())
             fields.append(self.transactions.dump())
-        if self.affected is not None:
-            fields += [None, self.affected.dump()] if self.transactions is None else [self.affected.dump()]
+        if self.affected is not None or self.trees:
+            fields += [None] * (9 - len(fields)) + [None if self.affected is None else self.affected.dump()]
+        if self.trees:
+            fields.append(self.trees.dump())
+            fields.append([[region, *origin, *at] for region, found in sorted(self.relayed.items()) for origin, at in sorted(found.items())])
         return pack(fields)
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
@@ -127,7 +140,7 @@ class TopicState:
             self.confirm_local(ledger, first, run)
         elif run.transaction is not None:  # its marker is hidden too, and no SKIP
             self.confirm_replicated(ledger, first, run)
-        elif run.flags is not None and run.flags[0] & FLAG_HIDDEN:
+        elif is_skip(run):
             self.confirm_skip(SkipRecord.decode(run.parts[0]))
         else:
             self.confirm_replicated(ledger, first, run)
@@ -141,7 +154,11 @@ class TopicState:
             return  # replayed again
         if run.transaction is not None:
             self._confirm_transactional(ledger, first, run)
+        if is_tree(run):
+            self.trees.note(self.origin, last, Tree.decode(run.parts[0]))
         self.vector.advance(self.origin, last)
+        if self.trees:
+            self.trees.stored(*last)
         self.outbox.add(ledger, first, run.count, run.messages, run.size_bytes, run.time_ms)
         if self.deduplication:
             self.producers.confirm(run)
@@ -151,6 +168,10 @@ class TopicState:
         assert run.origin is not None
         if run.transaction is not None:
             self._confirm_transactional(ledger, first, run)
+        if is_tree(run):
+            self.trees.note(run.origin, run.coordinate(0), Tree.decode(run.parts[0]))
+        if self.trees:
+            self.trees.stored(ledger, first + run.count - 1)
         self.positions.add(run, ledger, first)
         self.intake.confirm(run.origin, run.coordinate(run.count - 1))
         if self.deduplication:

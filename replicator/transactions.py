@@ -3,12 +3,18 @@
 Is: open and aborted transactions as the log's entries tell them, the last position that is decided, runs as a reader of committed data sees them.
 Isn't: I/O, the coordinator's decision (`region_node.transactions`), or a copy of any entry: they lie in the log in place.
 Invariants: what is told here in the order of the log gives the same state however it is cut and wherever a snapshot was taken; nothing of a transaction
-is shown before its marker is confirmed; an entry behind the marker of its own transaction is never shown; per run one comparison, per entry nothing.
+is shown before its marker is confirmed; an entry behind the marker of its own transaction is never shown, unless a verdict committed it; per run one
+comparison, per entry nothing.
 A topic without transactions has no buffer.
 
 A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `transaction` says whose), big endian:
 
     u8 version (1), u8 action (0 commit, 1 abort), u64 low watermark: every transaction of that coordinator below it has ended
+
+A verdict is a marker that an operator had written here over a transaction of another region, which is lost: it names the origin, holds in this region
+only, and the first end of a transaction is the one that counts, so that what its own region may say afterwards changes nothing here:
+
+    u8 version (2), u8 action, u64 region number, u64 region epoch, u64 incarnation
 
 A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...]]
     open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
@@ -38,6 +44,8 @@ ABORTED_MAX = 100_000
 ENDED_MAX = 2000
 """Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards."""
 _MARKER = struct.Struct(">BBQ")
+_VERDICT = struct.Struct(">BBQQQ")
+_VERDICT_VERSION = 2
 _MARKED = FLAG_HIDDEN | FLAG_MARKER
 _ROW = 512
 Key = tuple[Origin | None, int, int]
@@ -70,9 +78,23 @@ def read_marker(blob: Any) -> tuple[int, int]:
     return action, low
 
 
+def verdict_run(origin: Origin, txn: TxnId, action: int) -> Run:
+    """The hidden entry that ends a transaction of another region in this region's log: of no message."""
+    blob = _VERDICT.pack(_VERDICT_VERSION, action, *origin)
+    return Run([blob], [len(blob)], counts=(0,), flags=(_MARKED,), transaction=txn)
+
+
+def read_verdict(blob: Any) -> tuple[Origin, int] | None:
+    """(whose transaction, action); None: it is another marker."""
+    if len(blob) != _VERDICT.size:
+        return None
+    version, action, number, epoch, incarnation = _VERDICT.unpack(blob)
+    return ((number, epoch, incarnation), action) if version == _VERDICT_VERSION and action in (COMMIT, ABORT) else None
+
+
 def is_commit(run: Run) -> bool:
-    """Of a marker: what it says."""
-    return read_marker(run.parts[0])[0] == COMMIT
+    """Of a marker: whether it commits in other regions too."""
+    return read_verdict(run.parts[0]) is None and read_marker(run.parts[0])[0] == COMMIT
 
 
 def is_marker(run: Run) -> bool:
@@ -117,12 +139,15 @@ class TransactionBuffer:
         assert run.transaction is not None
         key = (run.origin, *run.transaction)
         if is_marker(run):
-            self._end(key, *read_marker(run.parts[0]))
+            if (verdict := read_verdict(run.parts[0])) is not None and run.origin is None:
+                self._end((verdict[0], *run.transaction), verdict[1], 0)
+            else:
+                self._end(key, *read_marker(run.parts[0]))
             return
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
             self.aborted[key] = max(last, self.aborted[key])
-        elif key in self._committed:  # cannot be: `refuses` stands before it. It was never acknowledged as part of the transaction
+        elif key in self._committed:  # the rest of one that was committed here by a verdict; of our own it cannot be: `refuses` stands before it
             return
         elif (found := self.open.get(key)) is None:
             self.open[key] = Open((ledger, first), last, run.count, run.messages)
@@ -136,10 +161,10 @@ class TransactionBuffer:
         self._low[coordinator] = max(low, self._low.get(coordinator, 0))
         found = self.open.pop(key, None)
         if action == COMMIT:
-            if key not in self._committed:
+            if key not in self._committed and key not in self.aborted:
                 self.commits += 1
                 self._committed[key] = None
-        elif key not in self.aborted:
+        elif key not in self.aborted and key not in self._committed:
             self.aborts += 1
             if found is not None:
                 self.aborted[key] = found.last

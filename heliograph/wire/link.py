@@ -19,6 +19,7 @@ with that same number, which older servers skip:
     1008 CLAIMS     stream, subscription, claims (`replicator.claims`): what was acknowledged; between feature levels of 2 and up, both ways
     1009 ASK, 1010 TELL: what the other side holds of a range of coordinates (`heliograph.wire.link_audit`); from level 3, both ways
     1011 SCHEMAS    versions of the topic's schema (`heliograph.wire.link_schemas`); from level 3, source to target
+    1012 OVERRULE   versions that the target takes in place of its own; as SCHEMAS, from level 6
 
 A `stream` is one topic on one connection, numbered by the sender. `attempt` counts the sender's rewinds on this stream.
 
@@ -49,11 +50,12 @@ from heliograph.wire.link_fields import number as _number
 from heliograph.wire.link_fields import position as _position
 from heliograph.wire.link_fields import text as _text
 from heliograph.wire.link_fields import vector as _vector
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Buffer, Run, decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run, decode_block, encode_block
 
 VERSION = 1
-FEATURE_LEVEL = 4
-"""2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs."""
+FEATURE_LEVEL = 6
+"""2: CLAIMS. 3: ASK and TELL; transactions. 4: compressed RUNs. 5: trees: entries of other regions, and the records that name their ways.
+6: OVERRULE."""
 PRIVATE_FROM = 1000
 TOPIC_MAX = 4096
 
@@ -71,6 +73,7 @@ class Kind(IntEnum):
     ASK = 1009
     TELL = 1010
     SCHEMAS = 1011
+    OVERRULE = 1012
 
 
 class SkipReason(IntEnum):
@@ -257,7 +260,8 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
         _, _, run = decode_block(payload)
     except CorruptData as error:
         raise PeerError(f"link: {error}") from error
-    ends = run.transaction is not None and run.count == 1 and run.flags is not None and run.flags[0] == FLAG_HIDDEN | FLAG_MARKER  # and nothing else hidden
+    flags = run.flags[0] if run.count == 1 and run.flags is not None else 0
+    ends = flags == FLAG_HIDDEN | (FLAG_MARKER if run.transaction is not None else FLAG_TREE)  # and nothing else hidden
     if run.origin is None or run.checksums is None or (run.flags is not None and not ends and any(flag & FLAG_HIDDEN for flag in run.flags)):
         raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
     before, covered = previous, 0
@@ -362,8 +366,9 @@ def read_heartbeat(fields: list[Any]) -> Heartbeat:
     return Heartbeat(_number(wall), _number(echo), _number(age), tuple(streams))
 
 
-def close_frame(stream: int, cause: str, text: str) -> list[Buffer]:
-    return frame(Kind.CLOSE, [stream, cause, text[:1024]])
+def close_frame(stream: int, cause: str, text: str, rows: Sequence[tuple[int, bytes]] = ()) -> list[Buffer]:
+    """rows: what is here, of that which parts both sides (`heliograph.wire.link_schemas.close_rows`)."""
+    return frame(Kind.CLOSE, [stream, cause, text[:1024], *([[list(row) for row in rows]] if rows else [])])
 
 
 def read_close(fields: list[Any]) -> tuple[int, str, str]:

@@ -51,6 +51,10 @@ FLAG_MARKER = 2
 FLAG_TRANSACTIONAL = 4
 FLAG_KAFKA = 8
 """Its payload is a Kafka record batch: clients see it, each protocol's in its own form (`heliograph.wire.kafka_entries`)."""
+FLAG_TREE = 16
+"""With FLAG_HIDDEN: by which ways the entries behind it go to other regions (`replicator.trees`)."""
+FLAG_PASSING = 32
+"""With FLAG_HIDDEN: an entry for regions further down that is not meant for this one."""
 
 _COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION = 1, 2, 4, 8, 16, 32
 _HEAD = struct.Struct(">BBHIIIQQQQ")
@@ -204,6 +208,24 @@ class Run:
             checksums=checksums,
             producers=self.producers,
             body=self.body,
+            transaction=self.transaction,
+        )
+
+    def with_parts(self, parts: Sequence[Buffer], *, flags: Sequence[int] | None, body: Buffer | None = None) -> Run:
+        """The same entries in other bytes: one part for each of them; everything else is as it was."""
+        return Run(
+            parts,
+            [len(part) for part in parts],
+            counts=self.counts,
+            flags=flags,
+            time_ms=self.time_ms,
+            first_index=self.first_index,
+            origin=self.origin,
+            spans=self.spans,
+            origin_time_ms=self.origin_time_ms,
+            checksums=self.checksums,
+            producers=self.producers,
+            body=body,
             transaction=self.transaction,
         )
 

@@ -36,6 +36,9 @@ class View:
         self.callbacks: list[Callable[[str], None]] = []
         self.namespaces: dict[str, object] = {"t/n": "known"}
 
+    def cluster(self, name: str) -> None:
+        return None
+
     def region(self, name: str) -> RegionInfo | None:
         return self.infos.get(name)
 
@@ -188,6 +191,9 @@ class TestRegion:
     def bodies(self) -> list[int]:
         """Payloads held, in order, without hidden entries."""
         return [int.from_bytes(bytes(p)[-8:], "big") for _, _, run in self.store.runs() for p in run.parts if not run.flags]
+
+    def outgoing(self, target: str) -> Any:
+        return self.brokers[self.owner].links.links(TOPIC)[target]
 
     def link(self, target: str) -> Any:
         broker = self.brokers[self.owner]

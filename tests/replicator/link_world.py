@@ -25,7 +25,8 @@ from replicator.dedup import DedupSettings
 from replicator.intake import Intake
 from replicator.log import ReplicatedLog
 from replicator.receiver_stream import ReceiverStream
-from replicator.sender import LinkSender, SenderSettings, joined
+from replicator.sender import LinkSender, SenderSettings
+from replicator.sends import Send, SendRun, joined
 from replicator.state import TopicState
 from tests.replicator.fake_ledger import FakeLedger, Store
 
@@ -47,7 +48,7 @@ class Region:
     """One region: what is durable, its present owner, and the checker's notes."""
 
     def __init__(self, world: World, index: int) -> None:
-        self.world, self.index, self.name, self.number = world, index, NAMES[index], index + 1
+        self.world, self.index, self.name, self.number = world, index, world.names[index], index + 1
         self.store = Store()
         self.seen = 0  # blocks of the store that the checker has looked at
         self.trimmed_blocks = 0
@@ -95,7 +96,8 @@ class Connection:
         def dirty(_: ReceiverStream) -> None:
             self.dirty = True
 
-        return world.stream_class(1, self.link.source.name, self.link.source.number, self.target.owner, lambda f: self.send(self.back, f), dirty)
+        source, owner = self.link.source, self.target.owner
+        return world.stream_class(1, source.name, source.number, owner, lambda f: self.send(self.back, f), dirty, region=self.target.name)
 
     def send(self, queue: list[bytes], buffers: Any) -> None:
         queue.append(b"".join(bytes(b) for b in buffers))
@@ -128,10 +130,10 @@ class SimLink:
 
     def __init__(self, world: World, source: Region, target: Region) -> None:
         self.world, self.source, self.target, self.log = world, source, target, source.owner
-        self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=WINDOW_BYTES))
+        self.core = world.sender_class(target.name, self.log.state, source.mark(target.name), SenderSettings(window_bytes=WINDOW_BYTES), source.name)
         self.connection: Connection | None = None
         self.panicked = False
-        self.packer = RunPacker(CompressionSettings(mode=("none", "lz4", "zstd")[target.index], run_bytes_min=0, gain_min=0.0))
+        self.packer = RunPacker(CompressionSettings(mode=("none", "lz4", "zstd")[target.index % 3], run_bytes_min=0, gain_min=0.0))
         self.packer.level = LEVEL
 
     @property
@@ -159,19 +161,35 @@ class SimLink:
         if core.read_at < first:
             record = core.trimmed(first)
             if record is not None:
-                self.world.skip(self, record)
+                self.first(record)
                 return
         if core.read_at > self.ledger.last_confirmed:
             core.at_the_end()
-            if (record := core.filtered(self.world.now)) is not None:
-                self.world.skip(self, record)
+            if (record := core.lacks(None) or core.filtered(self.world.now)) is not None:
+                self.first(record)
             return
         if self.panicked:
             return
         runs = self.ledger.cached(core.read_at, self.world.rng.randrange(1, 9), 10_000)
-        sends = [send for ledger, start, run in runs if (send := core.take(ledger, start, run, self.world.now)) is not None]
-        for previous, run in joined(sends):
-            connection.send(connection.wire, self.packer.frame(1, core.attempt, previous, run, 0.0))
+        sends: list[Send] = []
+        record = None
+        for ledger, start, run in runs:
+            if (record := core.lacks(run)) is not None:
+                break
+            sends += core.take(ledger, start, run, self.world.now)
+        for send in joined(sends):
+            frame = self.packer.frame(1, core.attempt, send.previous, send.run, 0.0) if isinstance(send, SendRun) else wire.skip_frame(1, core.attempt, send)
+            connection.send(connection.wire, frame)
+        if record is not None:
+            self.first(record)
+
+    def first(self, send: Send) -> None:
+        """What must go out before anything else."""
+        assert self.connection is not None
+        if isinstance(send, SkipRecord):
+            self.world.skip(self, send)
+        else:
+            self.connection.send(self.connection.wire, self.packer.frame(1, self.core.attempt, send.previous, send.run, 0.0))
 
     def hear(self) -> None:
         """One frame reaches the source."""
@@ -187,14 +205,18 @@ class SimLink:
         elif kind is Kind.GAP:
             _, attempt, vector = wire.read_gap(fields)
             went_back = core.gap(attempt, vector)
+        elif kind is Kind.HEARTBEAT:
+            went_back = core.heard(wire.read_heartbeat(fields).streams[0].vectors[self.target.name])
         else:
             _, through = wire.read_receipt(fields)
             for origin, position in through:
                 core.receipt(origin, position)
+            went_back = core.go_back()
         assert not went_back, "a target's durable vector never goes back in this world"
 
 
 class World:
+    names: tuple[str, ...] = NAMES
     sender_class: type[LinkSender] = LinkSender
     stream_class: type[ReceiverStream] = ReceiverStream
     intake_class: type[Intake] = Intake
@@ -205,12 +227,12 @@ class World:
         self.harsh = seed % 2 == 1
         self.now = 0.0
         self.body = 0
-        self.regions = [Region(self, i) for i in range(3)]
+        self.regions = [Region(self, i) for i in range(len(self.names))]
         self.links: dict[tuple[int, int], SimLink] = {}
         self.zombies: list[SimLink] = []
         self.late: list[Connection] = []
-        for s in range(3):
-            for t in range(3):
+        for s in range(len(self.names)):
+            for t in range(len(self.names)):
                 if s != t:
                     self.links[s, t] = SimLink(self, self.regions[s], self.regions[t])
 
@@ -220,7 +242,7 @@ class World:
         count, producer = self.rng.randrange(1, 5), f"{region.name}-producer"
         if region.sequence and self.rng.random() < 0.2:
             region.sequence = max(0, region.sequence - self.rng.randrange(1, 4))  # the client tries again
-        to: tuple[str, ...] = () if self.rng.random() < 0.7 else (self.rng.choice(NAMES),)
+        to: tuple[str, ...] = () if self.rng.random() < 0.7 else (self.rng.choice(self.names),)
         parts, first = [], region.sequence
         for i in range(count):
             self.body += 1
@@ -241,7 +263,7 @@ class World:
                 connection.send(connection.wire, wire.skip_frame(1, link.core.attempt, out))
 
         if self.skip_waits:
-            link.log.append_skip(record, stored, lambda _: link.cut())
+            link.log.append_skip(record, stored, lambda _: link.cut(), issued=True)
         else:
             stored(None)
 
@@ -344,7 +366,8 @@ class World:
             region.seen = len(region.store.blocks)
         for (s, t), link in self.links.items():
             source, target = self.regions[s], self.regions[t]
-            assert link.core.in_flight_bytes == sum(step.size_bytes for step in link.core._steps), "what is in flight is counted, all of it"
+            flight = [size for sent in link.core._steps._flight.values() for _, size in sent]
+            assert link.core.in_flight_bytes == sum(flight), "what is in flight is counted, all of it"
             assert link.core.in_flight_bytes <= WINDOW_BYTES + RUN_BYTES_MAX, "the window bounds it"
             marks = source.marks.setdefault(target.name, [(-1, -1)])
             if link.core.mark > marks[-1]:
@@ -369,7 +392,7 @@ class World:
                 metadata = MessageMetadata.FromString(bytes(run.parts[i])[10 : len(run.parts[i]) - 8])
                 region.published[origin, where] = (body, tuple(metadata.replicate_to))
             else:
-                assert bytes(run.parts[i]).count(b"\x2a\x02" + NAMES[origin[0] - 1].encode()) == 1, "replicated_from stands there once"
+                assert bytes(run.parts[i]).count(b"\x2a\x02" + self.names[origin[0] - 1].encode()) == 1, "replicated_from stands there once"
 
     def check_loss(self, region: Region, record: SkipRecord) -> None:
         assert self.harsh, "a loss where nothing was lost"
@@ -413,7 +436,7 @@ class World:
             self.step(faults=False)
             if i % 100 == 99 and self.settled():
                 return
-        backlogs = {f"{NAMES[s]}-{NAMES[t]}": link.core.backlog()[0][0] for (s, t), link in self.links.items()}
+        backlogs = {f"{self.names[s]}-{self.names[t]}": link.core.backlog()[0][0] for (s, t), link in self.links.items()}
         raise AssertionError(f"no convergence: missing {self.missing()[:3]}, backlogs {backlogs}")
 
 

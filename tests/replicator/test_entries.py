@@ -11,6 +11,8 @@ from heliograph.wire.run import Run, decode_block, encode_block
 from replicator.entries import checked_and_addressed, received
 from tests.replicator.link_world import entry
 
+EU = frozenset(("eu",))
+
 
 def plain(part: bytes) -> bytes:
     """As a client without checksums sends it."""
@@ -22,7 +24,7 @@ def run_of(*parts: bytes) -> Run:
 
 
 def sent(run: Run) -> Run:
-    checksums, keep = checked_and_addressed(run, "eu")
+    checksums, keep = checked_and_addressed(run, EU)
     assert keep is None
     block = b"".join(bytes(b) for b in encode_block(run.as_replicated((1, 1, 7), 3, 0, checksums), 3, 0))
     return decode_block(block)[2]
@@ -30,11 +32,11 @@ def sent(run: Run) -> Run:
 
 def test_only_what_is_addressed_to_the_target_goes() -> None:
     parts = [entry(1, "p", 0), entry(2, "p", 1, ("ap",)), entry(3, "p", 2, ("eu", "ap")), entry(4, "a:colon", 3)]
-    checksums, keep = checked_and_addressed(run_of(*parts), "eu")
+    checksums, keep = checked_and_addressed(run_of(*parts), EU)
     assert keep == [0, 2, 3] and checksums == [int.from_bytes(p[2:6], "big") for p in parts]
-    assert checked_and_addressed(run_of(parts[0], parts[3]), "eu")[1] is None
-    assert checked_and_addressed(run_of(parts[1]), "eu")[1] == []
-    assert checked_and_addressed(run_of(plain(parts[1]), plain(parts[0])), "eu")[1] == [1]
+    assert checked_and_addressed(run_of(parts[0], parts[3]), EU)[1] is None
+    assert checked_and_addressed(run_of(parts[1]), EU)[1] == []
+    assert checked_and_addressed(run_of(plain(parts[1]), plain(parts[0])), EU)[1] == [1]
 
 
 @pytest.mark.parametrize("size", [1, 700, 5000])

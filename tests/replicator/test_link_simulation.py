@@ -55,8 +55,8 @@ class CursorOutOfOrder(LinkSender):
 
     def receipt(self, origin: Origin, through: Position) -> None:
         super().receipt(origin, through)
-        if self._steps:
-            self.mark, self.done = self._steps[-1].end, self._steps[-1].totals
+        if len(self._steps):
+            self.mark, self.done = self._steps.last.end, self._steps.last.totals
             self._clear()
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import MetadataUnavailable, PeerError
+from heliograph.model.errors import LinkError, MetadataUnavailable, NotAllowed, PeerError
 from heliograph.wire import link_schemas as wire
-from heliograph.wire.link import Kind
+from heliograph.wire.link import Kind, close_frame, read_close
 from heliograph.wire.link_schemas import SchemaRow
 from replicator import schemas
 from replicator.causes import Cause
+from replicator.parking import Choice, resolve
+from replicator.schemas import SchemaConflict
 from tests.replicator.link_instance import TOPIC, Instance
 from tests.replicator.link_world import parsed
 
@@ -27,7 +29,7 @@ class Registry:
         self.rows: dict[int, bytes] = {}
         self.held: dict[int, int] = {}
         """Number -> how many messages were here when it came."""
-        self.refuses = 0
+        self.refuses = self.adoptions = 0
 
     def has(self, topic: str) -> bool:
         return topic == TOPIC and bool(self.rows)
@@ -39,10 +41,20 @@ class Registry:
 
     async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
         self._refuse()
+        self.adoptions += 1
+        if b"unreadable" in dict(rows).values():
+            raise LinkError(Cause.SCHEMA_REFUSED, "it cannot be read")
+        if parted := [(number, self.rows[number]) for number, value in rows if self.rows.get(number, value) != value]:
+            raise SchemaConflict("others are here", parted)
         for number, value in rows:
             if number not in self.rows:
                 self.held[number] = len(self.instance.regions[self.name].bodies())
             self.rows.setdefault(number, value)
+
+    async def overrule(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+        self.rows.update(rows)
+        broker = self.instance.regions[self.name].brokers[0]
+        broker.machine.run(broker.links.schemas_changed, TOPIC)
 
     def _refuse(self) -> None:
         if self.refuses:
@@ -119,10 +131,107 @@ def test_metadata_that_does_not_answer_delays_and_loses_nothing() -> None:
     play(scenario)
 
 
+async def conflict(instance: Instance, registries: dict[str, Registry]) -> None:
+    """us and eu have other schemas under number 7; us has published 3 messages."""
+    registries["us"].rows[7], registries["eu"].rows[7] = b"ours", b"theirs"
+    instance.regions["us"].publish(3)
+    await asyncio.sleep(3)
+    assert instance.regions["us"].outgoing("eu").parked.rows == ((7, b"theirs"),)
+
+
+async def held_back(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+    us, eu = instance.regions.values()
+    await conflict(instance, registries)
+    before = us.link("eu").restarts
+    looks = registries["eu"].adoptions
+    await asyncio.sleep(65)
+    stats = us.link("eu")
+    assert (stats.state, stats.cause, stats.remedy != "") == ("parked", "schema-conflict", True)
+    assert stats.restarts == before and len(stats.history) == 1, "looking again is no restart"
+    assert 1 <= registries["eu"].adoptions - looks <= 3, "it looks again, slowly"
+    assert eu.bodies() == [] and stats.backlog_messages == 3 and registries["eu"].rows == {7: b"theirs"}, "held, and nothing taken over"
+    assert [link.target for link in us.brokers[0].links.parked] == ["eu"]
+
+
+def test_a_conflict_parks_the_link_and_holds_what_it_has() -> None:
+    play(held_back)
+
+
+def test_mutant_a_conflict_is_an_end_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cause, "parks", property(lambda self: False))
+    with pytest.raises((AssertionError, AttributeError)):
+        play(held_back)
+
+
+@pytest.mark.parametrize(("choice", "left"), [(Choice.OURS, b"ours"), (Choice.THEIRS, b"theirs")])
+def test_a_decision_ends_the_conflict_in_both_directions(choice: Choice, left: bytes) -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        await conflict(instance, registries)
+        link = instance.regions["us"].outgoing("eu")
+        assert await resolve(link, choice, dry_run=True) == [7]
+        await asyncio.sleep(1)
+        assert us.link("eu").state == "parked" and registries["us"].rows == {7: b"ours"} and registries["eu"].rows == {7: b"theirs"}
+        assert await us.brokers[0].machine.ask(lambda: resolve(link, choice)) == [7]
+        await asyncio.sleep(1)
+        assert registries["us"].rows == registries["eu"].rows == {7: left}
+        assert len(eu.bodies()) == 3 and us.link("eu").state == "open"
+        eu.publish(2)
+        await asyncio.sleep(45)
+        assert len(us.bodies()) == 5 and eu.link("us").state == "open" and us.link("eu").cause == "none"
+        assert not us.brokers[0].links.parked and not eu.brokers[0].links.parked
+        with pytest.raises(NotAllowed, match="not parked"):
+            await resolve(link, Choice.RETRY)
+
+    play(scenario)
+
+
+def test_what_cannot_be_read_there_parks_until_the_schemas_change() -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        registries["us"].rows[0] = b"unreadable"
+        us.publish(3)
+        await asyncio.sleep(3)
+        assert (us.link("eu").state, us.link("eu").cause) == ("parked", "schema-refused")
+        with pytest.raises(NotAllowed, match="nothing to take"):
+            await resolve(instance.regions["us"].outgoing("eu"), Choice.OURS)
+        new_version(instance, registries, 0)
+        await asyncio.sleep(1)
+        assert us.link("eu").state == "open" and len(eu.bodies()) == 3, "at once, without a decision"
+
+    play(scenario)
+
+
+def test_a_cut_while_parked_and_a_change_of_the_configuration() -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us, eu = instance.regions.values()
+        await conflict(instance, registries)
+        looks = registries["eu"].adoptions
+        us.brokers[0].machine.run(instance.view.set, eu.info)
+        await asyncio.sleep(1)
+        assert registries["eu"].adoptions == looks + 1 and us.link("eu").state == "parked"
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(40)
+        assert us.link("eu").cause == "schema-conflict", "what has to be decided stays in view"
+        sim.network.heal("us", "eu")
+        registries["eu"].rows[7] = b"ours"
+        await asyncio.sleep(45)
+        assert us.link("eu").state == "open" and len(eu.bodies()) == 3
+
+    play(scenario)
+
+
 def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     rows = [(0, b"a"), (1 << 40, b"bb")]
     kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.schemas_frame(7, rows)))
     assert kind is Kind.SCHEMAS and wire.read_schemas(fields) == (7, rows)
+    kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.overrule_frame(7, rows)))
+    assert kind is Kind.OVERRULE and wire.read_schemas(fields) == (7, rows)
+    _, fields, _ = parsed(b"".join(bytes(part) for part in close_frame(7, "schema-conflict", "text", rows)))
+    assert read_close(fields) == (7, "schema-conflict", "text") and wire.close_rows(fields) == rows and wire.close_rows(fields[:3]) == []
+    for bad in (3, [1], [[1]], [[1, b""]], [["x", b"x"]]):
+        with pytest.raises(PeerError):
+            wire.close_rows([7, "c", "t", bad])
     for bad in ([], ["x"], [1, 2], [1, [1]], [1, [1, b""]], [1, [-1, b"x"]], [1, [1, "x"]], [1, *([[0, b"x"]] * (wire.ROWS_MAX + 1))]):
         with pytest.raises(PeerError):
             wire.read_schemas(bad)

@@ -87,7 +87,7 @@ def test_half_of_a_transaction_that_has_arrived_is_not_shown() -> None:
         before, mine = publish(us, None), publish(us, (0, 1), 5)
         await asyncio.sleep(1)
         first = next(run for _, _, run in us.store.runs() if run.transaction == (0, 1))
-        half = first.as_replicated(us.log.origin, 1, 1, checked_and_addressed(first, "eu")[0]).cut(0, 3)
+        half = first.as_replicated(us.log.origin, 1, 1, checked_and_addressed(first, frozenset(("eu",)))[0]).cut(0, 3)
         eu.brokers[0].machine.run(eu.log.append_replicated, (1, 0), half, lambda _: None, lambda error: eu.faults.append(repr(error)))
         behind = publish(eu, None)
         await asyncio.sleep(30)

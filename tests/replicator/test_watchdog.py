@@ -99,7 +99,7 @@ def nothing_wakes_the_link(instance: Instance, patch: pytest.MonkeyPatch) -> Cal
 
 def the_path_takes_no_bytes(instance: Instance, patch: pytest.MonkeyPatch) -> Callable[[], None]:
     link = next(link for links in instance.regions["us"].brokers[0].links._links.values() for link in links.values() if link.target == "eu")
-    connection = link._connection
+    connection = link.connection
     assert connection is not None
     connection.client.pause_writing()
     return lambda: None
@@ -144,7 +144,7 @@ def test_a_skip_that_is_not_stored() -> None:
         us.publish(5)
         await asyncio.sleep(1)
         patch = pytest.MonkeyPatch()
-        patch.setattr(ReplicatedLog, "append_skip", lambda *_: None)
+        patch.setattr(ReplicatedLog, "append_skip", lambda *_, **__: None)
         us.publish(3, to=("ap",))  # nothing follows: a SKIP(filtered) is due
         await asyncio.sleep(5)
         assert us.link("eu").history[0]["cause"] == Cause.SKIP_STALLED

@@ -1,0 +1,18 @@
+"""A short piece of the chaos run: four kinds of fault between and in three real regions, each over without help, and the whole history checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from geo_tests.wan.chaos import KINDS, run
+
+
+@pytest.mark.timeout(420)
+def test_faults_end_by_themselves_and_the_history_is_whole(tmp_path: Path) -> None:
+    assert run(tmp_path, ("us", "eu", "ap"), ("island", "kill-broker", "limit-data", "change-and-cut"), seed=7, minutes=0.0) == []
+
+
+def test_there_are_at_least_twenty_kinds() -> None:
+    assert len(KINDS) >= 20

@@ -1,0 +1,295 @@
+"""LinkPump: reads a topic for one link and puts on the wire what the link's core lets go, as fast as rate, budget, and connection allow.
+
+Is: the shell between the topic's entries and the frames: reading from the cache or the bookies, pace, turns, SKIPs that are stored before they go out.
+Isn't: a decision what is sent (`replicator.sender`), or the life of the link (`replicator.link`).
+Invariants: one read at a time; nothing is read behind the first entry of an open transaction; a SKIP goes out only on the connection it was decided on.
+Source: docs/protocols/links.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire import link as wire
+from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.run import Buffer, Run
+from replicator.causes import Cause
+from replicator.compression import RunPacker
+from replicator.connection import LinkConnection
+from replicator.pace import Pace
+from replicator.sends import Send, SendRun, joined
+from replicator.timers import Timer
+from replicator.transactions import below
+from replicator.turns import TURN_BYTES
+
+if TYPE_CHECKING:
+    from replicator.link import Link
+
+events = logging.getLogger("replicator")
+
+_READ_ENTRIES = 512
+_READ_BYTES = 1 << 20
+_TURN_BYTES = 256 << 10
+"""Of one turn of the event loop: longer ones hold up local publishing."""
+
+
+class LinkPump:
+    """Of one link."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._manager, self._log = link, link.manager, link.log
+        self.packer = RunPacker(self._manager.settings.compression, self._manager.traffic_to(link.target))
+        self.begins: Position = BEFORE_ALL
+        """What lies before it is not sent (`replicator.starting`)."""
+        self.reading = self._reads = 0
+        """The read that is under way, 0: none; how many there were."""
+        self.pace: Pace | None = None
+        """None: as fast as it goes."""
+        self._rate: Mapping[str, Any] | None = None
+        self._pace_timer: Timer | None = None
+        self._filter_timer: Timer | None = None
+        self._budget = self._manager.budget(link.target)
+        self._upto_bytes = _TURN_BYTES
+
+    def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
+        """`replicatorDispatchRate`, as JSON. One that did not change keeps what was spent of it."""
+        if policy != self._rate:
+            self._rate, self.pace = policy, Pace.of(policy)
+            if self._pace_timer is not None:
+                self._pace_timer.cancel()
+                self._on_pace()
+
+    def turn(self, upto_bytes: int) -> None:
+        """It waited for the connection, or for the budget: about `upto_bytes` may go."""
+        self._upto_bytes = upto_bytes
+        try:
+            self.pump()
+        finally:
+            self._upto_bytes = _TURN_BYTES
+
+    def end(self) -> None:
+        """For good."""
+        self.stop()
+        if self._budget is not None:
+            self._budget.forget(self._link)
+
+    @property
+    def held_back(self) -> bool:
+        """By a rate or a budget: no stall."""
+        return self._pace_timer is not None or (self._budget is not None and self._link in self._budget)
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written again."""
+        core, connection = self._link.core, self._link.connection
+        if core is None or connection is None or self._link.state != "open":
+            return
+        connection.touch(self._link.number)
+        self._manager.keep_looking(self._link)
+        if self.reading or core.room_bytes <= 0 or self._waits():
+            return
+        if self._budget is not None and not self._budget.may(self._link):
+            return
+        upto = min(self._upto_bytes, TURN_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
+        ledger, now, sent = self._log.ledger, self._manager.clock.monotonic(), 0
+        sends: list[Send] = []
+        while (room := core.room_bytes) > 0 and sent < upto and connection.writable(self._link.number):
+            first = ledger.first_position()
+            begins = max(first, self.begins)
+            if core.read_at < begins and (lost := core.trimmed(begins, SkipReason.TRIMMED if begins == first else SkipReason.ADMIN)) is not None:
+                if isinstance(lost, SkipRecord):
+                    self._store_skip(connection, lost)
+                    break
+                sends.append(lost)
+                continue
+            if core.read_at > ledger.last_confirmed:
+                core.at_the_end()
+                if (lost := core.lacks(None)) is not None:
+                    if isinstance(lost, SkipRecord):
+                        self._store_skip(connection, lost)
+                        break
+                    sends.append(lost)
+                    continue
+                break
+            undecided = self._undecided()
+            if undecided is not None and core.read_at >= undecided:
+                break
+            runs = ledger.cached(core.read_at, *self._at_once(room))
+            if undecided is not None:
+                runs = below(runs, undecided)
+            if not runs:
+                self._reads += 1
+                self.reading = self._reads
+                self._manager.read(self._link)
+                break
+            taken = self._take(runs, now)
+            sends += taken
+            sent += sum(send.run.size_bytes for send in taken if isinstance(send, SendRun))
+            if core.skipping or self._link.state != "open" or self._paced(runs):
+                break
+        else:
+            if sent >= upto and connection.crowded:
+                connection.wait(self._link.number)
+            elif sent >= upto:
+                self._manager.soon(self.pump)
+        self._send(connection, sends)
+        self._link.move_cursor()
+        self._watch_filtered()
+
+    def _take(self, runs: Sequence[tuple[int, int, Run]], now: float) -> list[Send]:
+        """What goes out of `runs`; where a SKIP must go first, that is stored, and the rest is read again."""
+        core, connection, sends = self._link.core, self._link.connection, list[Send]()
+        assert core is not None and connection is not None
+        try:
+            for ledger, first, run in runs:
+                while isinstance(lost := core.lacks(run), SendRun):
+                    sends.append(lost)
+                if lost is not None:
+                    self._store_skip(connection, lost)
+                    break
+                sends += core.take(ledger, first, run, now)
+        except CorruptData as error:
+            self._link.restart(Cause.STORAGE, f"{core.read_at[0]}:{core.read_at[1]} is damaged here ({error}): the audit repairs it")
+        return sends
+
+    def _send(self, connection: LinkConnection, sends: list[Send]) -> None:
+        assert self._link.core is not None
+        frames: list[Buffer] = []
+        attempt = self._link.core.attempt
+        for send in joined(sends):
+            if isinstance(send, SendRun):
+                frames += self.packer.frame(self._link.number, attempt, send.previous, send.run, connection.rtt_ms)
+            else:
+                frames += wire.skip_frame(self._link.number, attempt, send)
+        if frames and self._link.connection is connection:
+            connection.write(frames)
+            if self._budget is not None:
+                self._budget.spend(sum(map(len, frames)))
+
+    def _undecided(self) -> Position | None:
+        """The first entry of an open transaction: nothing is sent from there on. None: there is none."""
+        buffer = self._log.state.transactions
+        return None if buffer is None else buffer.undecided_from()
+
+    def last_sendable(self) -> Position:
+        undecided = self._undecided()
+        return self._log.ledger.last_confirmed if undecided is None else (undecided[0], undecided[1] - 1)
+
+    @property
+    def waits_for_transaction(self) -> bool:
+        """Everything before an open transaction is sent, and nothing behind it may be."""
+        undecided = self._undecided()
+        return undecided is not None and self._link.core is not None and self._link.core.read_at >= undecided
+
+    def open_transaction(self) -> str:
+        buffer = self._log.state.transactions
+        (_, coordinator, number), found = next(iter(buffer.open.items())) if buffer is not None else ((None, 0, 0), None)
+        where = f", from {found.first[0]}:{found.first[1]} on" if found is not None else ""
+        return f"transaction {coordinator}:{number} is open{where}: what was published behind its first message waits for its end"
+
+    def _waits(self) -> bool:
+        """For what must be sent before, or for the rate: then the link goes on by itself."""
+        return self._link.schemas.sending or self._paced()
+
+    def _at_once(self, room_bytes: int) -> tuple[int, int]:
+        """(entries, bytes) to read at most."""
+        size = min(room_bytes, _READ_BYTES, self._upto_bytes)
+        if self._budget is not None:
+            size = min(size, self._budget.turn_bytes * self._link.weight)
+        return (_READ_ENTRIES, size) if self.pace is None else (min(_READ_ENTRIES, self.pace.entries_max), min(size, self.pace.bytes_max))
+
+    def _paced(self, taken: Sequence[tuple[int, int, Run]] = ()) -> bool:
+        """Whether the rate lets nothing more go now: then the link goes on by itself. taken: what was just read to be sent."""
+        if self.pace is None:
+            return False
+        now = self._manager.clock.monotonic()
+        for _, _, run in taken:
+            if run.origin is None:
+                self.pace.spend(run.messages, run.size_bytes, now)
+        if (wait := self.pace.wait_s(now)) > 0 and self._pace_timer is None:
+            self._pace_timer = self._manager.timers.after(wait, self._on_pace)
+        return self._pace_timer is not None
+
+    def _on_pace(self) -> None:
+        self._pace_timer = None
+        self.pump()
+
+    async def read(self) -> None:
+        """The next runs are not in the cache: brings them, and sends them."""
+        core, number = self._link.core, self.reading
+        assert core is not None
+        if not number:
+            return
+        attempt, connection, position = core.attempt, self._link.connection, core.read_at
+        try:
+            runs = await self._log.ledger.read(position, *self._at_once(max(1, core.room_bytes)))
+        except HeliographError as error:
+            if number != self.reading:
+                return
+            self.reading = 0
+            if connection is self._link.connection and not self._link.ended:
+                self._link.restart(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
+            return
+        if number != self.reading:
+            return  # it was given up meanwhile
+        self.reading = 0
+        if self._link.ended or connection is None or connection is not self._link.connection or attempt != core.attempt or position != core.read_at:
+            self.pump()
+            return
+        if (undecided := self._undecided()) is not None:
+            runs = below(list(runs), undecided)
+        now = self._manager.clock.monotonic()
+        sends = self._take(runs, now)
+        self._send(connection, sends)
+        self._link.move_cursor()
+        if runs or core.read_at < self._log.ledger.first_position():
+            self.pump()
+
+    # -- skips ---------------------------------------------------------------------------------------------------------
+
+    def _store_skip(self, connection: LinkConnection, record: SkipRecord) -> None:
+        """Stores it here first: only the topic's owner can, because the next owner fences the ledger before anything else."""
+        core = self._link.core
+        assert core is not None
+        attempt = core.attempt
+        if record.loss:
+            events.warning("link.skip topic=%s target=%s from=%s through=%s", self._log.topic, self._link.target, record.after, record.through)
+
+        def stored(_: object) -> None:
+            if connection is self._link.connection and (out := core.skip_stored(attempt, record)) is not None:
+                connection.write(wire.skip_frame(self._link.number, attempt, out))
+                self.pump()
+
+        def failed(error: HeliographError) -> None:
+            if connection is self._link.connection:
+                self._link.restart(Cause.STORAGE, f"a SKIP could not be stored: {error}")
+
+        self._log.append_skip(record, stored, failed, issued=True)
+
+    def _watch_filtered(self) -> None:
+        assert self._link.core is not None
+        due = self._link.core.next_deadline()
+        if due is not None and self._filter_timer is None:
+            self._filter_timer = self._manager.timers.after(max(0.0, due - self._manager.clock.monotonic()), self._on_filtered)
+
+    def _on_filtered(self) -> None:
+        self._filter_timer = None
+        core, connection = self._link.core, self._link.connection
+        if core is None or connection is None:
+            return
+        if core.read_at <= self.last_sendable():  # a run may follow yet; a deadline that is over is not waited for at once
+            self._filter_timer = self._manager.timers.after(self._manager.settings.sender.filtered_after_s, self._on_filtered)
+        elif (record := core.filtered(self._manager.clock.monotonic())) is not None:
+            self._store_skip(connection, record)
+        else:
+            self._watch_filtered()
+
+    def stop(self) -> None:
+        if self._filter_timer is not None:
+            self._filter_timer.cancel()
+            self._filter_timer = None

@@ -1,0 +1,128 @@
+"""Turns: which of the links that share something scarce goes next: a connection that takes no more bytes, or a budget of bytes a second.
+
+Is: the order, as a core. Isn't: what a link sends in its turn.
+Live links (they have little that is not sent) go before those with a backlog; one turn in BACKLOG_EVERY belongs to a backlog, so that it moves on
+whatever the others do. Within each lane the links go round, each with as many bytes a turn as its weight says.
+Invariants: who waits is served within (number of waiting links) * BACKLOG_EVERY turns; a link waits once, however often it asks.
+Source: docs/protocols/links.md, "Budget and fairness".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+TURN_BYTES = 128 << 10
+"""Of a link of weight 1, while others wait."""
+BACKLOG_EVERY = 8
+
+
+class Member(Protocol):
+    """A link, or a connection's stream. Compared by identity."""
+
+    @property
+    def live(self) -> bool: ...
+
+    @property
+    def weight(self) -> int: ...
+
+    def on_turn(self, upto_bytes: int) -> None:
+        """Sends, and asks again where it has more. upto_bytes: about as much."""
+        ...
+
+
+M = TypeVar("M", bound=Member)
+
+
+class Turns(Generic[M]):
+    """Who waits."""
+
+    def __init__(self) -> None:
+        self._lanes: tuple[dict[M, None], dict[M, None]] = ({}, {})
+        self._since_backlog = 0
+
+    def __len__(self) -> int:
+        return len(self._lanes[0]) + len(self._lanes[1])
+
+    def __contains__(self, member: M) -> bool:
+        return member in self._lanes[0] or member in self._lanes[1]
+
+    def wait(self, member: M) -> None:
+        """Behind those of its lane."""
+        if member not in self:
+            self._lanes[0 if member.live else 1][member] = None
+
+    def forget(self, member: M) -> None:
+        for lane in self._lanes:
+            lane.pop(member, None)
+
+    def next(self) -> M | None:
+        """Whose turn it is; it waits no longer."""
+        live, backlog = self._lanes
+        if backlog and (not live or self._since_backlog >= BACKLOG_EVERY - 1):
+            self._since_backlog = 0
+            lane = backlog
+        elif live:
+            self._since_backlog += bool(backlog)
+            lane = live
+        else:
+            return None
+        member = next(iter(lane))
+        del lane[member]
+        return member
+
+
+class Budget(Generic[M]):
+    """`bytes_per_s` for all links to one region together. `wake_after(seconds)`: `run` is to be called then."""
+
+    def __init__(self, bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]) -> None:
+        assert bytes_per_s > 0
+        self.bytes_per_s = bytes_per_s
+        self._now, self._wake_after = now, wake_after
+        self._free_at = now()
+        self._turns: Turns[M] = Turns()
+        self._granted: M | None = None
+        self._waking = False
+        self.spent_bytes = 0
+
+    @property
+    def turn_bytes(self) -> int:
+        """At most a twentieth of a second's worth, so that small budgets trickle."""
+        return max(1, min(TURN_BYTES, int(self.bytes_per_s / 20)))
+
+    def may(self, member: M) -> bool:
+        """Whether `member` may send now; else its turn comes."""
+        if self._granted is member or (not self._turns and self._free_at <= self._now()):
+            return True
+        self._turns.wait(member)
+        self._wake()
+        return False
+
+    def spend(self, size_bytes: int) -> None:
+        """So much went out. What was not used for a while is lost but for a twentieth of a second."""
+        self._free_at = max(self._free_at, self._now() - 0.05) + size_bytes / self.bytes_per_s
+        self.spent_bytes += size_bytes
+
+    def forget(self, member: M) -> None:
+        self._turns.forget(member)
+
+    def __contains__(self, member: M) -> bool:
+        """Whether it waits for its turn."""
+        return member in self._turns
+
+    def _wake(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self._wake_after(max(0.0, self._free_at - self._now()))
+
+    def run(self) -> None:
+        """Lets those go whose turn it is."""
+        self._waking = False
+        while self._free_at <= self._now() and (member := self._turns.next()) is not None:
+            self._granted = member
+            try:
+                member.on_turn(self.turn_bytes * member.weight)
+            finally:
+                self._granted = None
+        if self._turns:
+            self._wake()

@@ -1,0 +1,117 @@
+"""The policy `replicationTopology` through real managers, connections, and receivers: who delivers to whom, and who helps where a region on the way is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from replicator.sender import LinkSender
+from tests.replicator.link_instance import Instance
+
+NAMES = ("us", "eu", "ap", "sa")
+CHAIN = {"kind": "chain", "regions": list(NAMES)}
+
+
+def play(scenario: Callable[[Instance], Coroutine[Any, Any, None]]) -> None:
+    with Simulation(1) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, NAMES)
+            for i, a in enumerate(NAMES):
+                for b in NAMES[i + 1 :]:
+                    sim.network.latency(a, b, 0.01, 0.02)
+            await instance.load()
+            await scenario(instance)
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=300)
+
+
+def choose(instance: Instance, topology: Any, regions: tuple[str, ...] = NAMES) -> None:
+    for name in regions:
+        region = instance.regions[name]
+        broker = region.brokers[0]
+        broker.machine.run(broker.links.obey, region.log, {"replicationTopology": topology})
+
+
+def carried(instance: Instance, source: str) -> dict[str, int]:
+    return {target: instance.regions[source].link(target).run_bytes for target in NAMES if target != source}
+
+
+def same_everywhere(instance: Instance) -> None:
+    bodies = [sorted(region.bodies()) for region in instance.regions.values()]
+    assert all(one == bodies[0] for one in bodies) and len(set(bodies[0])) == len(bodies[0])
+    for region in instance.regions.values():
+        for target in NAMES:
+            assert target == region.name or region.link(target).backlog_entries == 0
+
+
+def test_a_chain_hands_on_and_the_way_back_to_a_mesh_loses_nothing() -> None:
+    async def scenario(instance: Instance) -> None:
+        choose(instance, CHAIN)
+        await asyncio.sleep(2)
+        for region in instance.regions.values():
+            region.publish(20)
+            region.publish(5, ("sa",))
+        await asyncio.sleep(6)
+        held = [len(region.bodies()) for region in instance.regions.values()]
+        assert held == [85, 85, 85, 100], "what only sa gets is shown where it was published, and there"
+        us = carried(instance, "us")
+        assert us["eu"] > 0 and us["ap"] == us["sa"] == 0, us
+        assert instance.regions["us"].link("sa").backlog_entries == 0, "the end of the way is seen from its beginning"
+        for topology in ({"kind": "star", "center": "ap"}, None):
+            choose(instance, topology)
+            for _ in range(10):
+                for region in instance.regions.values():
+                    region.publish(3)
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(6)
+        assert [len(region.bodies()) for region in instance.regions.values()] == [325, 325, 325, 340]
+        assert all(instance.regions["us"].link(target).backlog_entries == 0 for target in NAMES[1:])
+        assert carried(instance, "us")["sa"] > 0
+
+    play(scenario)
+
+
+def without(instance: Instance, name: str) -> None:
+    for other in NAMES:
+        if other != name:
+            instance.sim.network.cut(other, name)
+
+
+def around(instance: Instance) -> Coroutine[Any, Any, None]:
+    async def scenario() -> None:
+        choose(instance, CHAIN)
+        await asyncio.sleep(2)
+        us = instance.regions["us"]
+        us.publish(10)
+        await asyncio.sleep(3)
+        without(instance, "eu")
+        us.publish(10)
+        await asyncio.sleep(5)
+        assert len(instance.regions["ap"].bodies()) == 10 and us.link("ap").backlog_entries == 10, "it waits, and its origin knows"
+        choose(instance, {"kind": "mesh"}, ("us", "ap", "sa"))
+        us.publish(10)
+        await asyncio.sleep(20)
+        assert len(instance.regions["ap"].bodies()) == len(instance.regions["sa"].bodies()) == 30
+        for other in NAMES:
+            if other != "eu":
+                instance.sim.network.heal(other, "eu")
+        await asyncio.sleep(20)
+        same_everywhere(instance)
+
+    return scenario()
+
+
+def test_where_a_region_on_the_way_is_gone_another_topology_brings_the_rest() -> None:
+    play(around)
+
+
+def test_mutant_nobody_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkSender, "take_over", lambda *_: None)
+    with pytest.raises(AssertionError):
+        play(around)
