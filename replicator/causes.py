@@ -5,9 +5,10 @@ Is: the enumerated codes, which error means which, and what an operator does abo
 
 from __future__ import annotations
 
+import ssl
 from enum import StrEnum
 
-from heliograph.client.pulsar import ConnectionLost
+from heliograph.client.pulsar import ConnectionLost, Refused
 from heliograph.model.errors import (
     HeliographError,
     LinkError,
@@ -48,12 +49,19 @@ class Cause(StrEnum):
     PROTOCOL = "protocol"
     TRANSACTION_OPEN = "transaction-open"
     """The link stands, and waits for the end of a transaction; it is no end of a connection."""
+    SCHEMA_CONFLICT = "schema-conflict"
+    SCHEMA_REFUSED = "schema-refused"
     DETACHED = "detached"
 
     @property
     def remedy(self) -> str:
         """What to do. Every link tries again by itself, and loses nothing meanwhile."""
         return _REMEDIES[self]
+
+    @property
+    def parks(self) -> bool:
+        """Whether trying again changes nothing before somebody has decided: the link is parked (`replicator.parking`)."""
+        return self in (Cause.SCHEMA_CONFLICT, Cause.SCHEMA_REFUSED)
 
     @classmethod
     def of(cls, error: BaseException) -> Cause:
@@ -107,5 +115,20 @@ _REMEDIES: dict[Cause, str] = {
     Cause.METADATA: "start the metadata processes of the region that the sentence names",
     Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
     Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",
+    Cause.SCHEMA_CONFLICT: "look at both with `heliograph topics links`, and decide: `heliograph topics unpark --take theirs` or `ours`",
+    Cause.SCHEMA_REFUSED: "bring the target to the version of this region, or repair this region's metadata; then `heliograph topics unpark --take retry`",
     Cause.DETACHED: "",
 }
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The code for an error that came of looking an owner up, or of connecting to it."""
+    if isinstance(error, TimeoutError):
+        return Cause.TIMEOUT
+    if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+        return Cause.TLS
+    if isinstance(error, ConnectionLost):
+        return Cause.UNREACHABLE
+    if isinstance(error, Refused):
+        return Cause.LOOKUP_FAILED
+    return Cause.of(error)

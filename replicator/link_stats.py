@@ -20,9 +20,18 @@ class LinkCursor(Protocol):
     reading: Callable[[], Position] | None
     """Where the link reads, as long as it does: what it still needs stays in the entry cache."""
 
+    @property
+    def backlog_entries(self) -> int: ...
+
     def ack_cumulative(self, position: Position) -> None: ...
 
     def reset(self, mark_delete: Position) -> None: ...
+
+    def set_properties(self, properties: dict[str, str]) -> None: ...
+
+    async def flushed(self) -> None:
+        """Returns once everything said so far is stored."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,19 +15,21 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection, Refused
+from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.model.names import TopicName
-from heliograph.model.policies import RegionInfo
+from heliograph.model.policies import PulsarCluster, RegionInfo
 from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.routes import Topology, tree
 from heliograph.runtime.clock import Clock, Rng
 from replicator.audit_channels import LinkChannels
 from replicator.audit_settings import AuditSettings
 from replicator.auditor import Auditor
-from replicator.causes import Cause
+from replicator.causes import Cause, cause_of
 from replicator.compression import Traffic
 from replicator.compression_settings import CompressionSettings
 from replicator.connection import Key, LinkConnection
@@ -36,11 +38,15 @@ from replicator.incoming import Incoming
 from replicator.link import Link
 from replicator.link_stats import LinkStats
 from replicator.log import ReplicatedLog
+from replicator.planting import plant
+from replicator.pulsar.connection import ClusterConnections
+from replicator.pulsar.link import ClusterHost, PulsarLink
 from replicator.schemas import SchemaHost
 from replicator.sender import SenderSettings
 from replicator.starting import properties_of
 from replicator.subscription_sync import SubscriptionHost
 from replicator.timers import Timers
+from replicator.turns import Budget
 
 events = logging.getLogger("replicator")
 
@@ -51,6 +57,8 @@ class Regions(Protocol):
     """The part of the configuration's view that links use."""
 
     def region(self, name: str) -> RegionInfo | None: ...
+
+    def cluster(self, name: str) -> PulsarCluster | None: ...
 
     def namespace(self, namespace: str) -> object | None:
         """None: there is none of that name, or it is not known yet."""
@@ -64,9 +72,13 @@ class LinkSettings:
     """Times in seconds."""
 
     sender: SenderSettings = field(default_factory=SenderSettings)
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """Target region -> bytes a second of all links of this broker to it together; "*": of each region that is not named. None: no bound."""
     audit: AuditSettings = field(default_factory=AuditSettings)
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     connect_timeout_s: float = 5.0
+    parked_look_s: float = 30.0
+    """How often a parked link looks whether its conflict is over, where nothing tells it."""
     open_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
     heartbeat_lost_s: float = 5.0
@@ -103,12 +115,23 @@ class LinkManager:
         """(target region, cause) -> how often a link ended so, in all."""
         self.traffic: dict[str, Traffic] = {}
         """Target region -> what all links to it have sent."""
-        self._links: dict[str, dict[str, Link]] = {}
+        self._active: dict[Link | PulsarLink, None] = {}
+        self.parked: dict[Link, None] = {}
+        """Links that wait for a decision."""
+        self._budgets: dict[str, Budget[Link]] = {}
+        self._links: dict[str, dict[str, Link | PulsarLink]] = {}
+        self._topologies: dict[str, Topology | None] = {}
+        """Topic -> its policy, of those that have one or have a tree."""
+        self._unplanted: dict[str, ReplicatedLog] = {}
+        """Topics whose tree is to be compared with the policy again."""
         self.logs: dict[str, ReplicatedLog] = {}
         self.subscriptions: SubscriptionHost | None = None
         """Who has the subscriptions of this broker; set before the first topic is attached."""
         self.schemas: SchemaHost | None = None
         """The registry of this region; None: schemas stay where they are."""
+        self.clusters: ClusterHost | None = None
+        """Set before the first topic is attached."""
+        self.cluster_connections = ClusterConnections(clock.monotonic)
         self._syncs: deque[ReplicatedLog] = deque()
         self._syncing = 0
         self._connections: dict[Key, LinkConnection] = {}
@@ -116,7 +139,7 @@ class LinkManager:
         self._idle_since: dict[Key, float] = {}
         self._waiting: deque[Link] = deque()
         self._establishing = 0
-        self._reads: deque[Link] = deque()
+        self._reads: deque[Link | PulsarLink] = deque()
         self._reading = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._ticked_at = clock.monotonic()
@@ -149,8 +172,10 @@ class LinkManager:
                     self.spawn(self._delete_cursor(log, region))
         for target in targets:
             if target != self.region and target not in links:
-                link = links[target] = Link(self, log, target)
+                link = links[target] = PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
                 self.spawn(self._begin(link))
+                self.keep_looking(link)
+        _ = log.syncing  # subscriptions that were kept in step before the topic came here
         if not links:
             del self._links[log.topic]
 
@@ -158,15 +183,58 @@ class LinkManager:
         """values: the policies that hold for the topic. After `attach`."""
         self.require(log, values.get("durability"))
         log.replicate_all = bool(values.get("replicatedSubscriptions"))
+        self._plant(log, values.get("replicationTopology"))
         rate = values.get("replicatorDispatchRate")
         for link in self._links.get(log.topic, {}).values():
             link.obey_rate(rate)
             link.start = values.get("replicationStart")
+            if isinstance(link, Link):
+                link.weight = values.get("replicationPriority") or 1
+
+    def known_changed(self, topic: str) -> None:
+        """Other regions are told with the next heartbeat."""
+        for link in self._links.get(topic, {}).values():
+            if isinstance(link, Link):
+                link.touch()
+
+    def keep_looking(self, link: Link | PulsarLink) -> None:
+        """It has something to do, or to count: `link.tick` is called each second until it says that it has not."""
+        self._active[link] = None
+
+    def _plant(self, log: ReplicatedLog, topology: Topology | None) -> None:
+        """By which way its entries go on, to the regions that it is linked to. What has to wait is looked at again every second."""
+        regions = [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
+        self._topologies[log.topic] = topology
+        if topology is None and not log.state.trees:
+            del self._topologies[log.topic]
+            return
+        again = partial(self._plant_again, log)
+        if plant(log, self.region, tree(topology, self.region, regions), regions, again):
+            self._unplanted.pop(log.topic, None)
+        else:
+            self._unplanted[log.topic] = log
+
+    def _plant_again(self, log: ReplicatedLog) -> None:
+        """A record is stored, or was not: the policy may have changed meanwhile. Not at once: bookies that fail do so again."""
+        self._unplanted[log.topic] = log
+
+    def _plant_due(self) -> None:
+        waiting, self._unplanted = self._unplanted, {}
+        for topic, log in waiting.items():
+            if self.logs.get(topic) is log and topic in self._topologies:
+                self._plant(log, self._topologies[topic])
 
     def schemas_changed(self, topic: str) -> None:
         """The registry has, or may have, a new version of this topic's schema: its links send that before anything else."""
         for link in self._links.get(topic, {}).values():
-            link.schemas.changed()
+            if isinstance(link, Link):
+                link.schemas.changed()
+
+    def unpark(self, topic: str) -> None:
+        """What its parked links conflict about may have been decided elsewhere: they look again."""
+        for link in self._links.get(topic, {}).values():
+            if isinstance(link, Link):
+                link.unpark()
 
     def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None) -> None:
         """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After `attach`."""
@@ -187,7 +255,7 @@ class LinkManager:
             )
             for region, (vector, _) in log.known.items():
                 waits.heard(region, vector.prefix(log.origin))
-        waits.obey(policy, list(self._links.get(log.topic, {})))
+        waits.obey(policy, [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)])
 
     def _watch_waits(self, log: ReplicatedLog) -> None:
         """One timer a topic, while receipts wait."""
@@ -217,11 +285,12 @@ class LinkManager:
         """The topic is being unloaded: its links end, their cursors stay."""
         if self.logs.get(log.topic) is log:
             del self.logs[log.topic]
+            self._topologies.pop(log.topic, None)
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
                 link.detach()
 
-    def links(self, topic: str) -> dict[str, Link]:
+    def links(self, topic: str) -> dict[str, Link | PulsarLink]:
         """By target."""
         return self._links.get(topic, {})
 
@@ -241,12 +310,13 @@ class LinkManager:
         self.timers.close()
         for connection in list(self._connections.values()):
             connection.close(ConnectionLost("this broker stops"))
-        tasks = [*self._tasks, *self._connecting.values()]
+        self.cluster_connections.close()
+        tasks = [*self._tasks, *self._connecting.values(), *self.cluster_connections.tasks()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _begin(self, link: Link) -> None:
+    async def _begin(self, link: Link | PulsarLink) -> None:
         name = CURSOR_PREFIX + link.target
         try:
             cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(
@@ -278,6 +348,23 @@ class LinkManager:
         info = self._view.region(region or self.region)
         return info.number if info is not None else 0
 
+    def cluster(self, name: str) -> PulsarCluster | None:
+        """A real Pulsar cluster; None: it is a region, or not known."""
+        return self._view.cluster(name)
+
+    def budget(self, region: str) -> Budget[Link] | None:
+        """None: links to it share nothing but their connections."""
+        found = self._budgets.get(region)
+        if found is None and (bytes_per_s := self.settings.budget.get(region, self.settings.budget.get("*", 0))) > 0:
+            made = found = self._budgets[region] = Budget(bytes_per_s, self.clock.monotonic, lambda after_s: self._run_budget(made, after_s))
+        return found
+
+    def _run_budget(self, budget: Budget[Link], after_s: float) -> None:
+        if after_s > 0:
+            self.timers.after(after_s, budget.run)
+        else:
+            self.soon(budget.run)
+
     def traffic_to(self, region: str) -> Traffic:
         return self.traffic.setdefault(region, Traffic())
 
@@ -302,7 +389,7 @@ class LinkManager:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "a link's work failed", "exception": error, "task": task})
 
-    def read(self, link: Link) -> None:
+    def read(self, link: Link | PulsarLink) -> None:
         """`link.read()` as soon as there is a place."""
         self._reads.append(link)
         if self._reading < self.settings.reads_max:
@@ -332,7 +419,7 @@ class LinkManager:
                 try:
                     connection = await self._owner(link)
                 except (HeliographError, OSError, TimeoutError) as error:
-                    link.on_ended(_cause(error), str(error) or type(error).__name__)
+                    link.on_ended(cause_of(error), str(error) or type(error).__name__)
                 else:
                     link.open_on(connection)
         finally:
@@ -377,7 +464,7 @@ class LinkManager:
         if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
             client.close()
             raise LinkError(Cause.UNAUTHORIZED, f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else")
-        connection = self._connections[key] = LinkConnection(key, client, self.clock, self._on_connection_ended)
+        connection = self._connections[key] = LinkConnection(key, client, self.clock, self._on_connection_ended, self.soon)
         return connection
 
     def _made(self, key: Key, task: asyncio.Task[LinkConnection]) -> None:
@@ -398,7 +485,7 @@ class LinkManager:
         for log in self.logs.values():
             if log.replicate_all and log.closed is None:
                 log.subscriptions.enable_all()
-            sync = log.syncing
+            sync = log.synced
             if sync is not None and sync.active and log.closed is None and sync.due() and log not in self._syncs:
                 self._syncs.append(log)
         while self._syncs and self._syncing < min(len(self._syncs), self.settings.syncs_max):
@@ -430,31 +517,24 @@ class LinkManager:
                 connection.close(ConnectionLost("no stream needs it"))
                 continue
             connection.beat()
-        for links in list(self._links.values()):
-            for link in links.values():
-                link.tick(elapsed_s)
+        self.cluster_connections.tick()
+        for link in list(self._active):
+            if link.tick(elapsed_s) is False or link.ended:
+                self._active.pop(link, None)
+        self._plant_due()
         self.auditor.tick()
         self.timers.after(self.settings.heartbeat_s, self._tick)
 
     def _on_config(self, key: str) -> None:
-        if not key.startswith("/regions/"):
+        if key.startswith(("/regions/", "/tenants/", "/namespaces/", "/partitioned/")):
+            for parked in list(self.parked):
+                parked.unpark()
+        if not key.startswith(("/regions/", "/clusters/")):
             return
         for links in self._links.values():
             for link in links.values():
-                if link.cause is Cause.NO_ADDRESS:
+                if link.cause is Cause.NO_ADDRESS or key == f"/clusters/{link.target}":
                     link.poke()
 
 
 _UNREACHED = (Cause.UNREACHABLE, Cause.TIMEOUT, Cause.CONNECTION_LOST, Cause.HEARTBEAT_LOST)
-
-
-def _cause(error: BaseException) -> Cause:
-    if isinstance(error, TimeoutError):
-        return Cause.TIMEOUT
-    if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
-        return Cause.TLS
-    if isinstance(error, ConnectionLost):
-        return Cause.UNREACHABLE
-    if isinstance(error, Refused):
-        return Cause.LOOKUP_FAILED
-    return Cause.of(error)

@@ -23,7 +23,7 @@ from heliograph.model.errors import HeliographError, NotFound, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.link import PRIVATE_FROM, command_content, command_kind
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, MessageIdData
+from heliograph.wire.pulsar_pb2 import BaseCommand, CommandLookupTopicResponse, CommandSubscribe, FeatureFlags, MessageIdData, Schema
 from heliograph.wire.run import Buffer
 
 PROTOCOL_VERSION = 19
@@ -100,6 +100,10 @@ class PulsarConnection(asyncio.Protocol):
         self.on_closed: Callable[[HeliographError], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.writable = True
+        self.heard = True
+        """Something came since whoever watches has set it to False."""
+        self.features = FeatureFlags()
+        """What the other side said that it can do."""
         self.closed: HeliographError | None = None
         self._parts: list[bytes] = []
         self._have, self._need = 0, 8
@@ -108,8 +112,13 @@ class PulsarConnection(asyncio.Protocol):
         self._connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def connect(cls, address: Address, *, ssl: tls.SSLContext | None = None, token: str = "", timeout_s: float = 10.0) -> PulsarConnection:
-        """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError."""
+    async def connect(
+        cls, address: Address, *, ssl: tls.SSLContext | None = None, token: str = "", timeout_s: float = 10.0, replicates: bool = False
+    ) -> PulsarConnection:
+        """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError.
+
+        replicates: its producers are a replicator's, whose receipts may name positions at the source in place of sequences (`features` says whether).
+        """
         loop = asyncio.get_running_loop()
         connection: PulsarConnection | None = None
         try:
@@ -121,6 +130,8 @@ class PulsarConnection(asyncio.Protocol):
                 command.connect.protocol_version = PROTOCOL_VERSION
                 if token:
                     command.connect.auth_method_name, command.connect.auth_data = "token", token.encode()
+                if replicates:
+                    command.connect.feature_flags.supports_repl_dedup_by_lid_and_eid = True
                 connection.send(command)
                 await connection._connected
         except OSError as error:
@@ -168,6 +179,23 @@ class PulsarConnection(asyncio.Protocol):
         command.producer.request_id = self._next_request()
         return int((await self._ask(command, command.producer.request_id, timeout_s)).last_sequence_id)
 
+    def close_producer(self, producer: int) -> None:
+        """Its answer is not waited for."""
+        command = BaseCommand(type=BaseCommand.CLOSE_PRODUCER)
+        command.close_producer.producer_id, command.close_producer.request_id = producer, self._next_request()
+        self.send(command)
+
+    async def schema_version(self, topic: str, schema: Schema, *, timeout_s: float = 10.0) -> bytes:
+        """The version that `schema` has there, which is stored where it is new. Raises as `lookup`."""
+        command = BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA)
+        asked = command.getOrCreateSchema
+        asked.topic, asked.request_id = topic, self._next_request()
+        asked.schema.CopyFrom(schema)
+        answer = await self._ask(command, asked.request_id, timeout_s)
+        if answer.HasField("error_code"):
+            raise Refused(answer.error_code, answer.error_message)
+        return bytes(answer.schema_version)
+
     async def subscribe(self, consumer: int, topic: str, subscription: str, *, start: MessageIdData | None, timeout_s: float = 10.0) -> None:
         """An exclusive, non-durable subscription (a reader) from `start` on. Raises as `lookup`."""
         command = BaseCommand(type=BaseCommand.SUBSCRIBE)
@@ -179,6 +207,13 @@ class PulsarConnection(asyncio.Protocol):
             subscribe.start_message_id.CopyFrom(start)
         subscribe.initialPosition = CommandSubscribe.Earliest
         await self._ask(command, subscribe.request_id, timeout_s)
+
+    async def last_message(self, consumer: int, *, timeout_s: float = 10.0) -> Position:
+        """Where the newest message lies that a consumer may see; BEFORE_ALL: there is none. Raises as `lookup`."""
+        command = BaseCommand(type=BaseCommand.GET_LAST_MESSAGE_ID)
+        command.getLastMessageId.consumer_id, command.getLastMessageId.request_id = consumer, self._next_request()
+        found = (await self._ask(command, command.getLastMessageId.request_id, timeout_s)).last_message_id
+        return BEFORE_ALL if found.entryId == _U64_MAX else (found.ledgerId, found.entryId)
 
     def flow(self, consumer: int, permits: int) -> None:
         command = BaseCommand(type=BaseCommand.FLOW)
@@ -218,6 +253,7 @@ class PulsarConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
 
     def data_received(self, data: bytes) -> None:
+        self.heard = True
         self._parts.append(data)
         self._have += len(data)
         if self._have < self._need:
@@ -277,6 +313,7 @@ class PulsarConnection(asyncio.Protocol):
             raise PeerError("a command that cannot be decoded") from error
         kind = base.type
         if kind == BaseCommand.CONNECTED:
+            self.features = base.connected.feature_flags
             if not self._connected.done():
                 self._connected.set_result(None)
         elif kind == BaseCommand.PING:
@@ -292,6 +329,10 @@ class PulsarConnection(asyncio.Protocol):
         elif kind == BaseCommand.PRODUCER_SUCCESS:
             if base.producer_success.producer_ready:
                 self._answer(base.producer_success.request_id, base.producer_success)
+        elif kind == BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE:
+            self._answer(base.getLastMessageIdResponse.request_id, base.getLastMessageIdResponse)
+        elif kind == BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE:
+            self._answer(base.getOrCreateSchemaResponse.request_id, base.getOrCreateSchemaResponse)
         elif kind == BaseCommand.MESSAGE and self.on_message is not None:
             self.on_message(base.message, payload)
         elif self.on_command is not None:

@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, Message
 
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_pb2 import BaseCommand, CommandSend
+from heliograph.wire.pulsar_pb2 import BaseCommand, CommandSend, MessageMetadata
 from heliograph.wire.run import BYTES_MAX, COUNT_MAX, FLAG_MARKER, Buffer, ProducerSegment, Run, TxnId
 from heliograph.wire.varint import read_varint
 
@@ -92,7 +92,17 @@ class Private(NamedTuple):
     payload: memoryview
 
 
-Event = SendRun | BadSend | StraySend | Flow | Private | BaseCommand
+class ReplicatedSend(NamedTuple):
+    """One SEND of a replicator of a Pulsar cluster: its entry is sound, and says where it comes from."""
+
+    producer_id: int
+    sequence: int
+    messages: int
+    metadata: MessageMetadata
+    part: memoryview
+
+
+Event = SendRun | BadSend | StraySend | ReplicatedSend | Flow | Private | BaseCommand
 
 
 class FrameCutter:
@@ -102,6 +112,8 @@ class FrameCutter:
         self.producers: dict[int, tuple[object, str]] = {}
         self.bytes_max = bytes_max
         """Largest `total` of a frame; the owner raises it after the handshake."""
+        self.replicators: dict[int, str] = {}
+        """Producer id -> the Pulsar cluster that it sends for: these come entry by entry, and are not in `producers`."""
         self._private = private
         self._parts: list[bytes] = []
         self._have = 0
@@ -232,6 +244,11 @@ class FrameCutter:
         producer_id, sequence, messages = command.producer_id, command.sequence_id, command.num_messages
         if sequence > SEQUENCE_MAX or command.highest_sequence_id > SEQUENCE_MAX or messages < 1:
             raise PeerError(f"a SEND with sequence {sequence}, highest {command.highest_sequence_id}, {messages} messages")
+        if (cluster := self.replicators.get(producer_id)) is not None:
+            if sends.lengths:
+                yield sends.pop()
+            yield _replicated_send(command, cluster, view[entry:end])
+            return
         known = self.producers.get(producer_id)
         reason = ""
         sound = known is None or verify_entry(view[entry:end])
@@ -386,7 +403,7 @@ class _Sends:
             highest = None if self.highest is None else self.highest[start:stop]
             counts = None if self.counts is None else self.counts[start:stop]
             segments.append((producer_id, sequences, highest))
-            producers.append(_producer(name, sequences, highest, counts))
+            producers.append(producer_segment(name, sequences, highest, counts))
             stop = start
         segments.reverse()
         producers.reverse()
@@ -399,7 +416,8 @@ class _Sends:
         return event
 
 
-def _producer(name: str, sequences: list[int], highest: list[int] | None, counts: list[int] | None) -> ProducerSegment:
+def producer_segment(name: str, sequences: list[int], highest: list[int] | None, counts: list[int] | None) -> ProducerSegment:
+    """What a run says of consecutive entries of one producer; the columns as SENDs have them."""
     size, first = len(sequences), sequences[0]
     if highest is None and counts is None and sequences[-1] - first == size - 1 and sequences == list(range(first, first + size)):
         return name, size, first, None
@@ -421,6 +439,20 @@ def verify_entry(entry: memoryview) -> bool:
     if len(entry) < at + 4 or _U32(entry, at)[0] > len(entry) - at - 4:
         raise PeerError("an entry whose metadata is larger than itself")
     return True
+
+
+def _replicated_send(command: CommandSend, cluster: str, entry: memoryview) -> ReplicatedSend | BadSend:
+    """Raises PeerError where the entry makes no sense."""
+    if not verify_entry(entry):
+        return BadSend(command.producer_id, command.sequence_id, True, "the checksum of the message is wrong")
+    try:
+        metadata, _ = entry_metadata(entry)
+    except CorruptData as error:
+        raise PeerError(str(error)) from error
+    if metadata.replicated_from != cluster:
+        reason = f"a replicator of {cluster} may not send what was replicated from {metadata.replicated_from or 'nowhere'!r:.80}"
+        return BadSend(command.producer_id, command.sequence_id, False, reason)
+    return ReplicatedSend(command.producer_id, command.sequence_id, command.num_messages, metadata, entry)
 
 
 def _replicated(entry: memoryview) -> bool:

@@ -1,6 +1,7 @@
-"""Regions, called clusters in these paths: list, get, create, update, delete.
+"""Regions, and the real Pulsar clusters behind them, both called clusters in these paths: list, get, create, update, delete.
 
-Is: the provisioning data of a region as clients and the command line give it. Isn't: its brokers (`brokers`), or its links' state (`extensions`).
+Is: their provisioning data as clients and the command line give it. A cluster with a `gateway` is a real Pulsar cluster; else it is a region. Isn't: a
+region's brokers (`brokers`), or its links' state (`extensions`).
 """
 
 from __future__ import annotations
@@ -12,75 +13,108 @@ from aiohttp import web
 
 from heliograph.model.errors import NotFound
 from heliograph.model.names import check_name
-from heliograph.model.policies import RegionInfo
+from heliograph.model.policies import PulsarCluster, RegionInfo
 from region_node.admin.context import Admin, Malformed, body
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
-    return sorted(region.name for region in admin.view.regions())
+    return sorted([*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())])
 
 
 async def get(admin: Admin, request: web.Request) -> Any:
-    return _shown(_region(admin, request))
+    return _shown(_found(admin, request))
 
 
 async def create(admin: Admin, request: web.Request) -> Any:
     name = check_name("cluster", request.match_info["cluster"])
-    fields = await _fields(admin, request)
+    given = await _given(request)
+    if given.get("gateway"):
+        cluster = PulsarCluster(name=name, **_cluster_fields(admin, given))
+        await admin.config.create_cluster(cluster)
+        await admin.seen(lambda: admin.view.cluster(name) == cluster)
+        admin.changed(request, None, _shown(cluster))
+        return
+    fields = _fields(admin, given)
     await admin.config.create_region(name, **fields)
     await admin.seen(lambda: admin.view.region(name) is not None)
     admin.changed(request, None, fields)
 
 
 async def update(admin: Admin, request: web.Request) -> Any:
-    changed = replace(_region(admin, request), **await _fields(admin, request))
+    found, given = _found(admin, request), await _given(request)
+    if isinstance(found, PulsarCluster):
+        fields = _cluster_fields(admin, given)
+        after = await admin.config.update_cluster(found.name, lambda old: replace(old, **fields))
+        await admin.seen(lambda: admin.view.cluster(found.name) == after)
+        admin.changed(request, _shown(found), _shown(after))
+        return
+    changed = replace(found, **_fields(admin, given))
     await admin.config.update_region(changed)
     await admin.seen(lambda: admin.view.region(changed.name) == changed)
+    admin.changed(request, _shown(found), _shown(changed))
 
 
 async def delete(admin: Admin, request: web.Request) -> Any:
-    region = _region(admin, request)
-    await admin.config.delete_region(region.name)
-    await admin.seen(lambda: admin.view.region(region.name) is None)
-    admin.changed(request, _shown(region), None)
+    found = _found(admin, request)
+    if isinstance(found, PulsarCluster):
+        await admin.config.delete_cluster(found.name)
+        await admin.seen(lambda: admin.view.cluster(found.name) is None)
+    else:
+        await admin.config.delete_region(found.name)
+        await admin.seen(lambda: admin.view.region(found.name) is None)
+    admin.changed(request, _shown(found), None)
 
 
-def _region(admin: Admin, request: web.Request) -> RegionInfo:
+def _found(admin: Admin, request: web.Request) -> RegionInfo | PulsarCluster:
     name = request.match_info["cluster"]
-    region = admin.view.region(name)
-    if region is None:
+    found = admin.view.region(name) or admin.view.cluster(name)
+    if found is None:
         raise NotFound(f"Cluster {name} does not exist")
-    return region
+    return found
 
 
-def _shown(region: RegionInfo) -> dict[str, Any]:
-    return {
-        "serviceUrl": region.admin_url,
-        "brokerServiceUrl": region.service_url,
-        "brokerClientTlsEnabled": False,
+def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "serviceUrl": found.admin_url,
+        "brokerServiceUrl": found.service_url,
+        "brokerClientTlsEnabled": found.service_url.startswith("pulsar+ssl:") and isinstance(found, PulsarCluster),
         "peerClusterNames": [],
-        "number": region.number,
-        "epoch": region.epoch,
     }
+    if isinstance(found, RegionInfo):
+        return {**shown, "number": found.number, "epoch": found.epoch}
+    return {**shown, "gateway": found.gateway, "role": found.role, "tokenFile": found.token_file, "trustFile": found.trust_file}
 
 
-async def _fields(admin: Admin, request: web.Request) -> dict[str, Any]:
+async def _given(request: web.Request) -> dict[str, Any]:
     given = await body(request) or {}
     if not isinstance(given, dict):
         raise Malformed('expected ClusterData in the body, such as {"serviceUrl": …, "brokerServiceUrl": …}')
+    return given
+
+
+def _fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
     names = (("serviceUrl", "admin_url"), ("brokerServiceUrl", "service_url"))
     schemes = {"serviceUrl": ("http", "https"), "brokerServiceUrl": ("pulsar", "pulsar+ssl")}
     return {ours: admin.urls.check(str(given[theirs]), schemes[theirs]) for theirs, ours in names if given.get(theirs)}
 
 
+def _cluster_fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
+    """Of a real Pulsar cluster; only what is given."""
+    if given.get("brokerClientAuthenticationParameters"):
+        raise Malformed("a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path as tokenFile")
+    names = (("gateway", "gateway"), ("role", "role"), ("tokenFile", "token_file"), ("trustFile", "trust_file"))
+    texts = {ours: str(given[theirs]) for theirs, ours in names if given.get(theirs) is not None}
+    return {**_fields(admin, given), **texts}
+
+
 async def none_listed(admin: Admin, request: web.Request) -> Any:
     """Peers: a region has none."""
-    _region(admin, request)
+    _found(admin, request)
     return []
 
 
 async def not_migrated(admin: Admin, request: web.Request) -> Any:
-    _region(admin, request)
+    _found(admin, request)
     return {"migrated": False}
 
 

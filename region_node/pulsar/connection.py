@@ -18,7 +18,7 @@ from heliograph.model.identity import REPLICATOR, peer_identity
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.kafka_entries import for_pulsar
 from heliograph.wire.pulsar_answers import frame, messages, with_broker_metadata
-from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, SendRun, StraySend
+from heliograph.wire.pulsar_frames import BadSend, Event, Flow, FrameCutter, Private, ReplicatedSend, SendRun, StraySend
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
 from region_node.pulsar.admission import Admission
 from region_node.pulsar.consuming import Consuming
@@ -26,6 +26,7 @@ from region_node.pulsar.errors import code_of
 from region_node.pulsar.identity import Identity
 from region_node.pulsar.producer_commands import send_producer_success
 from region_node.pulsar.publishing import NO_REQUEST, Producing
+from region_node.pulsar.replicated import Replicated
 from region_node.pulsar.requests import HANDLERS
 from region_node.pulsar.watching import TopicWatchers
 from region_node.subscriptions.consumer import Consumer
@@ -75,6 +76,10 @@ class PulsarConnection(asyncio.Protocol):
         self._since = self._heard_at = listener.clock.monotonic()
         self._alive: list[asyncio.Future[bool]] = []
         self._link_frames: LinkFrames | None = None
+        self.replicated: Replicated | None = None
+        """Made with the first replicator of a Pulsar cluster."""
+        self.by_position = False
+        """The client is one that wants receipts to name positions at the source."""
 
     # -- the transport
 
@@ -124,6 +129,8 @@ class PulsarConnection(asyncio.Protocol):
                 if self.identity.busy:
                     self.admission.hold(events)
                     return
+            if self.replicated is not None:
+                self.replicated.flush()
         except PeerError as error:
             log.info("connection.refused", extra={"address": self.address, "error": str(error)})
             self.close(str(error))
@@ -144,6 +151,10 @@ class PulsarConnection(asyncio.Protocol):
             if handler is None:
                 raise PeerError(f"command {pb.BaseCommand.Type.Name(event.type)} is not one that a client sends")
             handler(self, event)
+        elif isinstance(event, ReplicatedSend):
+            assert self.replicated is not None
+            if (other := self.replicated.take(event)) is not None:
+                self._take(other)
         elif isinstance(event, BadSend):
             self.producing.bad_send(event)
         elif isinstance(event, Private):
@@ -187,6 +198,7 @@ class PulsarConnection(asyncio.Protocol):
         if self.link and self.listener.link_receivers is not None:
             self._link_frames = self.listener.link_receivers(self.write_all, self.peer_region)
             self._link_frames.hold = lambda hold: self.hold_reading(hold, "links")
+        self.by_position = command.feature_flags.supports_repl_dedup_by_lid_and_eid
         self.broker_metadata = settings.broker_entry_metadata and command.feature_flags.supports_broker_entry_metadata
         connected = pb.CommandConnected(
             server_version=settings.server_version,
@@ -197,6 +209,7 @@ class PulsarConnection(asyncio.Protocol):
                 supports_topic_watchers=True,
                 supports_auth_refresh=not self.listener.security.authentication.open,
                 supports_broker_entry_metadata=settings.broker_entry_metadata,
+                supports_repl_dedup_by_lid_and_eid=True,
             ),
         )
         self.send(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=connected))
@@ -307,6 +320,10 @@ class PulsarConnection(asyncio.Protocol):
         self._paused = False
         self.consuming.wake()
 
+    @property
+    def reading_held(self) -> bool:
+        return self._reading_held
+
     def hold_reading(self, hold: bool, reason: object = None) -> None:
         """Nothing is read while anybody has a reason to hold it (the broker's budget, the rate of a topic)."""
         if hold:
@@ -361,6 +378,8 @@ class PulsarConnection(asyncio.Protocol):
         handle.usage.bytes_out += run.size_bytes
         if run.flags is not None and FLAG_KAFKA in run.flags:
             run = for_pulsar(run)
+            if handle.topic is not None:
+                handle.topic.converted_out += run.messages
         if self.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(

@@ -219,7 +219,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
     if handle.closed or connection.closed:
         topic.drop_reader(subscription)
         return
-    if command.replicate_subscription_state:
+    if command.replicate_subscription_state or subscription.rules.turn is not None:  # before the first message goes out
         replicate(topic, subscription)
     handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
     handle.usage = listener.usage.of(topic.name.tenant)

@@ -18,8 +18,10 @@ from heliograph.model.errors import ConfigError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.pulsar_frames import HANDSHAKE_BYTES_MAX, MESSAGE_BYTES_MAX
 from heliograph.wire.run import Buffer
+from region_node.flow import ByteBudget, Outbox
 from region_node.lookup_metrics import LookupCounts
 from region_node.pulsar.connection import PulsarConnection
+from region_node.pulsar.replicated import ClusterPort
 from region_node.security.addresses import AddressCounts
 from region_node.security.service import Security, open_security
 from region_node.subscriptions.ready import Tasks
@@ -93,61 +95,6 @@ class ListenerSettings:
             raise ConfigError(f"inflight_bytes_max {self.inflight_bytes_max} is less than one message of {self.message_bytes_max} bytes")
 
 
-class PublishBudget:
-    """Bytes of publishes in flight. Connections that publish above it stop reading until it has halved."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.used = 0
-        self._max = bytes_max
-        self._paused: dict[PulsarConnection, None] = {}
-        self._drained: asyncio.Future[None] | None = None
-
-    def take(self, connection: PulsarConnection, size_bytes: int) -> None:
-        self.used += size_bytes
-        if self.used > self._max and connection not in self._paused:
-            self._paused[connection] = None
-            connection.hold_reading(True)
-
-    def give(self, size_bytes: int) -> None:
-        self.used -= size_bytes
-        if not self.used and self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        if self._paused and self.used * 2 <= self._max:
-            paused, self._paused = self._paused, {}
-            for connection in paused:
-                connection.hold_reading(False)
-
-    def forget(self, connection: PulsarConnection) -> None:
-        self._paused.pop(connection, None)
-
-    async def drained(self, timeout_s: float) -> None:
-        """Until nothing is in flight, or the time is over."""
-        if self.used:
-            self._drained = asyncio.get_running_loop().create_future()
-            try:
-                await asyncio.wait_for(self._drained, timeout_s)
-            except TimeoutError:
-                log.warning("listener.not_drained", extra={"bytes": self.used})
-
-
-class Outbox:
-    """Connections that have something to write: one write each at the end of the loop turn."""
-
-    def __init__(self, call_soon: Callable[..., object]) -> None:
-        self._call_soon = call_soon
-        self._waiting: list[PulsarConnection] = []
-
-    def add(self, connection: PulsarConnection) -> None:
-        if not self._waiting:
-            self._call_soon(self._flush)
-        self._waiting.append(connection)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.flush()
-
-
 class PulsarListener:
     """`link_receivers`: makes the other half of each connection on a link listener. `security`: absent, nobody is asked for anything."""
 
@@ -160,6 +107,7 @@ class PulsarListener:
         security: Security | None = None,
         usage: Usage | None = None,
         transactions: Transactions | None = None,
+        clusters: ClusterPort | None = None,
         settings: ListenerSettings | None = None,
         clock: Clock,
         rng: Rng,
@@ -169,6 +117,8 @@ class PulsarListener:
         self.usage = usage or Usage()
         self.transactions = transactions
         """None: clients are told that there are none."""
+        self.clusters = clusters
+        """None: nothing is exchanged with Pulsar clusters."""
         self.settings = settings or ListenerSettings()
         self.clock, self.rng = clock, rng
         self.tasks = Tasks()
@@ -178,8 +128,9 @@ class PulsarListener:
         self.lookups = LookupCounts()
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()
-        self.outbox = Outbox(self.loop.call_soon)
-        self.budget = PublishBudget(self.settings.inflight_bytes_max)
+        self.outbox: Outbox[PulsarConnection] = Outbox(self.loop.call_soon)
+        self.budget: ByteBudget[PulsarConnection] = ByteBudget(self.settings.inflight_bytes_max, PulsarConnection.hold_reading)
+        """Of publishes that wait for their receipts."""
         self._servers: list[asyncio.Server] = []
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
@@ -212,9 +163,10 @@ class PulsarListener:
             server.close()
             self._servers.remove(server)
 
-    def counts(self) -> tuple[int, int, int, int]:
-        """Connections: open now; made, refused, and gone since the start."""
-        return len(self.connections), self.created, self.refused, self.ended
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """Connections: open now; made, refused, and gone since the start; not read from just now, and those of them that the budget holds."""
+        held = sum(connection.reading_held for connection in self.connections)
+        return len(self.connections), self.created, self.refused, self.ended, held, self.budget.held
 
     def unique_name(self) -> str:
         """A producer name that nobody else has."""
@@ -240,6 +192,7 @@ class PulsarListener:
             self._timer.cancel()
         for connection in list(self.connections):
             connection.hold_reading(True)
-        await self.budget.drained(self.settings.drain_timeout_s)
+        if not await self.budget.drained(self.settings.drain_timeout_s):
+            log.warning("listener.not_drained", extra={"bytes": self.budget.used})
         self.disconnect_all()
         await self.tasks.close()

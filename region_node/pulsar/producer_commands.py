@@ -14,6 +14,7 @@ from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.publishing import ProducerHandle
+from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import Schema
 from region_node.security.authorization import Action
@@ -73,6 +74,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     topics, identity = connection.listener.topics, connection.identity
     wanted = TopicName.parse(command.topic)
     identity.check(Action.PRODUCE, wanted)
+    cluster = cluster_of(connection, handle.name)
     if command.initial_subscription_name:
         identity.check_subscribe(wanted, command.initial_subscription_name)
     topic = await topics.get(command.topic, create=topics.creation.may_create(command.topic))
@@ -119,6 +121,10 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
             raise ProducerFenced("another producer has taken the topic over")
     if ready:
         connection.producing.ready(handle)
+    if cluster:
+        del connection.cutter.producers[handle.id]
+        connection.cutter.replicators[handle.id] = cluster
+        connection.replicated = connection.replicated or Replicated(connection, by_position=connection.by_position)
     send_producer_success(connection, handle)
 
 

@@ -201,6 +201,7 @@ class Producing:
     def _stop_taking(self, handle: ProducerHandle) -> None:
         handle.closed = True
         self._connection.cutter.producers.pop(handle.id, None)
+        self._connection.cutter.replicators.pop(handle.id, None)
         for event in handle.held:
             self._connection.listener.budget.give(event.run.size_bytes)
         handle.held = []

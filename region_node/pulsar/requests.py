@@ -107,10 +107,7 @@ async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema
         if not versions:
             raise NotFound(f"{command.topic} has no schema{' of that version' if command.schema_version else ''}")
         number, found = versions[-1][0].number, versions[-1][1]
-        response.schema.name, response.schema.schema_data = found.name, found.data
-        response.schema.type = pb.Schema.Type.ValueType(found.type)
-        for key, value in found.properties.items():
-            response.schema.properties.add(key=key, value=value)
+        response.schema.CopyFrom(found.to_wire())
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)

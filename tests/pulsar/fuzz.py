@@ -123,7 +123,7 @@ def run(seed: int, cases: int = PER_SEED) -> None:
     with_broker(test)
 
 
-class _Errors(logging.Handler):
+class Errors(logging.Handler):
     """What was logged as an error: nothing a client sends may be one."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases")
     options = parser.parse_args()
-    errors = _Errors()
+    errors = Errors()
     logging.getLogger().addHandler(errors)
     begun = time.monotonic()
     rounds = -(-options.cases // PER_SEED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -15,25 +14,13 @@ import pytest
 
 from region_node.subscriptions.keys import key_hash
 from tests.broker.test_admin import Rest
-from tests.pulsar.either import ORACLE, Either, either
+from tests.live import until
+from tests.pulsar.either import ORACLE, Either
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(120)]
 
 SHARED, KEYED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 EARLIEST = pulsar.InitialPosition.Earliest
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Either]:
-    with either(tmp_path_factory.mktemp("official")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(region: Either) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
-    yield made
-    made.close()
 
 
 def drain(consumer: Any, *, until: int = 1 << 30, quiet_ms: int = 700) -> list[Any]:
@@ -45,14 +32,6 @@ def drain(consumer: Any, *, until: int = 1 << 30, quiet_ms: int = 700) -> list[A
         except pulsar.Timeout:
             break
     return out
-
-
-def comes_true(condition: Callable[[], bool]) -> None:
-    """Waits until `condition` holds; fails after 20 s."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 # -- Key_Shared
@@ -131,7 +110,7 @@ def test_what_was_acknowledged_of_a_batch_does_not_come_again(client: pulsar.Cli
         rounds.append(sorted({int(m.data()) for m in drain(consumer)}))
         return rounds[-1]
 
-    comes_true(lambda: redelivered() == [5, 7, 9])  # the client gathers acknowledgements, and asks for redelivery at once
+    until(lambda: redelivered() == [5, 7, 9])  # the client gathers acknowledgements, and asks for redelivery at once
     assert all({5, 7, 9} <= set(came) <= {1, 3, 5, 7, 9} for came in rounds)
     consumer.close()
 
@@ -183,7 +162,7 @@ def test_access_modes(region: Either, client: pulsar.Client) -> None:
         first.send(b"no more")
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.create_producer, "modes", access_mode=modes.WaitForExclusive)
-        comes_true(lambda: Rest(region.admin_url())("GET", "/admin/v2/persistent/public/default/modes/stats")[1]["waitingPublishers"] == 1)
+        until(lambda: Rest(region.admin_url())("GET", "/admin/v2/persistent/public/default/modes/stats")[1]["waitingPublishers"] == 1)
         assert not waiting.done()
         second.close()
         third = waiting.result(10)
@@ -227,7 +206,7 @@ def test_parts_of_batches_delays_and_epochs_outlive_an_unload(region: Either, cl
     got = drain(consumer, until=6)
     for message in got[:4]:
         consumer.acknowledge(message)
-    comes_true(lambda: rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["unackedMessages"] == 2)
+    until(lambda: rest("GET", f"/admin/v2/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["unackedMessages"] == 2)
     assert rest("PUT", f"/admin/v2/persistent/public/default/{topic}/unload")[0] == 204
     assert [m.data() for m in drain(consumer, until=3)] == [b"4", b"5", b"late"] and time.time() - begun >= 2.5
     batched.send(b"goes on")
@@ -263,7 +242,7 @@ def test_schemas_are_kept_checked_and_given_out(region: Either, client: pulsar.C
             made.append(client.create_producer("schemas", schema=more))
         return bool(made)
 
-    comes_true(allowed)
+    until(allowed)
     producer = made[0]
     producer.send(_More(a=1, b="x"))
     assert consumer.receive(timeout_millis=10_000).value().a == 1

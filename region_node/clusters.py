@@ -1,0 +1,96 @@
+"""PulsarClusters: the real Pulsar clusters behind this region, as links to them and producers from them ask for them.
+
+Is: which clusters this region is the gateway of, their partitioned topics, schemas by the version that messages name, markers to the link that they are
+for. Isn't: a link (`replicator.pulsar`), or a producer (`region_node.pulsar.replicated`).
+Source: docs/protocols/interop.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from heliograph.model.errors import LinkError, NotFound
+from heliograph.model.names import TopicName
+from heliograph.model.policies import PulsarCluster
+from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.run import Buffer
+from region_node.schemas.registry import SchemaRegistry
+from replicator.causes import Cause
+from replicator.manager import LinkManager
+from replicator.pulsar.connection import token_of
+from replicator.pulsar.link import PulsarLink
+
+_TIMEOUT = ClientTimeout(total=10)
+
+
+class ClusterView(Protocol):
+    """`global_config.view.ConfigView`, as it is asked here."""
+
+    def cluster(self, name: str) -> PulsarCluster | None: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+
+class PulsarClusters:
+    """Of one broker. Implements `replicator.pulsar.link.ClusterHost` and `region_node.pulsar.replicated.ClusterPort`."""
+
+    def __init__(self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]) -> None:
+        self._region, self._view, self._links, self._schemas = region, view, links, schemas
+
+    # -- from the clusters ---------------------------------------------------------------------------------------------
+
+    def cluster(self, name: str) -> PulsarCluster | None:
+        found = self._view.cluster(name)
+        return found if found is not None and found.gateway == self._region else None
+
+    async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
+        link = self._links.links(topic).get(cluster)
+        if isinstance(link, PulsarLink):
+            await link.subscriptions.on_marker(kind, payload)
+
+    # -- to the clusters -----------------------------------------------------------------------------------------------
+
+    async def schema(self, topic: str, version: bytes) -> pb.Schema | None:
+        if len(version) != 8:
+            return None
+        (number,) = struct.unpack(">Q", version)
+        for known, schema in await self._schemas().versions(TopicName.parse(topic)):
+            if known.number == number:
+                return schema.to_wire()
+        return None
+
+    async def prepare(self, cluster: PulsarCluster, topic: str) -> None:
+        name = TopicName.parse(topic)
+        if name.partition < 0 or not cluster.admin_url:
+            return
+        base = name.partitioned
+        wanted = self._view.partitions(str(base))
+        url = f"{cluster.admin_url.rstrip('/')}/admin/v2/{base.domain}/{base.tenant}/{base.namespace_local}/{quote(base.local, safe='')}/partitions"
+        headers = {"Content-Type": "application/json"}
+        try:
+            if cluster.token_file:
+                headers["Authorization"] = f"Bearer {token_of(cluster)}"
+            async with ClientSession(timeout=_TIMEOUT, headers=headers) as session:
+                found = await _asked(session, "GET", url, None)
+                have = int(found.get("partitions", 0)) if isinstance(found, dict) else 0
+                if have < wanted:
+                    await _asked(session, "POST" if have else "PUT", url, wanted)
+        except (ClientError, TimeoutError, OSError, ValueError) as error:
+            raise LinkError(Cause.LOOKUP_FAILED, f"the partitions of {base} in {cluster.name} could not be seen to at {cluster.admin_url}: {error}") from error
+
+
+async def _asked(session: ClientSession, method: str, url: str, body: Any) -> Any:
+    """Raises NotFound where the cluster refuses."""
+    async with session.request(method, url, data=None if body is None else json.dumps(body)) as answer:
+        text = await answer.text()
+        if answer.status == 404 and method == "GET":
+            return {}
+        if answer.status >= 300 and answer.status != 409:
+            raise NotFound(f"{method} {url}: {answer.status} {text[:200]}")
+        return json.loads(text) if method == "GET" else None

@@ -1,0 +1,172 @@
+"""What a real Pulsar cluster sends here: producers of its replicators, entry by entry, and its markers.
+
+Is: who may be such a producer, gathering its entries into runs, the receipts in the form that it expects, markers in their order. Isn't: the way to the
+cluster (`replicator.pulsar`), or ordinary producers (`publishing`).
+Invariants: only the gateway region of a registered cluster takes its entries, and only from the role that the cluster has; where the cluster says the
+positions of its entries, deduplication goes by them, whoever published; a marker is handled once everything before it is durable, and is not stored.
+Source: docs/protocols/interop.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph.model.errors import CorruptData, HeliographError, Unauthorized
+from heliograph.model.policies import PulsarCluster
+from heliograph.model.positions import Position
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.pulsar_answers import receipts
+from heliograph.wire.pulsar_frames import BadSend, ReplicatedSend, SendRun, StraySend, producer_segment
+from heliograph.wire.pulsar_pb2 import MessageMetadata
+from heliograph.wire.pulsar_replication import MARKER_RECEIPT, source_of, source_position
+from heliograph.wire.run import BYTES_MAX, COUNT_MAX, Buffer, ProducerSegment, Run
+from region_node.pulsar.publishing import ProducerHandle
+
+if TYPE_CHECKING:
+    from region_node.pulsar.connection import PulsarConnection
+
+log = logging.getLogger("region_node.pulsar")
+
+_ENTRY_BITS = 28
+_LEDGER_MAX = (1 << 63 - _ENTRY_BITS) - 1
+
+
+class ClusterPort(Protocol):
+    """The Pulsar clusters that this region exchanges messages with."""
+
+    def cluster(self, name: str) -> PulsarCluster | None:
+        """None: there is none of that name, or its gateway is another region."""
+        ...
+
+    async def marker(self, topic: str, cluster: str, kind: int, payload: Buffer) -> None:
+        """A marker came; everything before it is durable. Raises HeliographError, CorruptData."""
+        ...
+
+
+def cluster_of(connection: PulsarConnection, producer: str) -> str:
+    """The cluster whose replicator has this name; "": it is an ordinary producer. Raises Unauthorized where it proves to be somebody else."""
+    clusters, name = connection.listener.clusters, source_of(producer)
+    cluster = clusters.cluster(name) if clusters is not None and name else None
+    if cluster is None:
+        return ""
+    security = connection.listener.security
+    if not security.authentication.open:
+        principal = connection.identity.principal
+        assert principal is not None
+        if principal.role != cluster.role and (cluster.role or not security.rights.is_super(principal)):
+            raise Unauthorized(f"role {principal.role!r} is not the replicator of cluster {name}: set it with `heliograph clusters update {name} --role`")
+    return name
+
+
+class _Gathered:
+    """Consecutive entries of one producer, of one read."""
+
+    __slots__ = ("counts", "handle", "highest", "lengths", "parts", "segments", "sequences", "size_bytes")
+
+    def __init__(self, handle: ProducerHandle) -> None:
+        self.handle = handle
+        self.parts: list[Buffer] = []
+        self.lengths: list[int] = []
+        self.counts: list[int] = []
+        self.sequences: list[int] = []
+        self.highest: list[int] = []
+        """What receipts say of each entry."""
+        self.segments: list[tuple[str, int, int]] = []
+        """(producer, first, last sequence) of each entry: what deduplication goes by."""
+        self.size_bytes = 0
+
+    def run(self) -> Run:
+        return Run(self.parts, self.lengths, counts=self.counts, producers=_producers(self.segments))
+
+
+def _producers(entries: list[tuple[str, int, int]]) -> tuple[ProducerSegment, ...]:
+    out: list[ProducerSegment] = []
+    start = 0
+    for stop in range(1, len(entries) + 1):
+        if stop == len(entries) or entries[stop][0] != entries[start][0]:
+            part = entries[start:stop]
+            alone = all(first == last for _, first, last in part)
+            out.append(producer_segment(part[0][0], [first for _, first, _ in part], None if alone else [last for _, _, last in part], None))
+            start = stop
+    return tuple(out)
+
+
+class Replicated:
+    """The replicators of one connection."""
+
+    def __init__(self, connection: PulsarConnection, *, by_position: bool) -> None:
+        """by_position: the other side's receipts are to name positions of its entries."""
+        self._connection, self._by_position = connection, by_position
+        self._gathered: _Gathered | None = None
+
+    def take(self, event: ReplicatedSend) -> BadSend | StraySend | None:
+        """Anything but None: what the event is instead."""
+        handle = self._connection.producing.handles.get(event.producer_id)
+        if handle is None or handle.topic is None or not handle.ready or handle.closed:
+            return StraySend(event.producer_id, event.sequence)
+        if event.metadata.HasField("marker_type"):
+            self.flush()
+            handle.when_answered(lambda: self._begin_marker(handle, event))
+            return None
+        try:
+            position = source_position(event.metadata) if self._by_position else None
+            answer, key = self._named(handle.name, event, position)
+        except CorruptData as error:
+            self.flush()
+            return BadSend(event.producer_id, event.sequence, False, str(error))
+        gathered = self._gathered
+        if gathered is None or gathered.handle is not handle or len(gathered.parts) >= COUNT_MAX or gathered.size_bytes + len(event.part) > BYTES_MAX:
+            self.flush()
+            gathered = self._gathered = _Gathered(handle)
+        gathered.parts.append(bytes(event.part))
+        gathered.lengths.append(len(event.part))
+        gathered.counts.append(event.messages)
+        gathered.sequences.append(answer[0])
+        gathered.highest.append(answer[1])
+        gathered.segments.append(key)
+        gathered.size_bytes += len(event.part)
+        return None
+
+    def _named(self, producer: str, event: ReplicatedSend, position: Position | None) -> tuple[Position, tuple[str, int, int]]:
+        """(what its receipt names, what deduplication goes by). Raises CorruptData."""
+        if position is not None:
+            ledger, entry = position
+            if ledger > _LEDGER_MAX or entry >> _ENTRY_BITS:
+                raise CorruptData(f"position {ledger}:{entry} is beyond what can be told apart here")
+            number = ledger << _ENTRY_BITS | entry
+            return position, (producer, number, number)
+        metadata: MessageMetadata = event.metadata
+        first = metadata.sequence_id
+        last = max(first, metadata.highest_sequence_id, first + event.messages - 1 if metadata.HasField("num_messages_in_batch") else first)
+        return (event.sequence, 0), (metadata.producer_name, first, last)
+
+    def flush(self) -> None:
+        """What was gathered goes to the topic. Called behind the last event of a read."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        handle = gathered.handle
+        highest = gathered.highest if any(gathered.highest) else None
+        event = SendRun(handle.topic, gathered.run(), [(handle.id, gathered.sequences, highest)])
+        self._connection.producing.take(event)
+
+    # -- markers ---------------------------------------------------------------------------------------------------------
+
+    def _begin_marker(self, handle: ProducerHandle, event: ReplicatedSend) -> None:
+        self._connection.listener.tasks.spawn(self._marker(handle, event))
+
+    async def _marker(self, handle: ProducerHandle, event: ReplicatedSend) -> None:
+        connection, topic = self._connection, handle.topic
+        clusters = connection.listener.clusters
+        assert topic is not None
+        last = topic.ledger.last_confirmed
+        if connection.closed or handle.closed:
+            return
+        connection.write(receipts(handle.id, [event.sequence], [MARKER_RECEIPT] if self._by_position else None, max(0, last[0]), max(0, last[1])))
+        if clusters is None:
+            return
+        try:
+            await clusters.marker(topic.text, event.metadata.replicated_from, event.metadata.marker_type, entry_metadata(event.part)[1])
+        except HeliographError as error:  # the next one makes it good
+            log.warning("cluster.marker", extra={"topic": topic.text, "cluster": event.metadata.replicated_from, "error": str(error)})

@@ -1,0 +1,243 @@
+"""A real Pulsar cluster and a region replicate topics to each other: messages, batches, schemas, partitions, subscriptions, repetitions, each way.
+
+The cluster deduplicates, and so does the region: what either side sends twice is stored once. The region is told of the cluster by the command line.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from benchmarks.servers import Heliograph, Pulsar, Server, rest
+from geo_tests.wan.instance import eventually, heliograph
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+_SETTINGS = """
+brokerDeduplicationEnabled=true
+replicatedSubscriptionsSnapshotFrequencyMillis=300
+allowAutoTopicCreation=true
+"""
+REGION, CLUSTER = "standalone", "cloud"
+
+
+class Side:
+    """One of the two, as a client and an operator see it."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        service, web = server.regions[name]
+        self.server, self.name = server, name
+        self.service, self.web = f"pulsar://127.0.0.1:{service}", f"http://127.0.0.1:{web}"
+        self.client = pulsar.Client(self.service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=30)
+
+    def rest(self, method: str, path: str, body: Any = None) -> Any:
+        return rest(method, f"{self.web}/admin/v2/{path}", body)
+
+    def read_all(self, topic: str) -> list[str]:
+        reader = self.client.create_reader(topic, pulsar.MessageId.earliest)
+        try:
+            found = []
+            while reader.has_message_available():
+                found.append(reader.read_next(timeout_millis=10_000).data().decode())
+            return found
+        finally:
+            reader.close()
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        stats = self.rest("GET", f"{topic.replace('://', '/')}/stats")
+        return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    """(the region, the cluster), namespace public/both replicated between them."""
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        pytest.skip("a real Pulsar needs Maven and a JDK, which are absent here")
+    folder: Path = tmp_path_factory.mktemp("interop")
+    servers: list[Server] = []
+    made: list[Side] = []
+    try:
+        servers.append(Heliograph(folder / "ours"))
+        servers.append(Pulsar(folder / "theirs", CLUSTER, _SETTINGS))
+        made = [Side(servers[0], REGION), Side(servers[1], CLUSTER)]
+        ours, theirs = made
+        addresses = ("--url", theirs.web, "--broker-url", theirs.service)
+        heliograph("clusters", "create", CLUSTER, *addresses, "--gateway", REGION, "--admin", ours.web)
+        theirs.rest("PUT", f"clusters/{REGION}", {"serviceUrl": ours.web, "brokerServiceUrl": ours.service})
+        tenant = theirs.rest("GET", "tenants/public")
+        theirs.rest("POST", "tenants/public", {**tenant, "allowedClusters": [CLUSTER, REGION]})
+        for side in made:
+            side.rest("PUT", "namespaces/public/both", {"replication_clusters": [side.name, CLUSTER if side is ours else REGION]})
+            side.rest("POST", "namespaces/public/both/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        ours.rest("POST", "namespaces/public/both/deduplication", True)
+        yield ours, theirs
+    finally:
+        for side in made:
+            side.client.close()
+        for server in servers:
+            server.stop()
+
+
+def both_have(sides: tuple[Side, Side], topic: str, wanted: dict[str, list[str]]) -> None:
+    """wanted: first letter of the bodies -> all of them, in order. Nothing else is there, on either side."""
+    count = sum(len(bodies) for bodies in wanted.values())
+    for side in sides:
+
+        def whole(side: Side = side) -> list[str] | None:
+            found = side.read_all(topic)
+            return found if len(found) >= count else None
+
+        copy = eventually(whole, f"{count} messages in {side.name}")
+        assert len(copy) == count, (side.name, len(copy), count)
+        for letter, bodies in wanted.items():
+            assert [body for body in copy if body.startswith(letter)] == bodies, (side.name, letter)
+
+
+def test_messages_and_batches_cross_both_ways(sides: tuple[Side, Side]) -> None:
+    topic = "persistent://public/both/plain"
+    wanted: dict[str, list[str]] = {}
+    for side, letter in zip(sides, "uc", strict=True):
+        lone = side.client.create_producer(topic, f"lone-{side.name}", batching_enabled=False)
+        batched = side.client.create_producer(topic, f"batched-{side.name}", batching_enabled=True, batching_max_publish_delay_ms=5)
+        wanted[letter] = [f"{letter}{n}" for n in range(200)]
+        wanted[letter.upper()] = [f"{letter.upper()}{n}" for n in range(200)]
+        for one, many in zip(wanted[letter], wanted[letter.upper()], strict=True):
+            lone.send_async(one.encode(), None, partition_key="k", properties={"from": side.name})
+            batched.send_async(many.encode(), None)
+        lone.flush()
+        batched.flush()
+    both_have(sides, topic, wanted)
+    for side in sides:
+        reader = side.client.create_reader(topic, pulsar.MessageId.earliest)
+        message = reader.read_next(timeout_millis=10_000)
+        while message.data() not in (b"u0", b"c0"):
+            message = reader.read_next(timeout_millis=10_000)
+        assert message.partition_key() == "k" and message.properties()["from"]
+        reader.close()
+
+
+def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]) -> None:
+    """Topics are unloaded on both sides while messages go on: both replicators send again what was not confirmed."""
+    topic = "persistent://public/both/broken"
+    ended = threading.Event()
+    wanted: dict[str, list[str]] = {"u": [], "c": []}
+    failed: list[BaseException] = []
+
+    def publish(side: Side, letter: str) -> None:
+        try:
+            producer = side.client.create_producer(topic, f"busy-{side.name}", batching_enabled=False, send_timeout_millis=0)
+            while not ended.is_set():
+                wanted[letter].append(f"{letter}{len(wanted[letter])}")
+                producer.send(wanted[letter][-1].encode())
+            producer.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=publish, args=(side, letter)) for side, letter in zip(sides, "uc", strict=True)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            for side in sides:
+                eventually(lambda: min(map(len, wanted.values())) > 20, "messages on their way")
+                side.rest("PUT", f"{topic.replace('://', '/')}/unload")
+                before = {letter: len(bodies) for letter, bodies in wanted.items()}
+                eventually(lambda before=before: all(len(wanted[letter]) > before[letter] + 20 for letter in before), "more messages")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+    assert not failed, failed
+    both_have(sides, topic, wanted)
+
+
+def test_partitions_are_made_on_the_other_side(sides: tuple[Side, Side]) -> None:
+    ours, theirs = sides
+    ours.rest("PUT", "persistent/public/both/parted/partitions", 3)
+    topic = "persistent://public/both/parted"
+    producer = ours.client.create_producer(topic, "parted", batching_enabled=False, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
+    for n in range(30):
+        producer.send(b"p%d" % n)
+    eventually(lambda: theirs.rest("GET", "persistent/public/both/parted/partitions")["partitions"] == 3, "three partitions in the cluster")
+    consumer = theirs.client.subscribe(topic, "all", initial_position=pulsar.InitialPosition.Earliest)
+    got = {consumer.receive(timeout_millis=30_000).data() for _ in range(30)}
+    assert got == {b"p%d" % n for n in range(30)}
+
+
+class Order(pulsar.schema.Record):  # type: ignore[misc]
+    item = pulsar.schema.String()
+    count = pulsar.schema.Integer()
+
+
+def test_schemas_go_under_the_versions_of_each_side(sides: tuple[Side, Side]) -> None:
+    topic = "persistent://public/both/orders"
+    schema = pulsar.schema.AvroSchema(Order)
+    for side in sides:
+        producer = side.client.create_producer(topic, f"avro-{side.name}", schema=schema)
+        for n in range(5):
+            producer.send(Order(item=side.name, count=n))
+    for side in sides:
+        consumer = side.client.subscribe(topic, f"read-{side.name}", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
+        rows = sorted((m.value().item, m.value().count) for m in (consumer.receive(timeout_millis=30_000) for _ in range(10)))
+        assert rows == sorted((other.name, n) for other in sides for n in range(5))
+        assert len(side.rest("GET", "schemas/public/both/orders/schemas")["getSchemaResponses"]) == 1
+
+
+def test_a_replicated_subscription_goes_on_at_either_side(sides: tuple[Side, Side]) -> None:
+    """By Pulsar's own markers, in both directions; no marker is ever delivered, or counted here."""
+    topic = "persistent://public/both/jobs"
+    ours, theirs = sides
+    consumers = [
+        side.client.subscribe(topic, "work", initial_position=pulsar.InitialPosition.Earliest, replicate_subscription_state_enabled=True) for side in sides
+    ]
+    producers = [side.client.create_producer(topic, f"jobs-{side.name}", batching_enabled=False) for side in sides]
+    sent = 0
+    for acking, other in ((1, ours), (0, theirs)):
+        for producer in producers:
+            for _ in range(20):
+                producer.send(b"job")
+                sent += 1
+
+        def followed(acking: int = acking, other: Side = other) -> bool:
+            producers[0].send(b"job")
+            acknowledge(consumers[acking])
+            return other.backlog(topic, "work") <= 8
+
+        eventually(followed, f"acknowledgements in {other.name}")
+    bodies = ours.read_all(topic)
+    assert set(bodies) == {"job"} and len(bodies) >= sent
+
+
+def acknowledge(consumer: Any) -> None:
+    """Everything that is there now."""
+    try:
+        while True:
+            message = consumer.receive(timeout_millis=300)
+            assert message.data() == b"job", "a marker reached a consumer"
+            consumer.acknowledge(message)
+    except pulsar.Timeout:
+        return
+
+
+def test_what_is_addressed_elsewhere_stays(sides: tuple[Side, Side]) -> None:
+    topic = "persistent://public/both/local"
+    for side, letter in zip(sides, "uc", strict=True):
+        producer = side.client.create_producer(topic, f"local-{side.name}", batching_enabled=False)
+        producer.send(f"-{letter}".encode(), disable_replication=True)
+        producer.send(letter.encode())
+    for side, own, other in ((sides[0], "u", "c"), (sides[1], "c", "u")):
+        eventually(lambda side=side, other=other: other in side.read_all(topic), f"{other} in {side.name}")
+        assert sorted(side.read_all(topic)) == sorted([f"-{own}", own, other])
+
+
+def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
+    ours, _ = sides
+    found = ours.rest("GET", "persistent/public/both/plain/stats")["replication"][CLUSTER]
+    assert found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
+    assert heliograph("clusters", "get", CLUSTER, "--admin", ours.web).stdout.count(REGION) >= 1
