@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from global_config import keys
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.names import TopicName, check_name
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, PulsarCluster, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.model.policy_table import checked
 from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
 
-V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
+V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 
 TRIES_MAX = 16
 PARTITIONS_MAX = 4096
@@ -29,11 +29,22 @@ NUMBER_MAX = (1 << 31) - 1
 _PAGE = 1000
 
 
+class Offline(Protocol):
+    """`global_config.deferred.DeferredEdits`."""
+
+    def waits(self, key: str) -> bool: ...
+
+    async def namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies: ...
+
+    async def topic(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]: ...
+
+
 class ConfigAdmin:
     """Over a linearizable store of the global configuration."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
+    def __init__(self, store: MetadataStore, offline: Offline | None = None) -> None:
+        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then."""
+        self._store, self._offline = store, offline
 
     # -- regions ------------------------------------------------------------------------------------------------------
 
@@ -51,6 +62,8 @@ class ConfigAdmin:
         check_name("region", name)
         if await self._version(keys.region(name)) != ABSENT:
             raise AlreadyExists(f"region {name!r} exists already")
+        if await self._version(keys.cluster(name)) != ABSENT:
+            raise AlreadyExists(f"{name!r} is the name of a Pulsar cluster")
         for _ in range(TRIES_MAX):
             chosen = number or await self._store.next_ids(keys.NUMBERS, at_least=1)
             if not 0 < chosen <= NUMBER_MAX:
@@ -92,7 +105,7 @@ class ConfigAdmin:
             keys.region(info.name),
             RegionInfo,
             f"region {info.name!r}",
-            lambda old: replace(_same_number(old, info), epoch=max(old.epoch, info.epoch)),
+            lambda old: replace(_same_number(old, info), epoch=max(old.epoch, info.epoch), feature_level=max(old.feature_level, info.feature_level)),
         )
 
     async def update_region(self, info: RegionInfo) -> RegionInfo:
@@ -104,6 +117,13 @@ class ConfigAdmin:
             return _same_number(old, info)
 
         return await self._change(keys.region(info.name), RegionInfo, f"region {info.name!r}", change)
+
+    async def raise_level(self, name: str, level: int) -> int:
+        """The region's processes all speak `level`. Returns its level then, which never falls. Raises NotFound."""
+        found = await self._change(
+            keys.region(name), RegionInfo, f"region {name!r}", lambda old: replace(old, feature_level=max(old.feature_level, level))
+        )
+        return found.feature_level
 
     async def raise_epoch(self, name: str, expected: int) -> int:
         """The region's metadata was restored or rebuilt: its epoch rises from `expected` by one. Raises NotFound, NotAllowed (it is another)."""
@@ -129,9 +149,12 @@ class ConfigAdmin:
         return await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)
 
     async def delete_region(self, name: str) -> None:
-        """Raises NotFound, NotAllowed (a tenant or a namespace names it). Its number stays used."""
+        """Raises NotFound, NotAllowed (a tenant, a namespace, or a cluster names it). Its number stays used."""
 
         async def users() -> str:
+            for key, value, _ in await self._all(keys.CLUSTERS):
+                if PulsarCluster.decode(value).gateway == name:
+                    return f"cluster {key.removeprefix(keys.CLUSTERS)}"
             for key, value, _ in await self._all(keys.NAMESPACES):
                 if name in NamespacePolicies.decode(value).regions:
                     return f"namespace {key.removeprefix(keys.NAMESPACES)}"
@@ -141,6 +164,35 @@ class ConfigAdmin:
             return ""
 
         await self._delete_unused(keys.region(name), f"region {name!r}", users)
+
+    # -- real Pulsar clusters -----------------------------------------------------------------------------------------
+
+    async def create_cluster(self, cluster: PulsarCluster) -> None:
+        """Raises AlreadyExists (also where a region has the name), NotFound (its gateway)."""
+        check_name("cluster", cluster.name)
+        if await self._version(keys.region(cluster.name)) != ABSENT:
+            raise AlreadyExists(f"{cluster.name!r} is the name of a region")
+        await self._create(keys.cluster(cluster.name), cluster.encode(), f"cluster {cluster.name!r}", lambda: self._regions([cluster.gateway]))
+
+    async def update_cluster(self, name: str, change: Callable[[PulsarCluster], PulsarCluster]) -> PulsarCluster:
+        """Raises NotFound (it, or its gateway)."""
+        for _ in range(TRIES_MAX):
+            old, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
+            new = change(old)
+            if new == old or await self._committed([Put(keys.cluster(name), new.encode(), version), *await self._regions([new.gateway])]):
+                return new
+        raise _busy()
+
+    async def delete_cluster(self, name: str) -> None:
+        """Raises NotFound, NotAllowed (a namespace names it)."""
+
+        async def users() -> str:
+            for key, value, _ in await self._all(keys.NAMESPACES):
+                if name in NamespacePolicies.decode(value).clusters:
+                    return f"namespace {key.removeprefix(keys.NAMESPACES)}"
+            return ""
+
+        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users)
 
     # -- tenants ------------------------------------------------------------------------------------------------------
 
@@ -186,7 +238,19 @@ class ConfigAdmin:
         await self._create(keys.namespace(name), policies.encode(), f"namespace {name!r}", lambda: self._references(name, policies))
 
     async def update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
-        """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed."""
+        """Applies `change` by compare-and-set (it may be called several times). Raises NotFound, NotAllowed.
+
+        With `offline`, a change of policies alone is kept and merged later where the configuration cannot be reached."""
+        if self._offline is None:
+            return await self._update_namespace(name, change)
+        if not self._offline.waits(keys.namespace(name)):
+            try:
+                return await self._update_namespace(name, change)
+            except MetadataUnavailable:
+                pass  # nothing was changed
+        return await self._offline.namespace(name, change)
+
+    async def _update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
         for _ in range(TRIES_MAX):
             old, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             new = change(old)
@@ -246,7 +310,17 @@ class ConfigAdmin:
     # -- topics' policies that hold in all regions, resource groups -----------------------------------------------------
 
     async def change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
-        """topic: its full name, without a partition. (before, after). Raises NotAllowed."""
+        """topic: its full name, without a partition. (before, after). Raises NotAllowed. `offline`: as `update_namespace`."""
+        if self._offline is None:
+            return await self._change_topic_policies(topic, change)
+        if not self._offline.waits(keys.topic_policies(topic)):
+            try:
+                return await self._change_topic_policies(topic, change)
+            except MetadataUnavailable:
+                pass  # nothing was changed
+        return await self._offline.topic(topic, change)
+
+    async def _change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
         key = keys.topic_policies(str(TopicName.parse(topic)))
         for _ in range(TRIES_MAX):
             found = await self._store.get(key)
@@ -318,7 +392,17 @@ class ConfigAdmin:
             if region not in tenant.allowed_regions:
                 allowed = ", ".join(tenant.allowed_regions) or "none"
                 raise NotAllowed(f"namespace {namespace!r}: region {region!r} is not allowed to tenant {name!r} (allowed: {allowed})")
-        return [Check(keys.tenant(name), version), *await self._regions(policies.regions)]
+        return [Check(keys.tenant(name), version), *await self._regions(policies.regions), *await self._clusters(policies)]
+
+    async def _clusters(self, policies: NamespacePolicies) -> list[Op]:
+        """The checks that these clusters exist, and lie behind a region of the namespace."""
+        checks: list[Op] = []
+        for name in policies.clusters:
+            cluster, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
+            if cluster.gateway not in policies.regions:
+                raise NotAllowed(f"cluster {name!r} lies behind region {cluster.gateway!r}: replicate the namespace to that region too")
+            checks.append(Check(keys.cluster(name), version))
+        return checks
 
     async def _regions(self, names: Sequence[str]) -> list[Op]:
         """The checks that these regions exist. (Their addresses may change meanwhile: then the write is tried again.)"""

@@ -2,6 +2,7 @@
 
     /regions/{name}                       RegionInfo
     /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
+    /clusters/{name}                      PulsarCluster
     /tenants/{tenant}                     TenantInfo
     /namespaces/{tenant}/{namespace}      NamespacePolicies
     /partitioned/{topic's full name}      PartitionedTopic
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 REGIONS = "/regions/"
 REGION_NUMBERS = "/region-numbers/"
+CLUSTERS = "/clusters/"
 TENANTS = "/tenants/"
 NAMESPACES = "/namespaces/"
 PARTITIONED = "/partitioned/"
@@ -30,6 +32,10 @@ def region(name: str) -> str:
 
 def region_number(number: int) -> str:
     return f"{REGION_NUMBERS}{number:010d}"
+
+
+def cluster(name: str) -> str:
+    return CLUSTERS + name
 
 
 def tenant(name: str) -> str:

@@ -9,14 +9,16 @@ Invariants: the copy changes in the order of the configuration's log, and goes o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from global_config import keys
+from global_config.edits import PROPERTIES, Change, Fields, flat
 from heliograph.model.errors import CorruptData
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, PartitionedTopic, PulsarCluster, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.raft.store import MetadataStore
 
-V = TypeVar("V", RegionInfo, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
+V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 _ALL = "/"
 
 
@@ -26,6 +28,7 @@ class ConfigView:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._regions: dict[str, RegionInfo] = {}
+        self._clusters: dict[str, PulsarCluster] = {}
         self._tenants: dict[str, TenantInfo] = {}
         self._namespaces: dict[str, NamespacePolicies] = {}
         self._by_tenant: dict[str, dict[str, None]] = {}
@@ -33,6 +36,8 @@ class ConfigView:
         self._topic_policies: dict[str, TopicPolicies] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
         self._listeners: list[Callable[[str], None]] = []
+        self._pending: dict[str, list[tuple[Change, ...]]] = {}
+        """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
         self._stop = store.watch(_ALL, self._on_change)
@@ -66,6 +71,14 @@ class ConfigView:
         """In the order of their names."""
         return [self._regions[name] for name in sorted(self._regions)]
 
+    def cluster(self, name: str) -> PulsarCluster | None:
+        """A real Pulsar cluster."""
+        return self._clusters.get(name)
+
+    def clusters(self) -> list[PulsarCluster]:
+        """In the order of their names."""
+        return [self._clusters[name] for name in sorted(self._clusters)]
+
     def tenant(self, name: str) -> TenantInfo | None:
         return self._tenants.get(name)
 
@@ -74,7 +87,10 @@ class ConfigView:
 
     def namespace(self, name: str) -> NamespacePolicies | None:
         """name: `tenant/namespace`."""
-        return self._namespaces.get(name)
+        found = self._namespaces.get(name)
+        if self._pending and found is not None and (pending := self._pending.get(keys.namespace(name))):
+            return replace(found, policies=_above(found.policies, pending))
+        return found
 
     def namespaces(self, tenant: str) -> list[str]:
         """As `tenant/namespace`, sorted."""
@@ -91,13 +107,28 @@ class ConfigView:
 
     def topic_policies(self, topic: str) -> TopicPolicies | None:
         """topic: its full name, without a partition."""
-        return self._topic_policies.get(topic)
+        found = self._topic_policies.get(topic)
+        if self._pending and (pending := self._pending.get(keys.topic_policies(topic))):
+            fields = _above(flat(found or TopicPolicies()), pending)
+            return TopicPolicies(policies={name: fields[name] for name in fields if name != PROPERTIES}, properties=fields.get(PROPERTIES, {}))
+        return found
 
     def resource_group(self, name: str) -> ResourceGroup | None:
         return self._resource_groups.get(name)
 
     def resource_groups(self) -> list[str]:
         return sorted(self._resource_groups)
+
+    # -- what was edited here while the configuration could not be reached ---------------------------------------------
+
+    def set_pending(self, key: str, edits: list[tuple[Change, ...]]) -> None:
+        """Policies at `key` are obeyed as these edits leave them, whatever the configuration told last. []: no more."""
+        if edits:
+            self._pending[key] = edits
+        else:
+            self._pending.pop(key, None)
+        for listener in tuple(self._listeners):
+            listener(key)
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 
@@ -106,6 +137,8 @@ class ConfigView:
         try:
             if key.startswith(keys.REGIONS):
                 _set(self._regions, key.removeprefix(keys.REGIONS), RegionInfo, value)
+            elif key.startswith(keys.CLUSTERS):
+                _set(self._clusters, key.removeprefix(keys.CLUSTERS), PulsarCluster, value)
             elif key.startswith(keys.TENANTS):
                 _set(self._tenants, key.removeprefix(keys.TENANTS), TenantInfo, value)
             elif key.startswith(keys.NAMESPACES):
@@ -135,6 +168,18 @@ class ConfigView:
             members.pop(namespace, None)
             if not members:
                 del self._by_tenant[tenant]
+
+
+def _above(fields: Fields, pending: list[tuple[Change, ...]]) -> dict[str, Any]:
+    """What was set here counts here until it is merged, also where somebody else set it too."""
+    out = dict(fields)
+    for changes in pending:
+        for path, _, after in changes:
+            if after:
+                out[path[0]] = after[0]
+            else:
+                out.pop(path[0], None)
+    return out
 
 
 def _set(table: dict[str, V], name: str, kind: type[V], value: bytes | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
-from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, leadership
+from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, name_of, subscription_name, writer
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import RANGE_LIMIT, Op, WatchCallback
 from region_node.dr.leases import LeaseSettings, WriteLeases
@@ -24,6 +24,7 @@ from region_node.dr.switching import Switching, closing, reopened
 
 T = TypeVar("T")
 NAMESPACES = ("t/orders", "t/bills")
+SUBSCRIPTIONS = (subscription_name("persistent://t/n/orders", "s"), subscription_name("persistent://t/n/bills", "s"))
 TIMEOUT_S = 3.0
 
 
@@ -134,8 +135,11 @@ class Broker:
         self.clock = DriftingClock(rng.uniform(0.92, 1.08))
         self.dead = False
         self.leases = WriteLeases(
-            self.far, region=region, broker=name, clock=self.clock, url_of=lambda found: f"pulsar://{found}", on_change=lambda _: None, settings=settings
+            self.far, region=region, broker=name, clock=self.clock, url_of=lambda found: f"pulsar://{found}", on_change=self.changed, settings=settings
         )
+
+    def changed(self, namespace: str) -> None:
+        """The leadership is another one."""
 
     def publish(self, namespace: str) -> None:
         gate = self.leases.gate(namespace)
@@ -149,6 +153,10 @@ class Broker:
         delay = self.world.rng.choice((0.0, 0.05, 1.0, 5.0))
         asyncio.get_running_loop().call_later(delay, lambda: self.world.spawn(self._durable(entered)))
 
+    def open(self, namespace: str) -> bool:
+        gate = self.leases.gate(namespace)
+        return gate is not None and gate.open
+
     async def _durable(self, entered: Any) -> None:
         """The ack quorum is reached; a broker that was stopped sees that when it goes on."""
         await self.far.running.wait()
@@ -157,6 +165,8 @@ class Broker:
 
 
 class LeadershipWorld:
+    names = NAMESPACES
+
     def __init__(self, seed: int, settings: LeaseSettings | None = None) -> None:
         self.rng = random.Random(seed)
         self.settings = settings or LeaseSettings()
@@ -167,6 +177,7 @@ class LeadershipWorld:
         self.regions = ("us", "eu", "ap")[: self.rng.choice((2, 3))]
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: BaseException | None = None
+        self.healing = False
 
     def run(self, seconds: float = 150.0) -> None:
         """Raises Confirmed, or AssertionError where nothing goes on once everything is healed."""
@@ -188,6 +199,9 @@ class LeadershipWorld:
         if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
             self._failure = error
 
+    def watch(self) -> None:
+        """Before anything happens: what is to be heard of the store itself."""
+
     def count(self, what: str) -> None:
         self.counts[what] += 1
 
@@ -205,8 +219,9 @@ class LeadershipWorld:
 
     async def _main(self, seconds: float) -> None:
         self.store = EmbeddedStore()
+        self.watch()
         switching = Switching(self.store, lambda: 0)
-        for namespace in NAMESPACES:
+        for namespace in self.names:
             await switching.begin(namespace, self.rng.choice(self.regions), {})
         for region in self.regions:
             for index in range(2):
@@ -219,7 +234,7 @@ class LeadershipWorld:
         while loop.time() < end and self._failure is None:
             await asyncio.sleep(self.rng.uniform(0.02, 0.4))
             for broker in self.brokers:
-                broker.publish(self.rng.choice(NAMESPACES))
+                broker.publish(self.rng.choice(self.names))
             if self.rng.random() < 0.06:
                 await self._disturb()
         await self._heal(switching)
@@ -232,8 +247,11 @@ class LeadershipWorld:
         if self._failure is not None:
             raise self._failure
 
+    def broker(self, region: str, name: str) -> Broker:
+        return Broker(self, region, name, self.settings)
+
     async def _start(self, region: str, name: str) -> None:
-        broker = Broker(self, region, name, self.settings)
+        broker = self.broker(region, name)
         await broker.leases.start()
         self.brokers.append(broker)
 
@@ -262,7 +280,7 @@ class LeadershipWorld:
     async def _operate(self, switching: Switching) -> None:
         """An operator who does things by halves."""
         while True:
-            namespace, to = self.rng.choice(NAMESPACES), self.rng.choice(self.regions)
+            namespace, to = self.rng.choice(self.names), self.rng.choice(self.regions)
             state = self.rng.choice((DRAINING, FENCED))
             try:
                 match self.rng.randrange(4):
@@ -283,6 +301,7 @@ class LeadershipWorld:
         """Once everything is back, each namespace confirms again."""
         if self._failure is not None:
             return
+        self.healing = True
         for task in [*self._tasks]:
             task.cancel()
         for broker in self.brokers:
@@ -291,9 +310,75 @@ class LeadershipWorld:
         await asyncio.sleep(20)
         for region in self.regions:
             await self._start(region, f"{region}-new")
-        for namespace in NAMESPACES:
+        for namespace in self.names:
             await switching.change(namespace, lambda old: replace(old, state=OPEN, to=""))
         await asyncio.sleep(20)
-        for namespace in NAMESPACES:
-            open_in = {broker.region for broker in self.brokers if (gate := broker.leases.gate(namespace)) is not None and gate.open}
+        for namespace in self.names:
+            open_in = {broker.region for broker in self.brokers if broker.open(namespace)}
             assert open_in == {self.truth(namespace).active}, f"{namespace}: open in {open_in}, active in {self.truth(namespace)}"
+
+
+class Consuming(Broker):
+    """One life of a broker with consumers: messages go out one by one, and are acknowledged late, or never."""
+
+    def __init__(self, world: LeadershipWorld, region: str, name: str, settings: LeaseSettings) -> None:
+        self.held: Counter[str] = Counter()
+        super().__init__(world, region, name, settings)
+
+    def publish(self, namespace: str) -> None:
+        """A message is there: it is handed out, if this region may."""
+        turn = self.leases.turn(namespace)
+        if turn is None or self.dead or not self.far.running.is_set():
+            return
+        turn.outstanding = lambda: self.held[namespace]
+        if not turn.open:
+            self.world.count("waited for its turn")
+            return
+        self.world.confirmed(self, namespace)
+        self.held[namespace] += 1
+        if self.world.rng.random() < 0.9:
+            asyncio.get_running_loop().call_later(self.world.rng.choice((0.05, 0.5, 3.0)), lambda: self._acked(namespace))
+
+    def changed(self, namespace: str) -> None:
+        turn = self.leases.turn(namespace)
+        if turn is None or not turn.has_turn:
+            self.held[namespace] = 0  # its consumers were closed
+
+    def _acked(self, namespace: str) -> None:
+        self.held[namespace] = max(0, self.held[namespace] - 1)
+        self.leases.tell()
+
+    def open(self, namespace: str) -> bool:
+        turn = self.leases.turn(namespace)
+        return turn is not None and turn.open
+
+    @property
+    def registered(self) -> bool:
+        """Whether the configuration has a lease of this life."""
+        lease = self.leases._lease
+        return bool(lease) and self.world.store.machine.get(writer(self.region, self.name, lease)) is not None
+
+
+class TurnWorld(LeadershipWorld):
+    """The same for subscriptions: who hands out is in the region that is active at that moment; and a planned move takes nothing from a consumer."""
+
+    names = SUBSCRIPTIONS
+
+    def broker(self, region: str, name: str) -> Broker:
+        return Consuming(self, region, name, self.settings)
+
+    def watch(self) -> None:
+        known: dict[str, Leadership] = {}
+
+        def heard(key: str, value: bytes | None, _version: int) -> None:
+            assert value is not None
+            new, name = Leadership.decode(value), name_of(key)
+            old = known.get(name)
+            known[name] = new
+            if old is not None and old.active != new.active and old.state == DRAINING and not self.healing:
+                self.count("drained")
+                for broker in self.brokers:
+                    if isinstance(broker, Consuming) and broker.region == old.active and broker.registered and broker.held[name]:
+                        self._failure = self._failure or Confirmed(f"{broker.name} has {broker.held[name]} messages out in {name}, which was moved by a drain")
+
+        self.store.watch("/subscription-leadership/", heard)

@@ -18,6 +18,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from region_node.composition import Role, Runtime, build
+from region_node.dr.leases import LeaseSettings
 from region_node.settings import BookieSettings, BrokerSettings, ConfigNodeSettings, MetaNodeSettings, ProcessSettings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ TUNED: dict[type, object] = {
         replace(SMALL_BOOKIE, segment_bytes=160 << 10, frame_bytes_max=128 << 10),
         replace(QUICK_LEDGER, lost_after_s=1.5),
         replace(SMALL_LEDGERS, pending_timeout_s=1.5),
+        LeaseSettings(ttl_ms=2000, renew_s=0.5),
     )
 }
 """Small segments and ledgers, so that few messages meet all the seams. A frame must hold the largest run that a link makes of the world's messages."""

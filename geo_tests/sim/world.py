@@ -313,12 +313,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="geo_tests.sim.world", description="One simulated world, from its seed.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--trace", action="store_true", help="show what happens, with virtual times")
+    parser.add_argument("--passive", action="store_true", help="the namespace is active-passive (geo_tests.sim.passive_world)")
     parser.add_argument("--log-level", default="ERROR", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     chosen = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", "geo_tests.sim.world", *(arguments or sys.argv[1:])], {**os.environ, "PYTHONHASHSEED": "0"})
     logging.basicConfig(level=chosen.log_level, format="            %(name)s %(message)s", stream=sys.stdout)
-    verdict = run_seed(chosen.seed, trace=print if chosen.trace else None)
+    trace = print if chosen.trace else None
+    if chosen.passive:
+        from geo_tests.sim.passive_world import run_passive
+
+        verdict = run_passive(chosen.seed, trace=trace)[0]
+    else:
+        verdict = run_seed(chosen.seed, trace=trace)
     print(f"seed {verdict.seed} holds: {verdict}")
     return 0
 

@@ -2,92 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pulsar
 import pytest
 
+from geo_tests.wan.disaster import Load, active_passive, back, cut_off, dr, numbers, stopped_pids, takes
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from heliograph.model.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """Three regions, so that two of them are a majority without the third."""
-    folder = tmp_path_factory.mktemp("trio")
-    near = {"rtt_ms": 10, "jitter_ms": 1}
-    (folder / "wan.json").write_text(json.dumps({"us-eu": near, "us-ap": near, "eu-ap": near}))
-    instance = Instance(folder / "data", regions=("us", "eu", "ap"), wan=str(folder / "wan.json"))
-    try:
-        yield instance
-    finally:
-        for pid in stopped_pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        instance.down()
-
-
-stopped_pids: set[int] = set()
-
-
-class Load:
-    """One producer that sends numbers, each until it is confirmed, from a thread of its own."""
-
-    def __init__(self, client: Any, topic: str, name: str, first: int = 0) -> None:
-        self.first, self.ids = first, dict[int, tuple[int, int]]()
-        self._producer = client.create_producer(topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=False)
-        self.confirmed: list[int] = []
-        self.sent = first
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            number = self.sent
-            self.sent += 1
-            self._producer.send_async(str(number).encode(), lambda result, at, number=number: self._answered(result, at, number))
-            self._stop.wait(0.005)
-
-    def _answered(self, result: Any, at: Any, number: int) -> None:
-        if result == pulsar.Result.Ok:
-            self.ids[number] = (at.ledger_id(), at.entry_id())
-            self.confirmed.append(number)
-
-    def wait_for(self, more: int) -> None:
-        wanted = len(self.confirmed) + more
-        eventually(lambda: len(self.confirmed) >= wanted, f"{more} more messages are confirmed")
-
-    def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        eventually(lambda: len(self.confirmed) == self.sent - self.first, "everything that was sent is confirmed")
-        self._producer.close()
-
-
-def dr(instance: Instance, region: str, *arguments: str, check: bool = True) -> Any:
-    done = heliograph("dr", *arguments, "--admin", instance.admin(region), "--json", check=check)
-    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
-
-
-def active_passive(instance: Instance, name: str, active: str) -> None:
-    instance.namespace(name, ["us", "eu"])
-    dr(instance, active, "set", name, "--active", active)
-    eventually(lambda: takes(instance, active, name), f"{active} takes messages")
-
-
-def takes(instance: Instance, region: str, name: str) -> bool:
-    rows = rest("GET", f"{instance.admin(region)}/heliograph/v1/dr")["namespaces"]
-    return any(row["namespace"] == name and row["writable_here"] for row in rows)
 
 
 @pytest.mark.timeout(180)
@@ -111,18 +39,6 @@ def test_a_switchover_under_load_loses_nothing_and_repeats_nothing(pair: Instanc
         assert set(counted.values()) == {1}, "nothing comes twice"
     state = dr(pair, "eu", "status", namespace)
     assert state["active"] == "eu" and state["targets"]["us"]["can_switch"], state
-
-
-def cut_off(instance: Instance, region: str, *, cut: bool, kinds: tuple[str, ...] = ("link", "config")) -> None:
-    """Every connection between `region` and the others, in both directions."""
-    for name in instance.toxiproxy.proxies():
-        kind, way, *_ = name.split(".")
-        if kind in kinds and region in way.split("-"):
-            (instance.toxiproxy.cut if cut else instance.toxiproxy.heal)(name)
-
-
-def numbers(instance: Instance, region: str, topic: str) -> Counter[int]:
-    return Counter(int(body) for body in instance.read_all(region, topic))
 
 
 @pytest.mark.timeout(200)
@@ -254,6 +170,12 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     assert "does not fit" in heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), check=False).stderr
     names = rest("GET", f"{trio.admin('us')}/admin/v2/namespaces/public")
     assert not [name for name in names if "-drill-" in name]
+    dr(trio, "eu", "drill", namespace, "--to", "eu", "--every", "60s")
+    eventually(lambda: len(dr(trio, "us", "reports", namespace)) == 2, "the schedule has begun one by itself, and its report is kept")
+    assert [kept["by"] for kept in dr(trio, "us", "reports", namespace)] == ["anonymous", "schedule"]
+    heliograph("dr", "reports", namespace, "--id", "-1", "--out", str(file), "--admin", trio.admin("us"))
+    assert json.loads(heliograph("dr", "verify", str(file), "--admin", trio.admin("ap"), "--json").stdout)["signed_by"] in ("us", "eu", "ap")
+    heliograph("dr", "drill", namespace, "--every", "off", "--admin", trio.admin("us"))
     dr(trio, "us", "set", namespace, "--active", "us", "--rto", "0.001")
     failed = heliograph("dr", "drill", namespace, "--to", "eu", "--admin", trio.admin("eu"), "--json", check=False)
     assert failed.returncode == 1 and "are promised" in json.loads(failed.stdout)["because"][0]
@@ -301,11 +223,37 @@ def test_a_deleted_topic_is_unusable_comes_back_and_goes_for_good_in_every_regio
         eventually(lambda region=region: refused(region) or not back(pair, region, topic), f"nothing of it is left in {region}")
 
 
-def back(instance: Instance, region: str, topic: str) -> list[str]:
-    try:
-        return instance.read_all(region, topic)
-    except pulsar.PulsarException:
-        return []
+@pytest.mark.timeout(200)
+def test_a_deleted_namespace_comes_back_whole_and_goes_for_good_in_every_region(pair: Instance) -> None:
+    namespace, topics = "public/leaving", [f"persistent://public/leaving/{name}" for name in ("orders", "bills")]
+    pair.namespace(namespace, ["us", "eu"])
+    for topic in topics:
+        producer = pair.client("us").create_producer(topic)
+        for n in range(5):
+            producer.send(str(n).encode())
+        producer.close()
+    pair.client("eu").subscribe(topics[0], "s", initial_position=pulsar.InitialPosition.Earliest).close()
+    for topic in topics:
+        eventually(lambda topic=topic: len(back(pair, "eu", topic)) == 5, "it is in eu")
+    preview = dr(pair, "us", "delete", namespace, "--dry-run")
+    assert [(row["region"], row["topics"], row["entries"]) for row in preview] == [("us", 2, 10), ("eu", 2, 10)], preview
+    assert "--yes" in dr(pair, "us", "delete", namespace, check=False) and not dr(pair, "us", "deletions", namespace)
+    dr(pair, "us", "delete", namespace, "--yes")
+    for region in ("us", "eu"):
+        eventually(lambda region=region: not rest("GET", f"{pair.admin(region)}/admin/v2/persistent/public/leaving"), "no topic is listed")
+        eventually(lambda region=region: back(pair, region, topics[0]) == [], f"nobody can use it in {region}")
+    with pytest.raises(ConfigError, match="undelete"):
+        rest("DELETE", f"{pair.admin('eu')}/admin/v2/namespaces/{namespace}?force=true")
+    heliograph("dr", "undelete", namespace, "--admin", pair.admin("eu"))
+    for region in ("us", "eu"):
+        for topic in topics:
+            eventually(lambda region=region, topic=topic: len(back(pair, region, topic)) == 5, f"{topic} is back in {region}")
+    stats = f"{pair.admin('eu')}/admin/v2/persistent/public/leaving/orders/stats"
+    eventually(lambda: rest("GET", stats)["subscriptions"]["s"]["msgBacklog"] == 5, "with its subscription")
+    dr(pair, "eu", "delete", namespace, "--yes", "--grace", "0")
+    for region in ("us", "eu"):
+        names = f"{pair.admin(region)}/admin/v2/namespaces/public"
+        eventually(lambda names=names: namespace not in rest("GET", names), f"it is gone in {region}, with its name")
 
 
 @pytest.mark.timeout(120)
@@ -363,3 +311,38 @@ def test_interrupted_in_the_middle_it_goes_on_elsewhere_and_broken_promises_are_
     load.end()
     for region in ("us", "eu"):
         eventually(lambda region=region: sorted(numbers(pair, region, topic).elements()) == list(range(load.sent)), f"each message once in {region}")
+
+
+@pytest.mark.timeout(200)
+def test_policies_edited_while_cut_off_are_obeyed_here_merged_later_and_conflicts_are_listed(trio: Instance) -> None:
+    namespace, topic = "public/edited", "persistent://public/edited/orders"
+    trio.namespace(namespace, ["us", "eu"])
+    trio.client("us").create_producer(topic).send(b"1")
+    eventually(lambda: back(trio, "eu", topic) == ["1"], "it is in eu")
+    us, eu = (f"{trio.admin(region)}/admin/v2" for region in ("us", "eu"))
+    conflicts = f"{trio.admin('us')}/heliograph/v1/conflicts"
+    cut_off(trio, "us", cut=True, kinds=("config",))
+    try:
+        eventually(lambda: rest("GET", conflicts)["stale_s"] > 0, "us hears no leader of the configuration")
+        rest("POST", f"{us}/persistent/public/edited/orders/messageTTL?messageTTL=60", 60)
+        rest("POST", f"{us}/namespaces/{namespace}/messageTTL", 111)
+        rest("POST", f"{us}/namespaces/{namespace}/maxProducersPerTopic", 5)
+        assert rest("GET", f"{us}/namespaces/{namespace}/messageTTL") == 111, "it is obeyed in us at once"
+        assert [edit["changes"][0][0] for edit in rest("GET", conflicts)["pending"]] == [["messageTTL"], ["maxProducers"]]
+        rest("POST", f"{eu}/namespaces/{namespace}/messageTTL", 222)
+        assert rest("GET", f"{us}/namespaces/{namespace}/messageTTL") == 111 and rest("GET", f"{eu}/namespaces/{namespace}/messageTTL") == 222
+        with pytest.raises(ConfigError, match="503"):
+            rest("POST", f"{us}/namespaces/{namespace}/replication", ["us"])
+    finally:
+        cut_off(trio, "us", cut=False)
+    eventually(lambda: not rest("GET", conflicts)["pending"], "us has merged what it has")
+    for url in (us, eu):
+        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/maxProducersPerTopic") == 5, "what nobody else touched is everywhere")
+        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 222, "the configuration keeps what it had")
+    listed = json.loads(heliograph("conflicts", "list", "--admin", trio.admin("eu"), "--json").stdout)["conflicts"]
+    assert [(row["path"], row["mine"], row["theirs"], row["region"]) for row in listed] == [(["messageTTL"], [111], [222], "us")]
+    heliograph("conflicts", "resolve", listed[0]["name"], "--take", "mine", "--admin", trio.admin("eu"))
+    for url in (us, eu):
+        eventually(lambda url=url: rest("GET", f"{url}/namespaces/{namespace}/messageTTL") == 111, "as an operator decided")
+    eventually(lambda: not rest("GET", conflicts)["conflicts"], "the conflict is over")
+    assert rest("GET", f"{us}/persistent/public/edited/orders/messageTTL") == 60, "a topic's own policy is the region's"

@@ -32,7 +32,9 @@ _PAUSE_S = 0.2
 def register(app: typer.Typer) -> None:
     dr = group(app, "dr", "Disaster recovery: switch a namespace to another region, fail over, come back.")
     add(dr, status=status, set=set_active, unset=unset, switchover=switchover, failover=failover, rejoin=rejoin, failback=failback)
-    add(dr, cancel=cancel, history=history, drill=drill, verify=verify, delete=delete, undelete=undelete, deletions=deletions)
+    add(dr, cancel=cancel, history=history, drill=drill, reports=reports, verify=verify, delete=delete, undelete=undelete, deletions=deletions)
+    add(dr, subscriptions=subscriptions, subscription_set=subscription_set, subscription_unset=subscription_unset)
+    add(dr, subscription_move=subscription_move, subscription_cancel=subscription_cancel)
 
 
 def _path(namespace: str) -> str:
@@ -182,11 +184,15 @@ def drill(
     dry_run: DryRun = False,
     wait_s: Wait = 600.0,
     out: Annotated[str, typer.Option("--out", help="Write the signed report to this file.")] = "",
+    every: Annotated[str, typer.Option("--every", help="Repeat it by itself: 30m, 12h, 7d, 1w; off: no more. The first one begins at once.")] = "",
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
     """Rehearse a failover without touching producers; a signed report says whether it would keep what is promised (exit code 1: not)."""
+    if every:
+        _repeat(Rest(admin, token), namespace, to, every, dry_run, json_output)
+        return
     found = _operate(Rest(admin, token), namespace, "drill", to, dry_run, wait_s, json_output, show_all=False)
     if dry_run:
         return
@@ -198,6 +204,62 @@ def drill(
         show(report, True)
     if not report["passed"]:
         raise typer.Exit(1)
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _repeat(rest: Rest, namespace: str, to: str, every: str, dry_run: bool, json_output: bool) -> None:
+    path = f"{_path(namespace)}/schedule"
+    if every == "off":
+        if not dry_run:
+            rest.delete(path)
+        done(f"drills of {namespace} {'would' if dry_run else 'do'} not begin by themselves any more")
+        return
+    number, unit = every[:-1], _UNITS.get(every[-1:])
+    if unit is None or not number.isdecimal() or not int(number):
+        raise ConfigError(f"--every {every}: expected a number and one of {', '.join(_UNITS)}, as 7d; or off")
+    given = {"every_s": int(number) * unit, "to": to}
+    found = given if dry_run else rest.put(path, given)
+    if json_output:
+        show(found, True)
+    else:
+        done(f"{namespace} {'would be' if dry_run else 'is'} drilled every {every}; `heliograph dr reports {namespace}` lists the reports")
+
+
+def reports(
+    namespace: Namespace,
+    number: Annotated[int, typer.Option("--id", help="One report alone, as `verify` takes it; -1: the newest.")] = 0,
+    out: Annotated[str, typer.Option("--out", help="Write it to this file.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """List the signed reports of all drills, whoever began them; and when the next one is due."""
+    rest = Rest(admin, token)
+    found = rest.get(f"{_path(namespace)}/reports")
+    if number or out:
+        chosen = next((report for report in reversed(found) if number in (0, -1, report["id"])), None)
+        if chosen is None:
+            raise ConfigError(f"{namespace} has no report {number}: `heliograph dr reports {namespace}` lists them")
+        if out:
+            with open(out, "w", encoding="utf-8") as file:
+                json.dump(chosen, file, indent=1)
+        show(chosen, json_output)
+        return
+    lines = [
+        (report["id"], report["from"], report["to"], report["by"], time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(report["ended_ms"] / 1000)),
+         "passed" if report["passed"] else "; ".join(report["because"]), report["rpo"]["seconds"], report["rto_lost_s"])
+        for report in found
+    ]  # fmt: skip
+    rows(("id", "from", "to", "by", "ended", "result", "rpo s", "rto s"), lines, found, json_output)
+    if not json_output:
+        try:
+            plan = rest.get(f"{_path(namespace)}/schedule")
+        except ConfigError:
+            return  # it has none
+        due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(plan["next_ms"] / 1000))
+        done(f"every {plan['every_s']:g} s, the next at {due}" + (f"; the last could not begin: {plan['said']}" if plan["said"] else ""))
 
 
 def verify(
@@ -228,19 +290,102 @@ def cancel(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption 
         done(f"the {found['kind']} of {namespace} is cancelled: {found['source']} goes on")
 
 
-# -- deleting in two steps ------------------------------------------------------------------------------------------------
+# -- subscriptions in one region -----------------------------------------------------------------------------------------
 
 Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic.")]
+Subscription = Annotated[str, typer.Argument(help="The subscription's name.")]
 
+
+def _turn(topic: str, subscription: str) -> str:
+    """The path of the subscription."""
+    name = TopicName.parse(topic)
+    return f"{_path(name.namespace)}/subscriptions/{quote(name.local, safe='')}/{quote(subscription, safe='')}"
+
+
+def subscriptions(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the subscriptions that are active in one region at a time, as the broker asked knows them."""
+    found = Rest(admin, token).get(f"{_path(namespace)}/subscriptions")
+    columns = ("topic", "subscription", "active", "epoch", "state", "consumers here", "unacknowledged here", "waits here because")
+    lines = [
+        (row["topic"], row["subscription"], row["active"], row["epoch"], row["state"], row["consumers"], row["unacknowledged"], row["waiting"] or "-")
+        for row in found
+    ]
+    rows(columns, lines, found, json_output)
+
+
+def subscription_set(
+    topic: Topic,
+    subscription: Subscription,
+    active: Annotated[str, typer.Option("--active", help="The region in which its messages are handed out.")],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Let a subscription be active in one region at a time: its consumers elsewhere wait."""
+    found = Rest(admin, token).put(_turn(topic, subscription), {"active": active})
+    if json_output:
+        show(found, True)
+    else:
+        done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+
+
+def subscription_unset(topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Let it be active in every region again."""
+    Rest(admin, token).delete(_turn(topic, subscription))
+    done(f"{subscription} of {topic} may be active in every region")
+
+
+def subscription_move(
+    topic: Topic,
+    subscription: Subscription,
+    to: Annotated[str, typer.Option("--to", help="The region in which it goes on.")],
+    drain_s: Annotated[float, typer.Option("--drain", help="Seconds to wait for acknowledgements; then messages are taken back and come again.", min=0)] = 10.0,
+    force: Annotated[bool, typer.Option("--force", help="The old region is lost: its leases are waited for, and nothing else.")] = False,
+    wait_s: Wait = 60.0,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Move it to another region: what is handed out is acknowledged or taken back first. Interrupted, the same command goes on."""
+    rest, path, begun, waiting, pause = Rest(admin, token), _turn(topic, subscription), time.monotonic(), "", threading.Event()
+    while True:
+        late = time.monotonic() - begun
+        found = rest.post(f"{path}/move", {"to": to, "fence": late >= drain_s, "force": force})
+        if found["done"]:
+            break
+        if found["waiting"] != waiting:
+            _progress(f"  {found['state']}: {found['waiting']}", json_output)
+        waiting = found["waiting"]
+        if late > wait_s:
+            raise ConfigError(f"{subscription} waits: {waiting}. The same command goes on; `heliograph dr subscription-cancel` gives up")
+        pause.wait(_PAUSE_S)
+    if json_output:
+        show(found, True)
+    else:
+        done(f"{subscription} of {topic} is active in {found['active']} under epoch {found['epoch']}")
+
+
+def subscription_cancel(topic: Topic, subscription: Subscription, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Give up a move that has not come to its end: the active region goes on."""
+    found = Rest(admin, token).post(f"{_turn(topic, subscription)}/cancel")
+    done(f"{subscription} of {topic} goes on in {found['active']}")
+
+
+# -- deleting in two steps ------------------------------------------------------------------------------------------------
 
 def _deletion(topic: str) -> tuple[str, str]:
-    """(namespace, path of its deletion)."""
+    """topic: its full name, or `tenant/namespace` for all of a namespace. (namespace, path of its deletion)."""
+    if "://" not in topic:
+        return topic, f"{_path(topic)}/deletion"
     name = TopicName.parse(topic)
     return name.namespace, f"{_path(name.namespace)}/deletions/{quote(name.local, safe='')}"
 
 
+Deleted = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic; or tenant/namespace: everything in it.")]
+
+
 def delete(
-    topic: Topic,
+    topic: Deleted,
     grace_h: Annotated[float, typer.Option("--grace", help="Hours in which it can be brought back.", min=0.0)] = 24.0,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -248,11 +393,14 @@ def delete(
     token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:
-    """Delete a topic in every region: nobody can use it from now on, and its data goes when the grace period has ended."""
+    """Delete a topic, or a namespace, in every region: nobody can use it from now on, and its data goes when the grace period has ended."""
     rest, (namespace, path) = Rest(admin, token), _deletion(topic)
     found = []
     for region in rest.get(f"/admin/v2/namespaces/{namespace}")["replication_clusters"]:
-        url = rest.get(f"/admin/v2/clusters/{quote(region, safe='')}")["serviceUrl"]
+        cluster = rest.get(f"/admin/v2/clusters/{quote(region, safe='')}")
+        if "gateway" in cluster:  # a Pulsar cluster: its copy is its own
+            continue
+        url = cluster["serviceUrl"]
         try:
             found.append(Rest(url, token).get(path))
         except ConfigError as error:
@@ -273,8 +421,8 @@ def delete(
         done(f"{topic} is deleted in {', '.join(made['regions'])}; until {until} `heliograph dr undelete {topic}` brings it back")
 
 
-def undelete(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
-    """Bring a deleted topic back, with its data and its subscriptions."""
+def undelete(topic: Deleted, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Bring back what was deleted, with its data and its subscriptions."""
     Rest(admin, token).delete(_deletion(topic)[1])
     done(f"{topic} is back")
 

@@ -1,8 +1,8 @@
-"""Who may confirm what is published to an active-passive namespace, as the global configuration says it.
+"""Who may confirm what is published to an active-passive namespace, and who may hand out a subscription's messages, as the global configuration says it.
 
 Is: the values and their keys. Isn't: the rule how they change (`region_node.dr.switching`), or what a broker makes of them (`region_node.dr.writing`).
-Keys: /leadership/{tenant}/{namespace} (Leadership), /writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not
-speak for its earlier life).
+Keys: /leadership/{tenant}/{namespace} (Leadership), /subscription-leadership/{topic's full name}/{subscription} (Leadership),
+/writers/{region}/{broker}.{lease} (Writer, under that lease: a broker that was started anew does not speak for its earlier life).
 Source: docs/protocols/leadership.md.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heliograph.model.policies import _Value
 
 LEADERSHIP = "/leadership/"
+SUBSCRIPTIONS = "/subscription-leadership/"
 WRITERS = "/writers/"
 
 OPEN, DRAINING, FENCED = "open", "draining", "fenced"
@@ -20,12 +21,15 @@ OPEN, DRAINING, FENCED = "open", "draining", "fenced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership(_Value):
-    """Of one namespace. `epoch` rises whenever another region becomes the active one, and never falls."""
+    """Of one namespace, or of one subscription. `epoch` rises whenever another region becomes the active one, and never falls."""
 
     active: str
     epoch: int = 1
     state: str = OPEN
-    """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms nothing any more."""
+    """open: the active region takes messages. draining: it takes none and confirms what it took. fenced: it confirms nothing any more.
+
+    Of a subscription: hands out messages; hands out none and waits for acknowledgements of those it handed out; takes them back from its consumers.
+    """
     to: str = ""
     """Which region comes next, while the state is not open."""
     since_ms: int = 0
@@ -46,9 +50,23 @@ class Writer(_Value):
         return max(self.since, self.seen.get(namespace, 0)) >= version
 
 
-def leadership(namespace: str) -> str:
-    """namespace: `tenant/namespace`."""
-    return LEADERSHIP + namespace
+def leadership(name: str) -> str:
+    """name: `tenant/namespace`, or as `subscription_name` makes it."""
+    return (SUBSCRIPTIONS if is_subscription(name) else LEADERSHIP) + name
+
+
+def subscription_name(topic: str, subscription: str) -> str:
+    """topic: its full name, without a partition: all partitions are active in the same region."""
+    return f"{topic}/{subscription}"
+
+
+def is_subscription(name: str) -> bool:
+    return "://" in name
+
+
+def name_of(key: str) -> str:
+    """The name behind a key that `leadership` made."""
+    return key.removeprefix(SUBSCRIPTIONS if key.startswith(SUBSCRIPTIONS) else LEADERSHIP)
 
 
 def writers(region: str) -> str:

@@ -9,15 +9,15 @@ Source: docs/operating/disaster-recovery.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
-from region_node.admin import deletions, drills
+from region_node.admin import deletions, drills, schedules, turns
 from region_node.admin.context import Admin, Malformed, body, flag
 from region_node.admin.drills import RegionShadows
 from region_node.dr import facts
@@ -28,6 +28,13 @@ from region_node.dr.operation import SWITCHOVER, Operation
 
 _TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 _SLO = ("rpo_s", "rto_s")
+
+
+class Caller(Protocol):
+    """Whose credentials go to other regions: a request, or a broker of its own accord."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
 
 
 # -- what there is --------------------------------------------------------------------------------------------------------
@@ -49,7 +56,7 @@ async def listed(admin: Admin, request: web.Request) -> Any:
 async def status(admin: Admin, request: web.Request) -> Any:
     """One namespace: who is active, what is at risk, and for each other region whether it could take over now, and at what cost."""
     namespace = admin.namespace(request)
-    policies, conductor = admin.policies(namespace), _conductor(admin, request)
+    policies, conductor = admin.policies(namespace), conductor_for(admin, request)
     try:
         record, version = await conductor.switching.get(namespace)
     except NotFound:
@@ -161,7 +168,7 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
         raise Malformed(f"slo: {', '.join(wrong)} must be one of {', '.join(_SLO)}, in seconds above 0")
     if given["active"] not in policies.regions:
         raise NotAllowed(f"{namespace} is not in region {given['active']}; it is in {', '.join(policies.regions)}")
-    record = await _conductor(admin, request).switching.begin(namespace, given["active"], {key: float(value) for key, value in slo.items()})
+    record = await conductor_for(admin, request).switching.begin(namespace, given["active"], {key: float(value) for key, value in slo.items()})
     admin.changed(request, None, asdict(record))
     await admin.seen(lambda: _leases(admin).gate(namespace) is not None)
     return asdict(record)
@@ -170,7 +177,7 @@ async def make_passive(admin: Admin, request: web.Request) -> Any:
 async def make_active(admin: Admin, request: web.Request) -> Any:
     """Every region of the namespace takes messages again."""
     namespace = admin.namespace(request)
-    await _conductor(admin, request).switching.end(namespace)
+    await conductor_for(admin, request).switching.end(namespace)
     admin.changed(request, "active-passive", "active-active")
 
 
@@ -182,7 +189,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
     namespace, given = admin.namespace(request), await body(request)
     if not isinstance(given, dict) or not isinstance(given.get("kind"), str) or not isinstance(given.get("to", ""), str):
         raise Malformed('expected {"kind": "switchover", "to": region} in the body')
-    conductor = _conductor(admin, request)
+    conductor = conductor_for(admin, request)
     if given.get("dry_run"):
         planned, cost = await conductor.plan(given["kind"], namespace, given.get("to", ""))
         return {"dry_run": True, **_shown(planned), "id": 0, "cost": cost}
@@ -193,7 +200,7 @@ async def begin(admin: Admin, request: web.Request) -> Any:
 
 async def advance(admin: Admin, request: web.Request) -> Any:
     """Does the next step of what is under way, as far as it can be done now."""
-    namespace, conductor = admin.namespace(request), _conductor(admin, request)
+    namespace, conductor = admin.namespace(request), conductor_for(admin, request)
     before, _ = await conductor.operation(namespace)
     after = await conductor.advance(namespace)
     admin.changed(request, before and before.step, {"step": after.step, "state": after.state, "waiting": after.waiting})
@@ -202,14 +209,14 @@ async def advance(admin: Admin, request: web.Request) -> Any:
 
 async def cancel(admin: Admin, request: web.Request) -> Any:
     """Before the regions were flipped: the active one goes on."""
-    ended = await _conductor(admin, request).cancel(admin.namespace(request))
+    ended = await conductor_for(admin, request).cancel(admin.namespace(request))
     admin.changed(request, "running", ended.state)
     return _shown(ended)
 
 
 async def history(admin: Admin, request: web.Request) -> Any:
     """Finished operations, the newest last."""
-    return [_shown(operation) for operation in await _conductor(admin, request).history(admin.namespace(request))]
+    return [_shown(operation) for operation in await conductor_for(admin, request).history(admin.namespace(request))]
 
 
 def _shown(operation: Operation) -> dict[str, Any]:
@@ -231,12 +238,20 @@ def _lease(admin: Admin) -> dict[str, Any]:
     return {"holds": core.holds, "left_s": max(0.0, core.until - core.now()) if core.registered else 0.0, "not_confirmed": core.refused}
 
 
-def _conductor(admin: Admin, request: web.Request) -> Conductor:
-    async def facts_of(region: str, namespace: str) -> dict[str, Any]:
+def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[dict[str, Any]]]:
+    """(region, namespace) -> its facts, asked in the name of whoever asks here."""
+
+    async def ask(region: str, namespace: str) -> dict[str, Any]:
         if region == admin.region:
             return await facts_here(admin, namespace)
         found: dict[str, Any] = await elsewhere(admin, request, region, "GET", f"{_path(namespace)}/facts")
         return found
+
+    return ask
+
+
+def conductor_for(admin: Admin, request: Caller) -> Conductor:
+    """Asks other regions in the name of `request`."""
 
     async def tails_of(region: str, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
@@ -245,13 +260,14 @@ def _conductor(admin: Admin, request: web.Request) -> Conductor:
         return found
 
     leases = _leases(admin)
-    conductor = Conductor(leases.store, admin.view, facts_of=facts_of, tails_of=tails_of, wall_ms=admin.clock.wall_ms)
+    ask = facts_of(admin, request)
+    conductor = Conductor(leases.store, admin.view, facts_of=ask, tails_of=tails_of, wall_ms=admin.clock.wall_ms)
     shadows = RegionShadows(admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given))
-    conductor.drill = Drill(shadows, conductor, admin.view.namespace, facts_of, admin.clock.wall_ms, leases.settings.ttl_ms / 1000)
+    conductor.drill = Drill(shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000)
     return conductor
 
 
-async def elsewhere(admin: Admin, request: web.Request, region: str, method: str, path: str, given: Any = None) -> Any:
+async def elsewhere(admin: Admin, request: Caller, region: str, method: str, path: str, given: Any = None) -> Any:
     """The same interface of another region, in the name of whoever asks. Raises MetadataUnavailable, NotAllowed (an address that may not be called)."""
     info = admin.view.region(region)
     if info is None or not info.admin_url:
@@ -288,6 +304,8 @@ ROUTES = (
     ("GET", f"{_NAMESPACE}/operations", history),
     *drills.ROUTES,
     *deletions.ROUTES,
+    *turns.ROUTES,
+    *schedules.ROUTES,
     ("POST", f"{_NAMESPACE}/operations", begin),
     ("POST", f"{_NAMESPACE}/operations/advance", advance),
     ("POST", f"{_NAMESPACE}/operations/cancel", cancel),

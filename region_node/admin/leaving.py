@@ -48,3 +48,12 @@ async def forget_leadership(admin: Admin, namespace: str) -> None:
         await Switching(admin.leases.store, admin.clock.wall_ms).end(namespace)
     except (NotFound, NotAllowed):
         pass  # it was active-active; or it is being moved, and the operator who does that sees that it is gone
+
+
+def check_nothing_buried(admin: Admin, namespace: str) -> None:
+    """What was deleted in two steps can be brought back while its namespace is there, and only then. Raises NotAllowed."""
+    if admin.tombstones is None:
+        return
+    for found, _ in admin.tombstones.known.values():
+        if found.topic == namespace or found.topic.startswith(f"persistent://{namespace}/"):
+            raise NotAllowed(f"{found.topic} is deleted and its data is still there: wait until it is purged, or `heliograph dr undelete {found.topic}`")

@@ -25,12 +25,14 @@ from region_node.dr.operation import (
     KEPT,
     MEANING,
     REJOIN,
+    REPORTS_KEPT,
     STEPS,
     SWITCHOVER,
     Operation,
     boundary_prefix,
     history_prefix,
     operation_key,
+    reports_prefix,
     with_report,
 )
 from region_node.dr.switching import Switching, closing, reopened, waits_for
@@ -134,6 +136,7 @@ class Conductor:
             await self.switching.change(namespace, lambda record: reopened(record, self._wall_ms()) if record.active == found.source else record)
         if not await self._stored(ended, version):
             raise MetadataUnavailable("a step of it was done at the same time: look at it, and try again")
+        await self._file(ended)
         return ended
 
     async def advance(self, namespace: str) -> Operation:
@@ -141,7 +144,9 @@ class Conductor:
         found, version = await self.operation(namespace)
         if found is None:
             raise NotFound(f"no operation of {namespace} was ever begun")
-        if not found.running:
+        if not found.running:  # whoever ended it may not have come to filing it
+            if found.ended_ms and await self._store.get(_filed(found)) is None:
+                await self._file(found)
             return found
         try:
             if found.kind == DRILL:
@@ -170,10 +175,22 @@ class Conductor:
 
     async def _file(self, operation: Operation) -> None:
         prefix = history_prefix(operation.namespace)
-        await self._store.put(f"{prefix}{operation.id:08d}", operation.encode())
+        await self._store.put(_filed(operation), operation.encode())
         old = await self._store.range(prefix, prefix_end(prefix))
         for key, _, _ in old[:-KEPT]:
             await self._store.delete(key)
+
+    async def keep_report(self, operation: Operation, report: Mapping[str, Any]) -> None:
+        """The signed report of a drill; the newest `REPORTS_KEPT` of a namespace stay."""
+        prefix = reports_prefix(operation.namespace)
+        await self._store.put(f"{prefix}{operation.id:08d}", json.dumps(report).encode())
+        for key, _, _ in (await self._store.range(prefix, prefix_end(prefix)))[:-REPORTS_KEPT]:
+            await self._store.delete(key)
+
+    async def reports(self, namespace: str) -> list[dict[str, Any]]:
+        """Signed reports of drills, the newest last."""
+        prefix = reports_prefix(namespace)
+        return [json.loads(value) for _, value, _ in await self._store.range(prefix, prefix_end(prefix))]
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -320,6 +337,10 @@ class Conductor:
         if missing := [*lag["missing"], *other["missing"]]:
             return f"no broker has loaded {_some(missing)}"
         return f"links that are down: {_some(lag['down'])}" if lag["down"] else ""
+
+
+def _filed(operation: Operation) -> str:
+    return f"{history_prefix(operation.namespace)}{operation.id:08d}"
 
 
 def _gives_way(old: Operation, kind: str) -> bool:

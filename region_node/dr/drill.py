@@ -9,7 +9,7 @@ Source: docs/operating/disaster-recovery.md, "Drills".
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from heliograph.model.errors import NotFound
@@ -52,6 +52,8 @@ class Conducts(Protocol):
     async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation: ...
 
     async def advance(self, namespace: str) -> Operation: ...
+
+    async def keep_report(self, operation: Operation, report: Mapping[str, Any]) -> None: ...
 
 
 class Drill:
@@ -147,7 +149,9 @@ class Drill:
             **verdict,
         }
         text = "passed" if verdict["passed"] else f"failed: {'; '.join(verdict['because'])}"
-        return op.passed(text, self._wall_ms(), passed=verdict["passed"], because=verdict["because"], signed=await self._shadows.sign(report))
+        signed = await self._shadows.sign(report)
+        await self._conductor.keep_report(op, signed)
+        return op.passed(text, self._wall_ms(), passed=verdict["passed"], because=verdict["because"], signed=signed)
 
 
 def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace.
+"""WriteLeases: one broker's lease in the global configuration, renewed while there is an active-passive namespace or subscription.
 
 Is: the shell around `region_node.dr.writing`: grant, register, renew, tell what is obeyed. Isn't: a rule.
 Invariants: the time before a request is sent is what its success counts from; before anything is confirmed under a new lease, every leadership was read
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heliograph.model.errors import CorruptData, HeliographError, LeaseLost, MetadataError
-from heliograph.model.leadership import LEADERSHIP, Leadership, Writer, writer
+from heliograph.model.leadership import LEADERSHIP, SUBSCRIPTIONS, Leadership, Writer, name_of, writer
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
-from region_node.dr.writing import Gate, Writing
+from region_node.dr.writing import Gate, Turn, Writing
 
 log = logging.getLogger("region_node.dr")
 
@@ -56,20 +56,29 @@ class WriteLeases:
         self._told: Writer | None = None
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._stop_watch: Callable[[], None] = lambda: None
+        self._stop_watches: list[Callable[[], None]] = []
 
     def gate(self, namespace: str) -> Gate | None:
         return self.core.gate(namespace)
 
+    def turn(self, name: str) -> Turn | None:
+        return self.core.turn(name)
+
+    def tell(self) -> None:
+        """Something that others may wait for was done: they hear of it soon."""
+        self._wake.set()
+
     async def start(self) -> None:
         """Returns once every leadership is known, as the copy of the configuration has it."""
-        self._stop_watch = self._store.watch(LEADERSHIP, self._heard)
-        await self._store.synced(LEADERSHIP)
+        for prefix in (LEADERSHIP, SUBSCRIPTIONS):
+            self._stop_watches.append(self._store.watch(prefix, self._heard))
+            await self._store.synced(prefix)
         self._task = lasting(self._run(), "the write lease")
 
     async def stop(self) -> None:
         """Nothing is confirmed any more; then the lease is given up, so that nobody has to wait for its end."""
-        self._stop_watch()
+        for stop in self._stop_watches:
+            stop()
         lease, self._lease = self._lease, 0
         self.core.on_lost()
         if self._task is not None:
@@ -85,7 +94,7 @@ class WriteLeases:
     # -- what is heard -------------------------------------------------------------------------------------------------
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:
-        namespace = key.removeprefix(LEADERSHIP)
+        namespace = name_of(key)
         try:
             record = None if value is None else Leadership.decode(value)
         except CorruptData as error:  # what cannot be read is nobody's to confirm
@@ -106,13 +115,14 @@ class WriteLeases:
 
     async def _run(self) -> None:
         while True:
-            if self._lease or self.core.gates():
+            if self._lease or self.core.gates() or self.core.turns():
                 try:
                     await self._keep()
                 except LeaseLost:
                     log.warning("write_lease.lost", extra={"broker": self._broker})
                     self.core.on_lost()
                     self._lease, self._told = 0, None
+                    self._turns_changed()
                     continue
                 except HeliographError as error:  # the deadline runs on; the next try is a renewal away
                     log.info("write_lease.not_renewed", extra={"broker": self._broker, "error": str(error)})
@@ -142,10 +152,16 @@ class WriteLeases:
         """From here on nobody flips a namespace without this broker; what was flipped before is read behind it."""
         since = await self._store.put(writer(self._region, self._broker, self._lease), Writer().encode(), lease=self._lease)
         found: list[tuple[str, Leadership, int]] = []
-        for key, value, version in await self._store.range(LEADERSHIP, prefix_end(LEADERSHIP)):
-            found.append((key.removeprefix(LEADERSHIP), Leadership.decode(value), version))
+        for prefix in (LEADERSHIP, SUBSCRIPTIONS):
+            for key, value, version in await self._store.range(prefix, prefix_end(prefix)):
+                found.append((name_of(key), Leadership.decode(value), version))
         changed = [row for row in found if (gate := self.core.gate(row[0])) is None or gate.version < row[2]]
         for namespace, record, version in changed:
             self._apply(namespace, record, version)
         self.core.on_registered(since, found)
         self._told = None
+        self._turns_changed()
+
+    def _turns_changed(self) -> None:
+        for turn in self.core.turns():
+            self._on_change(turn.namespace)

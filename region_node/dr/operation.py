@@ -3,6 +3,7 @@
 Is: what was asked, which step is next, what each step said, the numbers of the report. Isn't: the work of a step (`region_node.dr.conductor`).
 Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every step may be done again.
 Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08} (finished ones),
+/dr/reports/{tenant}/{namespace}/{id:08} (signed reports of drills),
 /dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took over: JSON, at most 500 topics each).
 """
 
@@ -44,6 +45,7 @@ MEANING = {
 }
 RUNNING, DONE, CANCELLED = "running", "done", "cancelled"
 KEPT = 50
+REPORTS_KEPT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,10 @@ def operation_key(namespace: str) -> str:
 
 def history_prefix(namespace: str) -> str:
     return f"/dr/history/{namespace}/"
+
+
+def reports_prefix(namespace: str) -> str:
+    return f"/dr/reports/{namespace}/"
 
 
 def boundary_prefix(namespace: str, epoch: int) -> str:

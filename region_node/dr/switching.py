@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
-from heliograph.model.leadership import DRAINING, FENCED, LEADERSHIP, OPEN, Leadership, Writer, leadership, writers
+from heliograph.model.leadership import DRAINING, FENCED, LEADERSHIP, OPEN, SUBSCRIPTIONS, Leadership, Writer, leadership, writers
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
 
 TRIES_MAX = 16
@@ -97,6 +97,14 @@ class Switching:
                 continue
             return
         raise _busy()
+
+    async def forget(self, name: str) -> None:
+        """A topic, or a namespace, is gone in every region: what comes under its name begins anew. name: the topic's full name, or `tenant/namespace`."""
+        prefix = f"{SUBSCRIPTIONS}{name}/" if "://" in name else f"{SUBSCRIPTIONS}persistent://{name}/"
+        for key, _, _ in await self._store.range(prefix, prefix_end(prefix)):
+            await self._store.delete(key)
+        if "://" not in name:
+            await self._store.delete(leadership(name))
 
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound, NotAllowed."""

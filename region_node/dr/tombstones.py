@@ -1,11 +1,11 @@
-"""Tombstones: a topic that was deleted in two steps: at once nobody can use it in any region, and only after a grace period its data goes.
+"""Tombstones: a topic, or a namespace, that was deleted in two steps: at once nobody can use it in any region, and only after a grace period its data goes.
 
 Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't: the immediate deletion of Pulsar's
 interface, or a preview (`region_node.admin.deletions`).
 Invariants: nothing is deleted before the grace period has ended by the configuration's own record; while a tombstone stands, neither a client, nor a
 link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot bring it
 back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that has not purged.
-Key: /tombstones/{topic's full name, without a partition} (Tombstone).
+Key: /tombstones/{topic's full name, without a partition, or tenant/namespace} (Tombstone).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ TOMBSTONES = "/tombstones/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tombstone(_Value):
-    """`regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back. `purged`: where there is none."""
+    """`topic`: its full name without a partition; of a whole namespace `tenant/namespace`.
+
+    `regions`: where there were copies. `purging`: where the data is being deleted: it is too late to bring it back. `purged`: where there is none.
+    """
 
     topic: str
     regions: tuple[str, ...]
@@ -41,12 +44,17 @@ class Tombstone(_Value):
     purged: tuple[str, ...] = ()
 
     @property
+    def whole(self) -> bool:
+        """Of a namespace, with every topic in it."""
+        return "://" not in self.topic
+
+    @property
     def reason(self) -> str:
         return f"{self.topic} was deleted by {self.by or 'somebody'}; until its data goes, `heliograph dr undelete {self.topic}` brings it back"
 
 
 def tombstone(topic: str) -> str:
-    """topic: its full name, without a partition."""
+    """topic: its full name, without a partition; or `tenant/namespace`."""
     return TOMBSTONES + topic
 
 
@@ -96,8 +104,10 @@ class Tombstones:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def of(self, topic: TopicName) -> Tombstone | None:
-        """Of a topic, or of the partitioned topic that it is a part of."""
-        found = self.known.get(str(topic.partitioned)) if self.known else None
+        """Of a topic, of the partitioned topic that it is a part of, or of its namespace."""
+        if not self.known:
+            return None
+        found = self.known.get(topic.namespace) or self.known.get(str(topic.partitioned))
         return None if found is None else found[0]
 
     def _heard(self, key: str, value: bytes | None, version: int) -> None:

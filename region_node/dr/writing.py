@@ -1,7 +1,8 @@
 """Writing: what one broker may confirm in active-passive namespaces, now.
 
 Is: the broker's lease as a deadline, the leadership of each namespace as last heard, and a gate a namespace that runs pass twice: when they are taken,
-and when their ack quorum is reached. Isn't: a namespace that is active-active (it has no gate), a store, or a timer.
+and when their ack quorum is reached; and the turn of each subscription that is active in one region at a time. Isn't: a namespace that is active-active
+(it has no gate), a store, or a timer.
 Invariants: nothing is confirmed unless this region is the active one under the epoch in which the run was taken, and the lease holds *at that moment*;
 the lease's deadline counts from before the renewal was sent, less what two clocks may drift apart; what `obeyed` returns for a namespace is only as new
 as what this broker has done: after a drain was obeyed, nothing taken before it is confirmed any more.
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from heliograph.model.errors import HeliographError, RegionPassive
-from heliograph.model.leadership import FENCED, OPEN, Leadership, Writer
+from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, is_subscription
 
 Done = Callable[[list[tuple[int, int, int]]], None]
 Failed = Callable[[HeliographError], None]
@@ -31,6 +32,8 @@ class Writing:
         self._usable_s = ttl_s * (1.0 - drift)
         self.until = NEVER
         self.registered = False
+        self.life = 0
+        """Which lease this is. What was taken under an earlier one is not confirmed: whoever closed the namespace meanwhile did not wait for it."""
         self._since = 0
         self._gates: dict[str, Gate] = {}
         self.refused = 0
@@ -45,6 +48,7 @@ class Writing:
     def on_lost(self) -> None:
         """The configuration does not know the lease any more: another one is a new beginning."""
         self.until, self.registered = NEVER, False
+        self.life += 1
 
     def on_registered(self, since: int, found: Iterable[tuple[str, Leadership, int]]) -> None:
         """The lease stands in the configuration since version `since`, and `found` is every leadership as read after that."""
@@ -71,7 +75,16 @@ class Writing:
 
     def gates(self) -> list[Gate]:
         """Of every active-passive namespace, by name."""
-        return [gate for _, gate in sorted(self._gates.items()) if gate.record is not None]
+        return [gate for _, gate in sorted(self._gates.items()) if gate.record is not None and not isinstance(gate, Turn)]
+
+    def turn(self, name: str) -> Turn | None:
+        """name: as `heliograph.model.leadership.subscription_name` makes it. None: it may be active in every region, as far as is known here."""
+        found = self._gates.get(name)
+        return found if isinstance(found, Turn) and found.record is not None else None
+
+    def turns(self) -> list[Turn]:
+        """Of every subscription that is active in one region at a time, by name."""
+        return [turn for _, turn in sorted(self._gates.items()) if turn.record is not None and isinstance(turn, Turn)]
 
     def on_record(self, namespace: str, record: Leadership | None, version: int) -> bool:
         """What the configuration says of a namespace since `version`. None: it is active-active. Returns whether it was news."""
@@ -79,7 +92,7 @@ class Writing:
         if gate is None:
             if record is None:
                 return False
-            gate = self._gates[namespace] = Gate(namespace, self)
+            gate = self._gates[namespace] = Turn(namespace, self) if is_subscription(namespace) else Gate(namespace, self)
         return gate.on_record(record, version)
 
     def obeyed(self) -> Writer:
@@ -143,11 +156,11 @@ class Gate:
         if refused is not None:
             return refused
         self._in_flight += 1
-        return Passage(self, 0 if self.record is None else self.record.epoch, done, failed)
+        return Passage(self, 0 if self.record is None else self.record.epoch, self._writing.life, done, failed)
 
-    def leave(self, epoch: int) -> RegionPassive | None:
-        """A run of `epoch` has reached its ack quorum, or failed: whether it may be confirmed at this very moment."""
-        allowed = self._may_confirm(epoch)
+    def leave(self, epoch: int, life: int) -> RegionPassive | None:
+        """A run of `epoch`, taken in `life`, has reached its ack quorum, or failed: whether it may be confirmed at this very moment."""
+        allowed = self._may_confirm(epoch, life)
         self._in_flight -= 1
         if not self._in_flight and self.record is not None and self.record.state != OPEN:
             self.on_drained()
@@ -156,11 +169,11 @@ class Gate:
         self._writing.refused += 1
         return self.refusal() or RegionPassive(f"{self.namespace} has moved meanwhile: try again")
 
-    def _may_confirm(self, epoch: int) -> bool:
+    def _may_confirm(self, epoch: int, life: int) -> bool:
         record = self.record
         if record is None:
             return True
-        return self.active and record.epoch == epoch and record.state != FENCED and self._writing.holds
+        return self.active and record.epoch == epoch and life == self._writing.life and record.state != FENCED and self._writing.holds
 
     def status(self) -> dict[str, Any]:
         record = self.record
@@ -177,21 +190,72 @@ class Gate:
         }
 
 
+class Turn(Gate):
+    """Of one subscription at one broker. `outstanding`: messages that consumers here hold and have not acknowledged."""
+
+    __slots__ = ("outstanding",)
+
+    def __init__(self, name: str, writing: Writing) -> None:
+        super().__init__(name, writing)
+        self.outstanding: Callable[[], int] = lambda: 0
+
+    @property
+    def obeyed(self) -> int:
+        """The version whose demands are met here: of a drain only once nothing that was handed out waits for its acknowledgement."""
+        waits = self.record is not None and self.record.state == DRAINING and self.has_turn and self.outstanding()
+        return self._obeyed if waits else self.version
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether what consumers here hold is theirs. Where not it is taken back from them: it goes out again where the turn is, or here once it is back."""
+        return self.active and self._writing.registered and self.record is not None and self.record.state != FENCED
+
+    def waiting(self) -> str:
+        """Why nothing is handed out here now; "": it is."""
+        record = self.record
+        if record is None:
+            return ""
+        if record.state != OPEN:
+            return f"it is being moved from {record.active} to {record.to or 'nowhere yet'}"
+        if not self.active:
+            return f"it is active in region {record.active}"
+        return "" if self._writing.holds else f"region {record.active} has not renewed its lease: it may be cut off"
+
+    @property
+    def open(self) -> bool:
+        """Whether messages may be handed out at this very moment."""
+        return not self.waiting()
+
+    def status(self) -> dict[str, Any]:
+        record = self.record
+        assert record is not None
+        return {
+            "active": record.active,
+            "epoch": record.epoch,
+            "state": record.state,
+            "to": record.to,
+            "since_ms": record.since_ms,
+            "open_here": self.open,
+            "waiting": self.waiting(),
+            "unacknowledged": self.outstanding(),
+        }
+
+
 class Passage:
     """One run between the two gates. One object a run, nothing an entry."""
 
-    __slots__ = ("_done", "_epoch", "_failed", "_gate")
+    __slots__ = ("_done", "_epoch", "_failed", "_gate", "_life")
 
-    def __init__(self, gate: Gate, epoch: int, done: Done, failed: Failed) -> None:
-        self._gate, self._epoch, self._done, self._failed = gate, epoch, done, failed
+    def __init__(self, gate: Gate, epoch: int, life: int, done: Done, failed: Failed) -> None:
+        self._gate, self._epoch, self._life, self._done, self._failed = gate, epoch, life, done, failed
 
     def done(self, segments: list[tuple[int, int, int]]) -> None:
-        refused = self._gate.leave(self._epoch)
+        refused = self._gate.leave(self._epoch, self._life)
         if refused is None:
             self._done(segments)
         else:
             self._failed(refused)
 
     def failed(self, error: HeliographError) -> None:
-        self._gate.leave(self._epoch)
+        self._gate.leave(self._epoch, self._life)
         self._failed(error)

@@ -16,7 +16,8 @@ from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from region_node.dr import facts
 from region_node.dr.conductor import Conductor
-from region_node.dr.operation import Operation
+from region_node.dr.drill import Drill
+from region_node.dr.operation import STEPS, Operation
 
 NS, TOPIC = "t/n", "persistent://t/n/x"
 
@@ -42,7 +43,7 @@ class View:
         return RegionInfo(name=name, number={"us": 1, "eu": 2, "ap": 3}[name])
 
     def namespace(self, name: str) -> NamespacePolicies | None:
-        return NamespacePolicies(regions=("us", "eu")) if name == NS else None
+        return NamespacePolicies(regions=("us", "eu")) if name == NS or name.startswith(f"{NS}-drill-") else None
 
 
 def link(**changed: Any) -> dict[str, Any]:
@@ -51,6 +52,31 @@ def link(**changed: Any) -> dict[str, Any]:
 
 def lack(**changed: Any) -> dict[str, Any]:
     return {"connected": True, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, **changed}
+
+
+class RegionsOfDrills:
+    """What a drill asks of regions: audits that are done, a shadow that is there or not, a message that is stored."""
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.signed = 0
+
+    async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
+        return {"topics": 1, "entries": 9, "ranges": 1, "unchecked": 0, "left": 0, "found": {}, "errors": [], "running": []}
+
+    async def make(self, shadow: str, policies: NamespacePolicies) -> None:
+        self.there.add(shadow)
+
+    async def probe(self, region: str, shadow: str) -> float:
+        assert shadow in self.there
+        return 12.0
+
+    async def drop(self, shadow: str, region: str) -> None:
+        self.there.discard(shadow)
+
+    async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
+        self.signed += 1
+        return {**report, "signature": "s"}
 
 
 class World:
@@ -67,11 +93,14 @@ class World:
             }
             for region, other in (("us", "eu"), ("eu", "us"))
         }
+        self.shadows = RegionsOfDrills()
         self.tail: dict[str, Any] = {"entries": 2, "messages": 3, "bytes": 30, "first": "1.1.a:7:10", "last": "1.1.a:7:11"}
         self.conductor = self.make()
 
     def make(self) -> Conductor:
-        return Conductor(self.store, View(), facts_of=self._facts, tails_of=self._tails, wall_ms=lambda: 1_000)
+        made = Conductor(self.store, View(), facts_of=self._facts, tails_of=self._tails, wall_ms=lambda: 1_000 + self.store.machine.index)
+        made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
+        return made
 
     async def _facts(self, region: str, namespace: str) -> dict[str, Any]:
         if region in self.down:
@@ -87,6 +116,7 @@ class World:
         return found
 
     async def obey(self, region: str) -> None:
+        """Its broker does what every leadership asks for."""
         await EmbeddedStore.txn(self.store, [_put(writer(region, "b", 1), Writer(since=self.store.machine.index).encode())])
 
     async def leadership(self) -> Leadership:
@@ -129,6 +159,34 @@ async def steps(world: World, kind: str, target: str = "eu") -> Operation:
     raise AssertionError(f"never done: {after}")
 
 
+@pytest.mark.parametrize("kind", ("rejoin", "drill"))
+@pytest.mark.parametrize("after", (False, True), ids=("lost", "answer-lost"))
+def test_a_rejoin_or_a_drill_that_is_interrupted_at_any_write_goes_on(kind: str, after: bool) -> None:
+    async def main() -> None:
+        for at in range(1, 60):
+            world = World(Interrupted(0, after))
+            await world.conductor.switching.begin(NS, "us", {})
+            assert isinstance(world.store, Interrupted)
+            if kind == "rejoin":
+                await steps(world, "failover")
+                world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
+            before = await world.leadership()
+            world.store.at, world.store.writes = at, 0
+            done = await steps(world, kind, "us" if kind == "rejoin" else "eu")
+            assert done.state == "done" and len({step[0] for step in done.steps}) == len(done.steps) == len(STEPS[kind]), f"interrupted at write {at}"
+            assert await world.leadership() == before, "the namespace itself is left alone"
+            assert (await world.conductor.advance(NS)).id == done.id and (await world.conductor.history(NS))[-1].id == done.id
+            if kind == "drill":
+                reports = await world.conductor.reports(NS)
+                assert [report["id"] for report in reports] == [done.id] and reports[0]["passed"], "kept once"
+                assert not world.shadows.there and not [name for name in await world.conductor.switching.all() if name != NS], "the shadow is gone"
+            if world.store.writes < at:
+                return
+        raise AssertionError("an operation has fewer writes than that")
+
+    run(main())
+
+
 @pytest.mark.parametrize("kind", ("switchover", "failover"))
 @pytest.mark.parametrize("after", (False, True), ids=("lost", "answer-lost"))
 def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
@@ -141,6 +199,7 @@ def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
             done = await steps(world, kind)
             record = await world.leadership()
             assert (done.state, record.active, record.epoch, record.state) == ("done", "eu", 2, OPEN), f"interrupted at write {at}"
+            assert (await world.conductor.advance(NS)).id == done.id and [op.id for op in await world.conductor.history(NS)] == [done.id], "it is on record"
             assert len({step[0] for step in done.steps}) == len(done.steps) == (6 if kind == "switchover" else 5)
             if world.store.writes < at:
                 return

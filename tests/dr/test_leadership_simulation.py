@@ -39,7 +39,7 @@ def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
         patch.setattr(Writing, "__init__", born)
 
     def checked_only_when_taken(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(Gate, "_may_confirm", lambda self, epoch: True)
+        patch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
 
     def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(switching, "waits_for", lambda namespace, version, found: [])

@@ -10,8 +10,10 @@ import pytest
 
 from geo_tests.sim.loop import SimLoop
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
+from heliograph.model.leadership import leadership
 from heliograph.model.names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
+from region_node.dr.switching import Switching
 from region_node.dr.tombstones import Tombstone, Tombstones, tombstone
 
 TOPIC = "persistent://t/n/x"
@@ -128,6 +130,38 @@ def test_partitions_lie_under_the_stone_of_their_topic() -> None:
         assert found is not None and "undelete" in found.reason
         assert world.parts["us"].of(TopicName.parse("persistent://t/n/y")) is None
         await world.parts["us"].stop()
+
+    run(main())
+
+
+def test_every_topic_lies_under_the_stone_of_its_namespace() -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+        await world.start("us")
+        now = Clock().wall_ms()
+        made = Tombstone(topic="t/n", regions=REGIONS, since_ms=now, until_ms=now + 100_000)
+        await world.store.put(tombstone("t/n"), made.encode())
+        await asyncio.sleep(1)
+        for topic in (TOPIC, "persistent://t/n/y-partition-3", "non-persistent://t/n/z"):
+            found = world.parts["us"].of(TopicName.parse(topic))
+            assert found is not None and found.whole and "undelete t/n" in found.reason
+        assert world.parts["us"].of(TopicName.parse("persistent://t/nn/x")) is None
+        await world.parts["us"].stop()
+
+    run(main())
+
+
+def test_the_leadership_goes_with_the_name() -> None:
+    async def main() -> None:
+        store = EmbeddedStore()
+        switching = Switching(store, lambda: 0)
+        for name in ("t/n", "t/nn", f"{TOPIC}/s", f"{TOPIC}2/s", "persistent://t/nn/x/s"):
+            await switching.begin(name, "us", {})
+        await switching.forget(TOPIC)
+        assert await store.get(leadership(f"{TOPIC}/s")) is None and await store.get(leadership(f"{TOPIC}2/s")) is not None
+        await switching.forget("t/n")
+        left = [await store.get(leadership(name)) is not None for name in ("t/n", f"{TOPIC}2/s", "t/nn", "persistent://t/nn/x/s")]
+        assert left == [False, False, True, True]
 
     run(main())
 

@@ -1,0 +1,254 @@
+"""DeferredEdits: a region's changes of policies while it is cut off from the configuration: stored here, obeyed here at once, merged later.
+
+Is: the policies of namespaces and of topics in all regions, as edits in the region's own metadata; what this region obeys meanwhile; merging when the
+configuration is heard again; the list of conflicts, and their end. Isn't: the rule of merging (`global_config.edits`), or any other part of the
+configuration: regions, tenants, grants, partitions, who is active wait for a majority.
+Invariants: an edit is durable in the region's metadata before anybody is told that it was made; it is merged once, also when two brokers try, or one dies
+between the two stores (its mark is written with the merge); edits of a region are merged in their order; conflicts are written with the merge.
+Keys: of the region's metadata /config-edits/{id:020}; of the configuration /config-conflicts/{region}/{id:020}.{index}, and /config-merged/{region}/{id:020}
+until the edit has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from global_config import keys
+from global_config.edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
+from global_config.view import ConfigView
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, TopicPolicies
+from heliograph.model.policy_table import checked
+from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.runtime.clock import Clock
+
+log = logging.getLogger("global_config")
+
+EDITS = "/config-edits/"
+CONFLICTS = "/config-conflicts/"
+MERGED = "/config-merged/"
+_COUNTER = "config-edits"
+_TRIES_MAX = 16
+EDITS_MAX = 10_000
+
+
+class DeferredEdits:
+    """One broker's. `view`: the copy that it obeys; what is pending lies above what the configuration told last."""
+
+    def __init__(self, config: MetadataStore, meta: MetadataStore, view: ConfigView, *, region: str, clock: Clock, every_s: float = 2.0) -> None:
+        self._config, self._meta, self._view, self._region, self._clock, self._every_s = config, meta, view, region, clock, every_s
+        self._edits: dict[str, Edit] = {}
+        self.conflicts: dict[str, Conflict] = {}
+        """Of every region, by their keys."""
+        self.merged = 0
+        self._unswept = True
+        """There may be marks of edits that have gone."""
+        self._stops: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once what is pending is obeyed here."""
+        self._stops = [self._meta.watch(EDITS, self._heard), self._config.watch(CONFLICTS, self._heard_conflict)]
+        await self._meta.synced(EDITS)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        for stop in self._stops:
+            stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- making them ---------------------------------------------------------------------------------------------------
+
+    async def topic(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies], by: str = "") -> tuple[TopicPolicies, TopicPolicies]:
+        """topic: its full name. (before, after), as this region has them. Raises NotAllowed, MetadataUnavailable."""
+        before = self._view.topic_policies(topic) or TopicPolicies()
+        after = change(before)
+        checked(after.policies)
+        await self._keep(keys.topic_policies(topic), flat(before), flat(after), by)
+        return before, after
+
+    async def namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies], by: str = "") -> NamespacePolicies:
+        """Of its policies alone. Raises NotFound, NotAllowed, MetadataUnavailable (another part of it, which needs a majority)."""
+        before = self._view.namespace(name)
+        if before is None:
+            raise NotFound(f"namespace {name!r} does not exist")
+        after = change(before)
+        if replace(after, policies=before.policies) != before:
+            raise MetadataUnavailable(
+                f"only policies of {name!r} can be changed while the global configuration cannot be reached: regions, grants, and bundles wait"
+            )
+        checked(after.policies)
+        await self._keep(keys.namespace(name), before.policies, after.policies, by)
+        return after
+
+    async def _keep(self, key: str, before: dict[str, Any], after: dict[str, Any], by: str) -> None:
+        changes = difference(before, after)
+        if not changes:
+            return
+        if len(self._edits) >= EDITS_MAX:
+            raise NotAllowed(f"{EDITS_MAX} edits wait for the global configuration already: connect the regions first")
+        number = await self._meta.next_ids(_COUNTER, at_least=1)
+        edit = Edit(id=number, key=key, by=by, made_ms=self._clock.wall_ms(), changes=changes)
+        await self._meta.put(f"{EDITS}{number:020d}", edit.encode(), expected=ABSENT)
+        log.warning("config.edit_deferred", extra={"key": key, "id": number, "by": by})
+
+    def waits(self, key: str) -> bool:
+        """Whether edits of that key are not merged yet."""
+        return any(edit.key == key for edit in self._edits.values())
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "region": self._region,
+            "stale_s": self._view.stale_s(),
+            "pending": [asdict(edit) for _, edit in sorted(self._edits.items())],
+            "conflicts": [{"name": key.removeprefix(CONFLICTS), **asdict(conflict)} for key, conflict in sorted(self.conflicts.items())],
+        }
+
+    # -- what is heard -------------------------------------------------------------------------------------------------
+
+    def _heard(self, key: str, value: bytes | None, _version: int) -> None:
+        known = self._edits.pop(key, None)
+        edit = None if value is None else Edit.decode(value)
+        if edit is not None:
+            self._edits[key] = edit
+        changed = edit or known
+        if changed is not None:
+            pending = [found.changes for _, found in sorted(self._edits.items()) if found.key == changed.key]
+            self._view.set_pending(changed.key, pending)
+
+    def _heard_conflict(self, key: str, value: bytes | None, _version: int) -> None:
+        self.conflicts.pop(key, None)
+        if value is not None:
+            self.conflicts[key] = Conflict.decode(value)
+
+    # -- merging -------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            if (self._edits or self._unswept) and not self._config.stale_s():
+                try:
+                    await self.merge()
+                except HeliographError as error:  # the next round goes on
+                    log.info("config.merge_waits", extra={"edits": len(self._edits), "error": str(error)})
+
+    async def merge(self) -> None:
+        """Everything that is pending, in its order. Raises MetadataUnavailable, OutcomeUnknown: again later."""
+        self._unswept = True
+        for key, edit in sorted(self._edits.items()):
+            await self._merge(key, edit)
+        prefix = f"{MERGED}{self._region}/"
+        for mark, _, _ in await self._config.range(prefix, prefix_end(prefix)):  # of a broker that did not come to its end
+            if await self._meta.get(EDITS + mark.removeprefix(prefix)) is None:
+                await self._config.delete(mark)
+        self._unswept = False
+
+    async def _merge(self, key: str, edit: Edit) -> None:
+        mark = f"{MERGED}{self._region}/{edit.id:020d}"
+        for _ in range(_TRIES_MAX):
+            if await self._meta.get(key) is None:
+                await self._config.delete(mark)
+                return
+            if await self._config.get(mark) is None:
+                try:
+                    await self._config.txn([*await self._operations(edit), Put(mark, b"", ABSENT)])
+                except VersionConflict:
+                    continue
+            await self._meta.delete(key)
+            await self._config.delete(mark)
+            self.merged += 1
+            return
+        raise MetadataUnavailable("others change the same part of the configuration all the time: try again")
+
+    async def _operations(self, edit: Edit) -> list[Op]:
+        found = await self._config.get(edit.key)
+        version = ABSENT if found is None else found[1]
+        ops: list[Op] = []
+        gone = await self._gone(edit, found)
+        if gone:
+            left = [[path, before, after, []] for path, before, after in edit.changes]
+        else:
+            before, build = _opened(edit.key, None if found is None else found[0])
+            after, left = merged(before, edit.changes)
+            try:
+                value = build(after)
+            except NotAllowed as error:  # each alone was allowed, both together are not
+                gone, value = str(error), None
+                left = [[path, was, mine, [before[path[0]]] if path[0] in before else []] for path, was, mine in edit.changes]
+            if value is not None and after != before:
+                ops.append(Put(edit.key, value, version))
+                if edit.key.startswith(keys.NAMESPACES):
+                    ops.append(Put(keys.GUARD, b""))
+        for index, (path, was, mine, theirs) in enumerate(left):
+            conflict = Conflict(
+                region=self._region,
+                id=edit.id,
+                key=edit.key,
+                path=tuple(path),
+                before=tuple(was),
+                mine=tuple(mine),
+                theirs=tuple(theirs),
+                by=edit.by,
+                made_ms=edit.made_ms,
+                merged_ms=self._clock.wall_ms(),
+                **({"because": gone} if gone else {}),
+            )
+            log.warning("config.conflict", extra={"key": edit.key, "path": "/".join(path), "by": edit.by})
+            ops.append(Put(f"{CONFLICTS}{self._region}/{edit.id:020d}.{index}", conflict.encode(), ABSENT))
+        return ops
+
+    async def _gone(self, edit: Edit, found: tuple[bytes, int] | None) -> str:
+        if edit.key.startswith(keys.TOPIC_POLICIES):
+            namespace = TopicName.parse(edit.key.removeprefix(keys.TOPIC_POLICIES)).namespace
+            return "" if await self._config.get(keys.namespace(namespace)) is not None else f"namespace {namespace} was deleted"
+        return "" if found is not None else f"namespace {edit.key.removeprefix(keys.NAMESPACES)} was deleted"
+
+    # -- conflicts -----------------------------------------------------------------------------------------------------
+
+    async def resolve(self, name: str, take: str) -> Conflict:
+        """name: as `status` shows it. take: "mine", what the region wanted, or "theirs", what stands there. Raises NotFound, NotAllowed."""
+        key = CONFLICTS + name
+        for _ in range(_TRIES_MAX):
+            found = await self._config.get(key)
+            if found is None:
+                raise NotFound(f"there is no conflict {name!r}: `heliograph conflicts list` shows them")
+            conflict = Conflict.decode(found[0])
+            ops: list[Op] = [Delete(key, found[1])]
+            if take == "mine":
+                at = await self._config.get(conflict.key)
+                if at is None and conflict.key.startswith(keys.NAMESPACES):
+                    raise NotAllowed(f"{conflict.key.removeprefix(keys.NAMESPACES)} was deleted: nothing can be set there")
+                before, build = _opened(conflict.key, None if at is None else at[0])
+                value = build(taken(before, conflict))
+                assert value is not None
+                ops.append(Put(conflict.key, value, ABSENT if at is None else at[1]))
+            elif take != "theirs":
+                raise NotAllowed(f"take mine or theirs, not {take!r}")
+            try:
+                await self._config.txn(ops)
+            except VersionConflict:
+                continue
+            return conflict
+        raise MetadataUnavailable("others change the same part of the configuration all the time: try again")
+
+
+def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes | None]]:
+    """(what the level holds, and what makes the stored value of another such). The latter raises NotAllowed."""
+    if key.startswith(keys.NAMESPACES):
+        assert blob is not None
+        namespace = NamespacePolicies.decode(blob)
+        return namespace.policies, lambda fields: replace(namespace, policies=checked(fields)).encode()
+    return flat(TopicPolicies() if blob is None else TopicPolicies.decode(blob)), lambda fields: topic_of(fields).encode()
+
+
+def topic_of(fields: dict[str, Any]) -> TopicPolicies:
+    """Raises NotAllowed."""
+    policies = {name: value for name, value in fields.items() if name != PROPERTIES}
+    return TopicPolicies(policies=checked(policies), properties=fields.get(PROPERTIES, {}))

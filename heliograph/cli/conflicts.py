@@ -1,0 +1,53 @@
+"""`conflicts`: edits of policies that a region made while it was cut off, and what could not be merged afterwards."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.groups import add, group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import done, rows
+from heliograph.model.errors import ConfigError
+
+_PATH = "/heliograph/v1/conflicts"
+
+
+def register(app: typer.Typer) -> None:
+    conflicts = group(app, "conflicts", "Policies that were changed in two regions while they were cut off from each other.")
+    add(conflicts, list=listed, resolve=resolve)
+
+
+def listed(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List edits that this region has not merged yet, and the conflicts of all regions."""
+    found = Rest(admin, token).get(_PATH)
+    lines = [("waits", f"{found['region']}/{edit['id']}", edit["key"], path[0], _shown(before), _shown(after), "", _when(edit["made_ms"]), edit["by"])
+             for edit in found["pending"] for path, before, after in edit["changes"]]  # fmt: skip
+    lines += [("conflict", row["name"], row["key"], "/".join(row["path"]), _shown(row["before"]), _shown(row["mine"]), _shown(row["theirs"]),
+               _when(row["made_ms"]), row["by"]) for row in found["conflicts"]]  # fmt: skip
+    rows(("state", "name", "of", "policy", "was", "wanted", "is", "made", "by"), lines, found, json_output)
+
+
+def resolve(
+    name: Annotated[str, typer.Argument(help="As the list shows it: region/number.")],
+    take: Annotated[str, typer.Option("--take", help="mine: what that region wanted; theirs: what the configuration has.")],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """End a conflict: set what the region wanted after all, or leave it as it is."""
+    region, separator, conflict = name.partition("/")
+    if not separator:
+        raise ConfigError(f"{name!r} is no conflict: `heliograph conflicts list` shows their names, as eu/00000000000000000001.0")
+    found = Rest(admin, token).post(f"{_PATH}/{quote(region, safe='')}/{quote(conflict, safe='')}", {"take": take})
+    done(f"{'/'.join(found['path'])} of {found['key']} is {_shown(found['mine' if take == 'mine' else 'theirs'])}")
+
+
+def _shown(value: list[Any]) -> str:
+    return str(value[0]) if value else "not set"
+
+
+def _when(made_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(made_ms / 1000))

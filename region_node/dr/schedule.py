@@ -1,0 +1,139 @@
+"""DrillSchedule: drills that begin by themselves, their turns, and the reports that are kept.
+
+Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one whose broker has gone. Isn't: a
+step of a drill (`region_node.dr.drill`), or the operation (`region_node.dr.conductor`).
+Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one that was begun and not finished is
+gone on with by whichever broker looks next; a drill never begins while something else is under way.
+Keys: /dr/schedules/{tenant}/{namespace} (Schedule).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
+from heliograph.model.policies import _Value
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
+from region_node.dr.conductor import Conductor
+from region_node.dr.operation import DRILL
+from region_node.dr.tasks import lasting
+
+log = logging.getLogger("region_node.dr")
+
+SCHEDULES = "/dr/schedules/"
+BY = "schedule"
+"""Who asked for it, in the operation and its report."""
+EVERY_S_MIN, EVERY_S_MAX = 60.0, 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule(_Value):
+    """Of one namespace. `to`: the region that is to take over; "": the only other one."""
+
+    every_s: float
+    next_ms: int
+    to: str = ""
+    by: str = ""
+    said: str = ""
+    """Why the last one could not begin; "": it could."""
+
+    def __post_init__(self) -> None:
+        if not EVERY_S_MIN <= self.every_s <= EVERY_S_MAX:
+            raise NotAllowed(f"a drill can be repeated every {EVERY_S_MIN:.0f} s to every {EVERY_S_MAX / 86_400:.0f} days, not every {self.every_s:g} s")
+
+
+def schedule(namespace: str) -> str:
+    return SCHEDULES + namespace
+
+
+class DrillSchedule:
+    """One broker's. `conductor`: made for each use, with the credentials of this broker."""
+
+    def __init__(self, store: MetadataStore, conductor: Callable[[], Conductor], *, clock: Clock, look_s: float = 5.0) -> None:
+        self.known: dict[str, tuple[Schedule, int]] = {}
+        """Namespace -> (schedule, version)."""
+        self._store, self._conductor, self._clock, self._look_s = store, conductor, clock, look_s
+        self._stop_watch: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._stop_watch = self._store.watch(SCHEDULES, self._heard)
+        await self._store.synced(SCHEDULES)
+        self._task = lasting(self._run(), "scheduled drills")
+
+    async def stop(self) -> None:
+        self._stop_watch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _heard(self, key: str, value: bytes | None, version: int) -> None:
+        namespace = key.removeprefix(SCHEDULES)
+        try:
+            if value is None:
+                self.known.pop(namespace, None)
+            else:
+                self.known[namespace] = Schedule.decode(value), version
+        except (CorruptData, NotAllowed) as error:
+            log.error("drill.schedule_unreadable", extra={"namespace": namespace, "error": str(error)})
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            for namespace, (found, version) in sorted(self.known.items()):
+                try:
+                    if await self._due(namespace, found, version) or await self._left_behind(namespace):
+                        await self._drill(namespace, found)
+                except HeliographError as error:  # the next look tries again
+                    log.info("drill.waits", extra={"namespace": namespace, "error": str(error)})
+
+    async def _due(self, namespace: str, found: Schedule, version: int) -> bool:
+        """Whether it is time, and this broker is the one that takes the turn."""
+        now = self._clock.wall_ms()
+        if now < found.next_ms:
+            return False
+        step_ms = int(found.every_s * 1000)
+        following = found.next_ms + step_ms * (1 + (now - found.next_ms) // step_ms)  # what was missed is not made up for
+        try:
+            await self._store.put(schedule(namespace), replace(found, next_ms=following, said="").encode(), expected=version)
+        except VersionConflict:
+            return False
+        return True
+
+    async def _left_behind(self, namespace: str) -> bool:
+        """One that a schedule began is under way, and nobody has done a step since the last look."""
+        operation, version = await self._conductor().operation(namespace)
+        if operation is None or not operation.running or operation.kind != DRILL or operation.by != BY:
+            return False
+        await asyncio.sleep(self._look_s)
+        return (await self._conductor().operation(namespace))[1] == version
+
+    async def _drill(self, namespace: str, found: Schedule) -> None:
+        conductor = self._conductor()
+        try:
+            operation = await conductor.begin(DRILL, namespace, found.to, BY)
+        except HeliographError as error:
+            log.warning("drill.not_begun", extra={"namespace": namespace, "error": str(error)})
+            await self._say(namespace, str(error))
+            return
+        log.warning("drill.begun", extra={"namespace": namespace, "id": operation.id, "to": operation.target})
+        while operation.running:
+            before = operation
+            operation = await conductor.advance(namespace)
+            if operation.running and (operation.kind != DRILL or operation.id != before.id):
+                return  # something else was begun in its place
+            if operation == before or operation.waiting:
+                await asyncio.sleep(0.5)
+        log.warning("drill.ended", extra={"namespace": namespace, "id": operation.id, "state": operation.state, "passed": operation.report.get("passed")})
+
+    async def _say(self, namespace: str, why: str) -> None:
+        known = self.known.get(namespace)
+        if known is not None:
+            try:
+                await self._store.put(schedule(namespace), replace(known[0], said=why).encode(), expected=known[1])
+            except VersionConflict:
+                pass  # its turn has been taken meanwhile; the log has it

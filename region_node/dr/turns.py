@@ -1,0 +1,218 @@
+"""SubscriptionTurns: subscriptions that are active in one region at a time, as this broker has them.
+
+Is: which of its subscriptions have a turn, or shall have one (policy `oneRegionSubscriptions`); what a change means for their consumers; taking over
+from a region that is lost. Isn't: the rule (`region_node.dr.writing.Turn`), how a turn may change (`region_node.dr.switching`), or a command.
+Invariants: a subscription with a turn replicates what is acknowledged; where the turn is elsewhere its consumers stay connected and get nothing; when it
+is taken away here its consumers are closed, so that what they hold goes out again where it is now; only a region in which consumers wait takes over, and
+only once no broker of the active region has had a lease for `lost_after_s`.
+Source: docs/protocols/leadership.md, "Subscriptions in one region".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.leadership import FENCED, OPEN, WRITERS, subscription_name
+from heliograph.model.names import TopicName
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
+from region_node.dr.leases import WriteLeases
+from region_node.dr.switching import Switching, closing
+from region_node.dr.tasks import lasting
+from region_node.dr.writing import Turn
+from region_node.metrics import Sample
+from region_node.replicated_subscriptions import replicate
+from region_node.subscriptions.port import TurnPort
+from region_node.subscriptions.subscription import Subscription
+from region_node.topics.service import TopicService
+from region_node.topics.topic import Topic
+
+log = logging.getLogger("region_node.dr")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSettings:
+    """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes over."""
+
+    look_s: float = 1.0
+    lost_after_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        assert self.look_s > 0 and self.lost_after_s >= 0
+
+
+class Unmade:
+    """It shall be active in one region, and nobody has said yet in which."""
+
+    open = False
+
+    def waiting(self) -> str:
+        return "the global configuration has not said yet in which region it is active"
+
+
+_UNMADE = Unmade()
+
+
+class SubscriptionTurns:
+    """One broker's."""
+
+    def __init__(
+        self, leases: WriteLeases, store: MetadataStore, topics: Callable[[], TopicService], *, region: str, clock: Clock, settings: TurnSettings | None = None
+    ) -> None:
+        self.settings = settings or TurnSettings()
+        self.switching = Switching(store, clock.wall_ms)
+        self.taken_over = 0
+        self._leases, self._store, self._topics, self._region, self._clock = leases, store, topics, region, clock
+        self._holders: dict[str, dict[str, None]] = {}
+        """Region -> the leases of its brokers, as far as is known here."""
+        self._lost_since: dict[str, float] = {}
+        """Region without any -> since when, in the clock's monotonic seconds."""
+        self._had: dict[str, None] = {}
+        """Whose turn was here when it last changed."""
+        self._unmade: dict[str, None] = {}
+        self._stop_watch: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._stop_watch = self._store.watch(WRITERS, self._heard)
+        await self._store.synced(WRITERS)
+        for turn in self._leases.core.turns():  # heard before there was anything to do about it
+            self.changed(turn.namespace)
+        self._task = lasting(self._run(), "turns of subscriptions")
+
+    async def stop(self) -> None:
+        self._stop_watch()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # -- what subscriptions ask ----------------------------------------------------------------------------------------
+
+    def of(self, topic: TopicName, subscription: str, wanted: bool) -> TurnPort | None:
+        """wanted: by policy. None: it may be active in every region."""
+        name = subscription_name(str(topic.partitioned), subscription)
+        turn = self._leases.turn(name)
+        if turn is not None or not wanted:
+            return turn
+        self._unmade[name] = None
+        return _UNMADE
+
+    def changed(self, name: str) -> None:
+        """The turn of that name is another's, is being moved, or there is none any more."""
+        topic, _, subscription = name.rpartition("/")
+        turn = self._leases.turn(name)
+        if turn is not None:
+            turn.outstanding = lambda: sum(found.held for _, found in self._here(topic, subscription))
+        had, has = name in self._had, turn is None or turn.has_turn
+        if turn is not None and has:
+            self._had[name] = None
+        else:
+            self._had.pop(name, None)
+        for loaded, found in self._here(topic, subscription):
+            if turn is not None:
+                replicate(loaded, found)
+            if not has and had:
+                found.disconnect()
+            loaded.obey_turn(found)
+
+    def _here(self, topic: str, subscription: str) -> Iterator[tuple[Topic, Subscription]]:
+        try:
+            wanted = TopicName.parse(topic)
+        except NotAllowed:
+            return  # somebody else's key
+        topics = self._topics()
+        for name in (wanted, *(wanted.with_partition(index) for index in range(topics.view.partitions(topic)))):
+            loaded = topics.loaded.get(str(name))
+            if loaded is not None and (found := loaded.subscriptions.get(subscription)) is not None and found.durable:
+                yield loaded, found
+
+    # -- who is there --------------------------------------------------------------------------------------------------
+
+    def _heard(self, key: str, value: bytes | None, _version: int) -> None:
+        region, _, lease = key.removeprefix(WRITERS).partition("/")
+        holders = self._holders.setdefault(region, {})
+        if value is None:
+            holders.pop(lease, None)
+        else:
+            holders[lease] = None
+            self._lost_since.pop(region, None)
+
+    def _lost(self, region: str) -> bool:
+        if self._holders.get(region):
+            return False
+        now = self._clock.monotonic()
+        return now - self._lost_since.setdefault(region, now) >= self.settings.lost_after_s
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.look_s)
+            if any(turn.record is not None and turn.record.state != OPEN and turn.active for turn in self._leases.core.turns()):
+                self._leases.tell()  # what was handed out may have been acknowledged meanwhile
+            for known in self._leases.core.turns():
+                topic, _, subscription = known.namespace.rpartition("/")
+                for loaded, found in self._here(topic, subscription):
+                    if not found.replicated:
+                        replicate(loaded, found)
+            for name, turn in self._waiting().items():
+                try:
+                    await self._take(name, turn)
+                except HeliographError as error:  # the next round looks again
+                    log.info("turn.waits", extra={"subscription": name, "error": str(error)})
+
+    def _waiting(self) -> dict[str, Turn | None]:
+        """Subscriptions that have consumers here which get nothing because of a turn. None: it was never made."""
+        found: dict[str, Turn | None] = {}
+        for name in [*self._unmade, *(turn.namespace for turn in self._leases.core.turns() if not turn.open)]:
+            turn = self._leases.turn(name)
+            if turn is not None:
+                self._unmade.pop(name, None)
+            topic, _, subscription = name.rpartition("/")
+            if any(there.consumers for _, there in self._here(topic, subscription)):
+                found[name] = turn
+        return found
+
+    async def _take(self, name: str, turn: Turn | None) -> None:
+        if turn is None:
+            await self.switching.begin(name, self._region, {})
+            return
+        record = turn.record
+        if record is None or (turn.active and record.state == OPEN) or not self._lost(record.active):
+            return
+        if record.state != FENCED:
+            to = record.to or self._region
+            await self.switching.change(name, lambda old: closing(old, to, FENCED, self._clock.wall_ms()) if old == record else old)
+        new, waits = await self.switching.flip(name)
+        if new is not None:
+            self.taken_over += 1
+            log.warning("subscription.taken_over", extra={"subscription": name, "from": record.active, "to": new.active, "epoch": new.epoch})
+        else:
+            log.info("turn.waits", extra={"subscription": name, "for": waits})
+
+    # -- what people ask -----------------------------------------------------------------------------------------------
+
+    def known(self, name: str) -> bool:
+        """Whether this broker has heard of it."""
+        return self._leases.turn(name) is not None
+
+    def status(self, namespace: str) -> list[dict[str, Any]]:
+        """Of one namespace, by name; as this broker knows it. consumers: those connected here."""
+        out = []
+        for turn in self._leases.core.turns():
+            topic, _, subscription = turn.namespace.rpartition("/")
+            if TopicName.parse(topic).namespace == namespace:
+                consumers = sum(len(found.consumers) for _, found in self._here(topic, subscription))
+                out.append({"topic": topic, "subscription": subscription, **turn.status(), "consumers": consumers})
+        return out
+
+    def samples(self) -> Iterator[Sample]:
+        for turn in self._leases.core.turns():
+            topic, _, subscription = turn.namespace.rpartition("/")
+            labels = {"cluster": self._region, "topic": topic, "subscription": subscription}
+            yield "heliograph_subscription_active", "gauge", labels, float(turn.active)
+            yield "heliograph_subscription_epoch", "gauge", labels, turn.record.epoch if turn.record is not None else 0
+        yield "heliograph_subscriptions_taken_over_total", "counter", {"cluster": self._region}, self.taken_over

@@ -1,0 +1,97 @@
+"""A subscription is active in one region at a time, whatever is cut, stopped, late, or started twice; and each rule that says so is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from geo_tests.sim.leadership import Confirmed, TurnWorld
+from heliograph.model.errors import RegionPassive
+from heliograph.model.leadership import DRAINING, FENCED, Leadership, is_subscription, leadership, name_of, subscription_name
+from region_node.dr import switching
+from region_node.dr.writing import Turn, Writing
+
+NAME = subscription_name("persistent://t/n/x", "s")
+
+
+def test_messages_go_out_in_the_active_region_alone() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(10):
+        world = TurnWorld(seed)
+        world.run()
+        seen += world.counts
+    assert seen["confirmed"] > 500 and seen["flips"] > 50 and seen["drained"] > 10 and seen["waited for its turn"] > 500, seen
+
+
+def _mutants() -> Mapping[str, Callable[[pytest.MonkeyPatch], None]]:
+    def the_lease_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Writing, "holds", property(lambda self: True))
+
+    def counted_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Writing, "on_renewed", lambda self, sent_at: setattr(self, "until", self.now() + self._usable_s))
+
+    def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(switching, "waits_for", lambda namespace, version, found: [])
+
+    def a_drain_is_obeyed_at_once(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Turn, "obeyed", property(lambda self: self.version))
+
+    def a_draining_region_hands_out(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Turn, "waiting", lambda self: "" if self.active and self._writing.holds else "elsewhere")
+
+    return {name: mutant for name, mutant in locals().items() if callable(mutant)}
+
+
+@pytest.mark.parametrize("mutant", sorted(_mutants()))
+def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _mutants()[mutant](monkeypatch)
+    with pytest.raises(Confirmed):
+        for seed in range(40):
+            TurnWorld(seed).run()
+
+
+def test_why_it_waits_is_said() -> None:
+    now = [100.0]
+    writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0])
+    writing.on_record(NAME, Leadership(active="eu"), 5)
+    turn = writing.turn(NAME)
+    assert turn is not None and writing.gate("t/n") is None and not writing.gates() and writing.turns() == [turn]
+    assert turn.waiting() == "it is active in region eu" and not turn.open
+    writing.on_record(NAME, Leadership(active="us", epoch=2), 6)
+    assert "has not renewed its lease" in turn.waiting()
+    writing.on_renewed(now[0])
+    writing.on_registered(7, [(NAME, Leadership(active="us", epoch=2), 6)])
+    assert turn.open and turn.status()["open_here"]
+    turn.outstanding = lambda: 3
+    writing.on_record(NAME, Leadership(active="us", epoch=2, state=DRAINING, to="eu"), 8)
+    assert "moved from us to eu" in turn.waiting() and turn.obeyed < 8
+    writing.on_record(NAME, Leadership(active="us", epoch=2, state=FENCED, to="eu"), 9)
+    assert turn.obeyed == 9, "what it had handed out was taken back"
+    writing.on_record(NAME, None, 10)
+    assert writing.turn(NAME) is None
+
+
+def test_names_and_keys_fit_each_other() -> None:
+    for name in (NAME, "t/n"):
+        assert name_of(leadership(name)) == name and is_subscription(name) == (name is NAME)
+
+
+def test_what_was_taken_under_an_earlier_lease_is_not_confirmed_under_the_next() -> None:
+    """Whoever closed the namespace between the two did not wait for it: the new lease says that it obeys everything before it."""
+    now, told = [100.0], list[str]()
+    writing = Writing("us", ttl_s=6.0, drift=0.1, now=lambda: now[0])
+    writing.on_renewed(now[0])
+    writing.on_registered(5, [("t/n", Leadership(active="us"), 4)])
+    gate = writing.gate("t/n")
+    assert gate is not None
+    early = gate.enter(lambda _: told.append("confirmed"), lambda error: told.append(type(error).__name__))
+    now[0] += 10
+    writing.on_lost()
+    writing.on_renewed(now[0])
+    writing.on_registered(9, [("t/n", Leadership(active="us", state=DRAINING, to="eu"), 8)])
+    assert writing.obeyed().obeys("t/n", 8), "so it may be flipped now"
+    assert not isinstance(early, RegionPassive)
+    early.done([(1, 1, 1)])
+    assert told == ["RegionPassive"] and writing.refused == 1

@@ -1,0 +1,46 @@
+"""Whole instances with an active-passive namespace, moved and failed over under load and faults: seeds that hold, and a rule that is needed."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from geo_tests.sim.checkers import Violation
+from geo_tests.sim.loop import SimFailure
+from geo_tests.sim.passive_world import run_passive
+from geo_tests.sim.world import WorldSettings
+from region_node.dr.writing import Gate
+
+SETTINGS = WorldSettings(messages=40, chaos_s=14.0, topics=1)
+SEEDS = 10
+
+
+@pytest.mark.slow
+def test_no_message_is_lost_or_doubled_and_one_region_confirms() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        verdict, counts = run_passive(seed, SETTINGS)
+        assert verdict.messages == SETTINGS.messages * len(SETTINGS.regions)
+        seen += counts
+    assert seen["confirmed"] > 100 and seen["failed over"] > 10 and seen["switched over"] > 1 and seen["failed back"] > 1, seen
+
+
+WILD = replace(SETTINGS, faults=10, kinds=("cut_region_off", "cut_broker_from_bookie", "slow_disk", "kill_two_bookies"))
+
+
+@pytest.mark.slow
+def test_a_confirmation_that_is_checked_only_when_the_message_is_taken_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rules of leases have their mutants in tests/dr/test_leadership_simulation.py, those of aliases in tests/dr/test_aliases.py."""
+    monkeypatch.setattr(Gate, "_may_confirm", lambda self, epoch, life: True)
+    for seed in range(7, 20):
+        try:
+            run_passive(seed, WILD)
+        except (Violation, SimFailure) as found:
+            assert "is the active region" in str(found)
+            return
+        finally:
+            gc.collect()
+    pytest.fail("13 seeds hold although nothing is checked when the ack quorum is reached")
