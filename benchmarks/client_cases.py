@@ -1,6 +1,7 @@
 """Load by the official client, one case a process: `python -m benchmarks.client_cases CASE PORT TOPIC [ARGS]` prints one JSON line.
 
-Cases: batched SIZE COUNT · consume SIZE COUNT · fanout SIZE COUNT SUBSCRIPTIONS · sync COUNT · latency RATE SECONDS [PORT2] · link SIZE COUNT PORT2 BATCHED.
+Cases: batched SIZE COUNT · consume SIZE COUNT · fanout SIZE COUNT SUBSCRIPTIONS · shared SIZE COUNT CONSUMERS ·
+sync COUNT · latency RATE SECONDS [PORT2] · link SIZE COUNT PORT2 BATCHED.
 Publishing uses no Python callback and one flush: a callback a message would measure this client's interpreter lock.
 """
 
@@ -86,6 +87,38 @@ def fanout(port: int, topic: str, size: int, count: int, subscriptions: int) -> 
     return {"entries": count * subscriptions, "seconds": seconds}
 
 
+def shared(port: int, topic: str, size: int, count: int, consumers: int) -> dict[str, float]:
+    """`count` entries to so many consumers of one shared subscription, each acknowledged by itself."""
+    connection = client(port)
+    producer = producer_of(connection, topic, batched=False)
+    producer.send(bytes(size))
+    left = count
+    lock, done = threading.Lock(), threading.Event()
+
+    def received(consumer: Any, message: Any) -> None:
+        nonlocal left
+        consumer.acknowledge(message)
+        with lock:
+            left -= 1
+            if not left:
+                done.set()
+
+    body = bytes(size)
+    producer.flush()
+    made = [
+        connection.subscribe(topic, "all", pulsar.ConsumerType.Shared, receiver_queue_size=100, message_listener=received) for _ in range(consumers)
+    ]
+    begun = time.perf_counter()
+    for _ in range(count):
+        producer.send_async(body, None)
+    producer.flush()
+    if not done.wait(120):
+        raise SystemExit(f"{left} of {count} entries did not come to {len(made)} consumers")
+    seconds = time.perf_counter() - begun
+    connection.close()
+    return {"entries": count, "seconds": seconds}
+
+
 def percentiles(samples: list[float]) -> dict[str, float]:
     cut = quantiles(samples[len(samples) // 10 :], n=100)
     return {"p50_ms": cut[49] * 1e3, "p99_ms": cut[98] * 1e3}
@@ -168,6 +201,7 @@ def link(port: int, topic: str, size: int, count: int, there: int, batches: int)
 def main() -> None:
     case, port, topic, *rest = sys.argv[1:]
     cases: dict[str, Any] = {"batched": batched, "consume": consume, "sync": sync, "latency": latency, "link": link, "fanout": fanout}
+    cases["shared"] = shared
     print(json.dumps(cases[case](int(port), topic, *(int(a) for a in rest))))
 
 

@@ -49,11 +49,10 @@ class HeliographKafka(Heliograph):
     def __init__(self, data: Path) -> None:
         self.kafka_port = free_port()
         os.environ["HELIOGRAPH_BROKER__KAFKA__PORT"] = str(self.kafka_port)
-        os.environ["HELIOGRAPH_BROKER__KAFKA__REBALANCE_DELAY_MS"] = "0"
         try:
             super().__init__(data)
         finally:
-            del os.environ["HELIOGRAPH_BROKER__KAFKA__PORT"], os.environ["HELIOGRAPH_BROKER__KAFKA__REBALANCE_DELAY_MS"]
+            del os.environ["HELIOGRAPH_BROKER__KAFKA__PORT"]
 
 
 class Kafka(Server):

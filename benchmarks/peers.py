@@ -3,18 +3,26 @@
 Is: one connection, frames built beforehand, a window of 2,000 small or 48 large entries; the official client where it is the subject.
 Isn't: a test; nothing here fails on a number, but `--check` exits 1 where a promised ratio is missed.
 Both keep two copies, both fsynced, on one disk. CPU is user and system time of all server processes, an entry.
+On our side deduplication and schema checks are on, clients are a role that is no super user and has its rights by a grant, and both systems' metrics are
+scraped every two seconds; `--plain` leaves all that out. `--list` names the cases, `--only` runs some of them, so that a machine may be quiet for each.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import contextlib
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -54,6 +62,8 @@ ONE = (
     ),
     Case("the same, p99", (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000"), "p99_ms", "ms"),
     Case("100 B entries to 100 subscriptions", (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"), "rate", "msgs/s", (("rate", 1.0, "min"),)),
+    Case("100 B entries to 100 consumers of a shared subscription", (CLIENT, "shared", "{port}", "{topic}", "100", "60000", "100"), "rate", "msgs/s",
+         (("rate", 1.0, "min"),)),
     Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s"),
     Case("sync publish 1 KB p50", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p50_ms", "ms", (("p50_ms", 1.0, "max"),)),
     Case("sync publish 1 KB p99", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p99_ms", "ms"),
@@ -114,11 +124,47 @@ def compare(cases: tuple[Case, ...], ours: Server, theirs: Server, rounds: int, 
     return table, missed
 
 
-def everything_on(ours: Server) -> None:
-    """Deduplication, and schemas that are asked for; the process was started with authorisation, and its metrics are always on."""
-    url = f"http://127.0.0.1:{next(iter(ours.regions.values()))[1]}/admin/v2/namespaces/public/default"
-    rest("POST", f"{url}/deduplication", True)
-    rest("POST", f"{url}/schemaValidationEnforced", True)
+ROLE, LOGIN = "bench", "operator:of the benchmark"
+"""What clients are, who present nothing; and who may change what they are allowed."""
+
+
+def authorised(folder: Path) -> str:
+    """Settings of security, as JSON: clients are a role that is no super user."""
+    user, _, password = LOGIN.partition(":")
+    hashed = base64.b64encode(hashlib.sha1(password.encode()).digest()).decode()
+    (folder / "users").write_text(f"{user}:{{SHA}}{hashed}\n")
+    basic = {"authentication": ["basic"], "basic_file": str(folder / "users"), "anonymous_role": ROLE}
+    return json.dumps({**basic, "authorization": True, "super_users": [user]})
+
+
+def everything_on(ours: Server, namespace: str) -> None:
+    """Deduplication, schema checks, and the grant of the clients' role; the processes were started with `authorised`."""
+    for _, admin in ours.regions.values():
+        url = f"http://127.0.0.1:{admin}/admin/v2/namespaces/{namespace}"
+        rest("POST", f"{url}/permissions/{ROLE}", ["produce", "consume"], login=LOGIN)
+        rest("POST", f"{url}/deduplication", True, login=LOGIN)
+        rest("POST", f"{url}/schemaValidationEnforced", True, login=LOGIN)
+
+
+@contextlib.contextmanager
+def scraped(*servers: Server) -> Iterator[None]:
+    """Each broker's /metrics, every two seconds."""
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.wait(2.0):
+            for server in servers:
+                for _, admin in server.regions.values():
+                    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{admin}/metrics/", timeout=20) as answer:
+                        answer.read()
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def pair_of_pulsars(folder: Path) -> Server:
@@ -148,40 +194,47 @@ def pair_of_pulsars(folder: Path) -> Server:
     return pair
 
 
-def pair_of_regions(folder: Path) -> Server:
+def pair_of_regions(folder: Path, login: str) -> Server:
     server = Heliograph(folder / "hab", ("a", "b"))
     url = f"http://127.0.0.1:{server.regions['a'][1]}/admin/v2"
-    rest("PUT", f"{url}/tenants/geo", {"adminRoles": [], "allowedClusters": ["a", "b"]})
-    rest("PUT", f"{url}/namespaces/geo/both", {"replication_clusters": ["a", "b"]})
+    rest("PUT", f"{url}/tenants/geo", {"adminRoles": [], "allowedClusters": ["a", "b"]}, login=login)
+    rest("PUT", f"{url}/namespaces/geo/both", {"replication_clusters": ["a", "b"]}, login=login)
     return server
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="cases whose name holds this")
+    parser.add_argument("--only", action="append", default=[], help="cases whose name holds this; may be given several times")
+    parser.add_argument("--list", action="store_true", help="the names of the cases")
     parser.add_argument("--no-link", action="store_true", help="without the two-cluster cases")
     parser.add_argument("--check", action="store_true", help="exit 1 where a promised ratio is missed")
-    parser.add_argument("--plain", action="store_true", help="without deduplication, checks of schemas, and authorisation on our side")
+    parser.add_argument("--plain", action="store_true", help="without deduplication, checks of schemas, and authorisation on our side, and without scrapes")
     options = parser.parse_args()
-    if not options.plain:
-        os.environ["HELIOGRAPH_SECURITY"] = json.dumps({"authorization": True, "anonymous_role": "bench", "super_users": ["bench"]})
+    if options.list:
+        print("\n".join(case.name for case in (*ONE, *LINK)))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped then too
     console = Console(width=140)
 
     def chosen(cases: tuple[Case, ...]) -> tuple[Case, ...]:
-        return tuple(c for c in cases if not options.only or options.only in c.name)
+        return tuple(c for c in cases if not options.only or any(part in c.name for part in options.only))
+
+    def watched(*servers: Server) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if options.plain else scraped(*servers)
 
     missed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         folder = Path(scratch)
+        if not options.plain:
+            os.environ["HELIOGRAPH_SECURITY"] = authorised(folder)
         servers: list[Server] = []
         try:
             if chosen(ONE):
                 servers += [Heliograph(folder / "h"), Pulsar(folder / "p")]
                 ours, theirs = servers
                 if not options.plain:
-                    everything_on(ours)
+                    everything_on(ours, "public/default")
                 time.sleep(3)
                 console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
@@ -194,15 +247,19 @@ def main() -> None:
                     for case in ONE[:2]:
                         measure(theirs, case, "persistent://public/default/warm")
                         measure(ours, case, "persistent://public/default/warm")
-                table, more = compare(chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console)
+                with watched(ours, theirs):
+                    table, more = compare(chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console)
                 missed += more
                 console.print(table)
                 console.print(f"memory after load: PSS {ours.memory_mb('pss'):.0f} MB against RSS {theirs.memory_mb('rss'):.0f} MB")
                 while servers:
                     servers.pop().stop()
             if chosen(LINK) and not options.no_link:
-                servers += [pair_of_regions(folder), pair_of_pulsars(folder)]
-                table, more = compare(chosen(LINK), servers[0], servers[1], options.rounds, "persistent://geo/both", console)
+                servers += [pair_of_regions(folder, "" if options.plain else LOGIN), pair_of_pulsars(folder)]
+                if not options.plain:
+                    everything_on(servers[0], "geo/both")
+                with watched(*servers):
+                    table, more = compare(chosen(LINK), servers[0], servers[1], options.rounds, "persistent://geo/both", console)
                 missed += more
                 console.print(table)
         finally:

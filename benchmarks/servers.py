@@ -6,6 +6,7 @@ Pulsar's jars (235 MB) are kept in ~/.cache/heliograph; Maven and a JDK 17+ are 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -41,9 +42,13 @@ def free_port() -> int:
         return port
 
 
-def rest(method: str, url: str, body: Any = None) -> Any:
+def rest(method: str, url: str, body: Any = None, *, login: str = "") -> Any:
+    """login: user:password."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json"}
+    if login:
+        headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+    request = urllib.request.Request(url, data, headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read()
     return json.loads(text) if text else None

@@ -1,8 +1,9 @@
 """`make bench-takeover`: how long topics are away when their broker is killed, and when it hands them over.
 
 Is: a standalone with two brokers and two bookies; the owner of a namespace with one bundle is killed (SIGKILL) or asked to unload.
-Cases: one topic after a kill, beyond the lease; one topic that is moved on purpose, as a publisher sees it; many topics on one broker, of which some
-are published to: until each of those has stored a message again.
+Cases (`--case`): `kill`: one topic after a kill, beyond the lease. `move`: one topic that is moved on purpose, as a publisher sees it. `many`: many topics on
+one broker, some of them published to: until the bundle has its next owner, until each of those topics has stored a message again, and what the first message
+to one of the others takes; with what a topic costs in memory and processor time, and how long /metrics takes. `--curve 1000,10000,40000`: for each.
 Isn't: a test; the promises stand beside the figures.
 """
 
@@ -12,11 +13,13 @@ import argparse
 import asyncio
 import tempfile
 import time
+import urllib.request
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import psutil
 from rich.console import Console
 
 from benchmarks.many_client import ManyProducers
@@ -39,6 +42,14 @@ class Region:
         port = int(rest("GET", f"{self.url}/lookup/v2/topic/persistent/{NAMESPACE}/{topic}")["brokerUrl"].rpartition(":")[2])
         return self._brokers()[port], port
 
+    def pid(self, process: str) -> int:
+        return int(next(row["pid"] for row in self._rows() if row["name"] == process))
+
+    def scrape(self, process: str) -> None:
+        port = next(row["ports"]["admin"] for row in self._rows() if row["name"] == process)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            answer.read()
+
     def other(self, port: int) -> int:
         return next(each for each in self._brokers() if each != port)
 
@@ -49,9 +60,12 @@ class Region:
         while len(self._brokers()) < 2:
             time.sleep(0.1)
 
+    def _rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = next(iter(self.server.status()["regions"].values()))["processes"]
+        return rows
+
     def _brokers(self) -> dict[int, str]:
-        rows = next(iter(self.server.status()["regions"].values()))["processes"]
-        return {row["ports"]["service"]: row["name"] for row in rows if row["role"] == "broker" and row["ready"]}
+        return {row["ports"]["service"]: row["name"] for row in self._rows() if row["role"] == "broker" and row["ready"]}
 
 
 async def connected(topics: list[str], port: int, *, window: int = 1) -> ManyProducers:
@@ -71,6 +85,72 @@ async def connected(topics: list[str], port: int, *, window: int = 1) -> ManyPro
 
 def names(prefix: str, count: int) -> list[str]:
     return [f"persistent://{NAMESPACE}/{prefix}-{number}" for number in range(count)]
+
+
+class Cost(NamedTuple):
+    """Of a broker's loaded topics; the last two after its death."""
+
+    load_s: float
+    kib_each: float
+    idle_cpu: float
+    scrape_s: float
+    bundle_s: float
+    active_s: float
+    first_use_ms: list[float]
+
+
+def memory(pid: int) -> int:
+    pss: int = psutil.Process(pid).memory_full_info().pss
+    return pss
+
+
+def cpu_s(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+async def many(region: Region, loaded: int, active: int, samples: int, console: Console) -> Cost:
+    """`loaded` topics on one broker, `active` of them at work; then it is killed."""
+    topics = names(f"k{time.time_ns()}", loaded)
+    process, port = region.owner(topics[0].rpartition("/")[2])
+    pid = region.pid(process)
+    before, begun = memory(pid), time.perf_counter()
+    with console.status(f"loading {loaded:,} topics"):
+        for start in range(0, loaded, 1000):
+            producers = await connected(topics[start : start + 1000], port)
+            producers.start(len(producers.topics))
+            await producers.done
+            producers.transport.abort()
+    load_s = time.perf_counter() - begun
+    kib_each = (memory(pid) - before) / loaded / 1024
+    idle = cpu_s(pid)
+    await asyncio.sleep(10)
+    idle = (cpu_s(pid) - idle) / 10
+    begun = time.perf_counter()
+    await asyncio.to_thread(region.scrape, process)
+    scrape_s = time.perf_counter() - begun
+    other = region.other(port)
+    await asyncio.to_thread(region.server.process, "kill", process)
+    begun = time.perf_counter()
+    first = await connected(topics[:1], other)
+    bundle_s = time.perf_counter() - begun
+    first.transport.abort()
+    producers = await connected(topics[:active], other)
+    producers.start(active)
+    await producers.done
+    active_s = time.perf_counter() - begun
+    producers.transport.abort()
+    uses = []
+    for topic in topics[active :: max(1, (loaded - active) // samples)][:samples]:
+        at = time.perf_counter()
+        one = await connected([topic], other)
+        one.start(1)
+        await one.done
+        uses.append(1000 * (time.perf_counter() - at))
+        one.transport.abort()
+    await asyncio.to_thread(region.server.process, "start", process)
+    await asyncio.to_thread(region.both_ready)
+    return Cost(load_s, kib_each, idle, scrape_s, bundle_s, active_s, sorted(uses))
 
 
 async def after_kill(region: Region, loaded: int, active: int, console: Console) -> float:
@@ -115,6 +195,8 @@ def main() -> None:
     import pulsar
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", choices=("all", "move", "kill", "many"), default="all")
+    parser.add_argument("--curve", default="", help="numbers of topics of the last case, with commas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=10_000, help="loaded on one broker in the last case")
     parser.add_argument("--active", type=int, default=1000, help="of them, published to again after the kill")
@@ -124,18 +206,27 @@ def main() -> None:
         server = Heliograph(Path(scratch) / "h", brokers=2)
         try:
             region = Region(server)
-            client = pulsar.Client(f"pulsar://127.0.0.1:{server.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-            moves = [moved(region, client) for _ in range(options.rounds)]
-            client.close()
-            times = f"median {median(moves) * 1e3:.0f} ms, worst {max(moves) * 1e3:.0f} ms"
-            console.print(f"planned move, longest time between two receipts: {times} (at most 1,000)")
-            kills = [asyncio.run(after_kill(region, 1, 1, console)) for _ in range(options.rounds)]
-            console.print(
-                f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; the lease is {LEASE_S:.0f} s"
-                f" (at most {LEASE_S + 1:.0f} s)"
-            )
-            seconds = asyncio.run(after_kill(region, options.topics, options.active, console))
-            console.print(f"{options.topics:,} topics on a killed broker: {options.active:,} of them serve again after {seconds:.1f} s (at most 10)")
+            if options.case in ("all", "move"):
+                client = pulsar.Client(f"pulsar://127.0.0.1:{server.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+                moves = [moved(region, client) for _ in range(options.rounds)]
+                client.close()
+                times = f"median {median(moves) * 1e3:.0f} ms, worst {max(moves) * 1e3:.0f} ms"
+                console.print(f"planned move, longest time between two receipts: {times} (at most 1,000)")
+            if options.case in ("all", "kill"):
+                kills = [asyncio.run(after_kill(region, 1, 1, console)) for _ in range(options.rounds)]
+                console.print(
+                    f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; the lease is {LEASE_S:.0f} s"
+                    f" (at most {LEASE_S + 1:.0f} s)"
+                )
+            for count in [int(part) for part in options.curve.split(",") if part] or [options.topics] if options.case in ("all", "many") else []:
+                cost = asyncio.run(many(region, count, min(options.active, count // 2), 200, console))
+                uses = cost.first_use_ms
+                console.print(
+                    f"{count:,} topics on a broker: {cost.kib_each:.1f} KiB each, loaded at {count / cost.load_s:,.0f}/s, {cost.idle_cpu:.1%} of a core while"
+                    f" idle, /metrics in {cost.scrape_s:.2f} s (at most 1); it is killed: the bundle is away for {cost.bundle_s:.1f} s"
+                    f" (at most {LEASE_S + 1:.0f}), {min(options.active, count // 2):,} topics serve again after {cost.active_s:.1f} s (at most 10), the first"
+                    f" message to another takes {uses[len(uses) // 2]:.0f} ms, p99 {uses[-max(1, len(uses) // 100)]:.0f} ms (at most 20)"
+                )
         finally:
             server.stop()
 

@@ -1,6 +1,7 @@
 """Very many topics in one region: made in bulk, listed, looked up, loaded; what they cost; how long the metadata takes to come back.
 
-Is: `python -m benchmarks.topics --topics 100000`: real processes (one metadata node, two bookies, one broker) on this machine.
+Is: `python -m benchmarks.topics --topics 100000 --brokers 2`: real processes (one metadata node, two bookies, brokers) on this machine. `--curve
+1000,10000,100000,1000000`: an instance for each size, and a table of how each number grows.
 Isn't: a benchmark of messages. Each number stands beside its target; the exit code is 1 where one is missed.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 import psutil
 
 from benchmarks.servers import Heliograph, rest
+from benchmarks.steady_client import Steady
 from heliograph.model.policies import RegionInfo
 from heliograph.raft.client import ClientSettings, MetaClient
 from heliograph.raft.store import prefix_end
@@ -175,8 +177,48 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
     after = psutil.Process(broker).cpu_times()
     report.say(f"broker CPU with {len(chosen)} idle topics loaded", 100 * (after.user + after.system - times.user - times.system) / 5, "% core")
     began = time.perf_counter()
+    scrape(server, report)
+    began = time.perf_counter()
     rest("PUT", f"{admin}/admin/v2/persistent/{NAMESPACE}/parted/partitions", 4096)
     report.say("a topic of 4,096 partitions made over REST", 1000 * (time.perf_counter() - began), "ms")
+
+
+def scrape(server: Heliograph, report: Report) -> None:
+    """Each broker's /metrics, one after the other."""
+    took, size = [], 0
+    for row in next(iter(server.status()["regions"].values()))["processes"]:
+        if row["role"] == "broker":
+            began = time.perf_counter()
+            with urllib.request.urlopen(f"http://127.0.0.1:{row['ports']['admin']}/metrics", timeout=60) as answer:
+                size = max(size, len(answer.read()))
+            took.append(time.perf_counter() - began)
+    report.say("scrape of a broker's /metrics, the longest", max(took), "s", most=1)
+    report.say("its size", size / 1e6, "MB")
+
+
+async def at_random(server: Heliograph, count: int, samples: int, report: Report) -> None:
+    """One message to each of some topics that nobody has used yet, by clients that have to find their broker first."""
+    rng, took = random.Random(5), []
+    for number in rng.sample(range(count), min(samples, count)):
+        client = Steady(name_of(number), server.port, f"random-{number}", every_s=0.001)
+        began = time.perf_counter()
+        client.start()
+        while not client.receipts:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        took.append(1000 * (time.perf_counter() - began))
+        client.stop()
+    took.sort()
+    report.say("connect, look up, and publish to a random topic, median", statistics.median(took), "ms", most=40)
+    report.say("the same, p99", took[99 * len(took) // 100], "ms")
+
+
+def come_back(server: Heliograph, report: Report) -> None:
+    """A broker dies, and is started again: with all those topics behind it."""
+    name = "standalone-broker-0"
+    server.process("kill", name)
+    began = time.perf_counter()
+    server.process("start", name)
+    report.say("a broker is ready again after its start", time.perf_counter() - began, "s", most=10)
 
 
 def restart(server: Heliograph, address: str, count: int, report: Report) -> None:
@@ -202,28 +244,50 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.topics", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--topics", type=int, default=100_000)
     parser.add_argument("--loads", type=int, default=3000, help="how many of them are loaded")
+    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--random", type=int, default=300, help="topics that get one message each, by clients of their own")
+    parser.add_argument("--curve", default="", help="numbers of topics, with commas: a table at the end")
     parser.add_argument("--pulse", default="", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.pulse:
         asyncio.run(pulse(chosen.pulse))
         return
+    sizes = [int(part) for part in chosen.curve.split(",") if part] or [chosen.topics]
+    reports = {size: measured(size, chosen) for size in sizes}
+    if len(sizes) > 1:
+        table(reports)
+    print(f"memory of this program: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+    missed = [f"{what} at {size:,}" for size, report in reports.items() for what in report.missed]
+    print("missed: " + ", ".join(missed) if missed else "every target was met")
+    sys.exit(1 if missed else 0)
+
+
+def table(reports: dict[int, Report]) -> None:
+    """How each number grows with the number of topics."""
+    print(f"\n{'topics':54}" + "".join(f"{size:>14,}" for size in reports))
+    for what in dict.fromkeys(what for report in reports.values() for what in report.numbers):
+        print(f"{what:54}" + "".join(f"{report.numbers.get(what, float('nan')):14.2f}" for report in reports.values()))
+
+
+def measured(count: int, chosen: argparse.Namespace) -> Report:
+    print(f"-- {count:,} topics, {chosen.brokers} broker(s)", flush=True)
     report = Report()
     with tempfile.TemporaryDirectory(prefix="heliograph-topics-") as folder:
-        server = Heliograph(Path(folder) / "data")
+        server = Heliograph(Path(folder) / "data", brokers=chosen.brokers)
         try:
             plan = json.loads((server.data / "instance.json").read_text())
             address = f"127.0.0.1:{plan['regions'][0]['metadata']['ports']['meta']}"
             admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
             get(f"{admin}/admin/v2/namespaces/public")
             before_mb = pss_mb(pids(server)["standalone-broker-0"])
-            asyncio.run(metadata(address, chosen.topics, report))
-            serve(server, chosen.topics, chosen.loads, report, before_mb, admin)
-            restart(server, address, chosen.topics, report)
+            asyncio.run(metadata(address, count, report))
+            serve(server, count, min(chosen.loads, count), report, before_mb, admin)
+            asyncio.run(at_random(server, count, chosen.random, report))
+            come_back(server, report)
+            restart(server, address, count, report)
         finally:
             server.stop()
-    print(f"memory of this program: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
-    print("missed: " + ", ".join(report.missed) if report.missed else "every target was met")
-    sys.exit(1 if report.missed else 0)
+    return report
 
 
 if __name__ == "__main__":

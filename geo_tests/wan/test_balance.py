@@ -19,14 +19,15 @@ from heliograph.model.names import bundle_of, bundle_range
 BUNDLES = 8
 TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]
 FAST = (
-    '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "cool_down_s": 5, "moves_per_minute": 60}}'
+    '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "cool_down_s": 5, "moves_per_minute": 60}'
 )
+SPLITTING = '"split": {"load": 0.02, "reports": 2, "rest_s": 3, "bundles_max": 16}'
 
 
 @pytest.fixture
-def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    """One region with three brokers that look at their load each second, and call a hundredth of a core a load."""
-    monkeypatch.setenv("HELIOGRAPH_BROKER__BALANCE", FAST)
+def region(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    """One region with three brokers that look at their load each second, and call a hundredth of a core a load. Parameter: settings of splitting."""
+    monkeypatch.setenv("HELIOGRAPH_BROKER__BALANCE", FAST + f", {getattr(request, 'param', SPLITTING.replace('0.02', '10'))}" + "}")
     monkeypatch.setenv("HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 20000}')  # a machine busy with other tests is no dead broker
     wan = tmp_path / "wan.json"
     wan.write_text('{"links": []}')
@@ -39,13 +40,13 @@ def region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance
 
 
 class Load:
-    """Producers on all topics, and a consumer; every receipt and every error is counted."""
+    """Producers on all topics; every receipt and every error is counted."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, topics: list[str] = TOPICS) -> None:
         self.receipts = self.sent = 0
         self.errors: list[Any] = []
         self._stop = threading.Event()
-        self._producers = [client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=60_000) for topic in TOPICS]
+        self._producers = [client.create_producer(topic, block_if_queue_full=True, send_timeout_millis=60_000) for topic in topics]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -71,12 +72,12 @@ class Load:
         eventually(lambda: self.receipts + len(self.errors) == self.sent, "an answer to everything that was sent")
 
 
-def owners(instance: Instance) -> dict[str, str]:
-    """Bundle of public/busy -> broker, as each broker says of itself."""
+def owners(instance: Instance, namespace: str = "public/busy") -> dict[str, str]:
+    """Bundle of the namespace -> broker, as each broker says of itself."""
     found = {}
     for broker in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]:
         status = rest("GET", f"{broker['admin_url']}/heliograph/v1/status")
-        found |= {bundle.rpartition("/")[2]: broker["id"] for bundle in status["bundles"] if bundle.startswith("public/busy/")}
+        found |= {bundle.rpartition("/")[2]: broker["id"] for bundle in status["bundles"] if bundle.startswith(f"{namespace}/")}
     return found
 
 
@@ -100,10 +101,25 @@ def test_bundles_move_by_command_and_by_load_and_no_client_sees_an_error(region:
     nothing_is_lost(region, load)
 
 
-def nothing_is_lost(instance: Instance, load: Load) -> None:
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("region", [SPLITTING], indirect=True)
+def test_one_busy_bundle_is_split_by_itself_until_all_brokers_share_it(region: Instance) -> None:
+    namespace, admin = "public/one", region.admin("us")
+    rest("PUT", f"{admin}/admin/v2/namespaces/{namespace}", {"bundles": {"numBundles": 1}})
+    rest("POST", f"{admin}/admin/v2/namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    eventually(lambda: namespace in rest("GET", f"{admin}/admin/v2/namespaces/public"), "the namespace is known")
+    topics = [f"persistent://{namespace}/t{index}" for index in range(24)]
+    load = Load(region.client("us"), topics)
+    eventually(lambda: len(set(owners(region, namespace).values())) == 3, "three brokers serve what was one bundle", 120)
+    load.finish()
+    assert len(owners(region, namespace)) >= 3
+    nothing_is_lost(region, load, topics)
+
+
+def nothing_is_lost(instance: Instance, load: Load, topics: list[str] = TOPICS) -> None:
     assert load.errors == [] and load.receipts == load.sent
-    for topic in TOPICS[:6]:
-        assert len(instance.read_all("us", topic)) == load.sent // len(TOPICS)
+    for topic in topics[:6]:
+        assert len(instance.read_all("us", topic)) == load.sent // len(topics)
 
 
 @pytest.mark.timeout(300)

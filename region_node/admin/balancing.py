@@ -12,21 +12,22 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.errors import HeliographError, MetadataUnavailable
 from region_node import metrics
-from region_node.admin.context import Admin, Malformed
+from region_node.admin.context import Admin, Malformed, flag
 from region_node.balance.service import Balancer
 
 _PAUSE_MAX_S = 86_400.0
 
 
 async def show(admin: Admin, request: web.Request) -> Any:
-    """Loads are shares of what a broker carries: 1.0 is all of it."""
+    """Loads are shares of what a broker carries: 1.0 is all of it. `moves`: the newest of the broker that leads; `here=true`: of this one."""
     balancer, now_ms = _balancer(admin), admin.clock.wall_ms()
     return {
         "leader": balancer.leader,
         "paused_s": max(0.0, (balancer.pause.until_ms - now_ms) / 1000) if balancer.pause is not None else 0.0,
         "paused_by": balancer.pause.by if balancer.paused and balancer.pause is not None else "",
+        "moves": list(balancer.recent) if flag(request, "here") else await _moves(admin, balancer),
         "brokers": [
             {
                 "broker": name,
@@ -39,6 +40,18 @@ async def show(admin: Admin, request: web.Request) -> Any:
             for name, report in sorted(balancer.reports.items())
         ],
     }
+
+
+async def _moves(admin: Admin, balancer: Balancer) -> list[dict[str, Any]]:
+    """Whoever leads knows its own; where it does not answer, there are none to show."""
+    leader = next((record for record in admin.ownership.brokers() if record.broker == balancer.leader), None)
+    if leader is None or leader.broker == balancer.broker:
+        return list(balancer.recent)
+    try:
+        found: list[dict[str, Any]] = (await admin.call(leader, "GET", "/heliograph/v1/balance?here=true"))["moves"]
+    except (HeliographError, KeyError):  # it is gone, or of an older version
+        return []
+    return found
 
 
 async def pause(admin: Admin, request: web.Request) -> Any:
@@ -74,7 +87,16 @@ def samples(admin: Admin) -> Iterable[metrics.Sample]:
         of = labels | {"metric": "bundleUnloading", "feature": "max_ema"}
         for stat, value in (("avg", fmean(loads)), ("std", pstdev(loads))) if loads else ():
             yield "pulsar_lb_resource_usage_stats", "gauge", of | {"stat": stat}, value
-    yield "pulsar_lb_unload_bundle_total", "counter", labels | {"metric": "bundleUnloading"}, balancer.moves
+    unloading = labels | {"metric": "bundleUnloading"}
+    yield "pulsar_lb_unload_bundle_total", "counter", unloading, balancer.moves
+    yield "pulsar_lb_unload_broker_total", "counter", unloading, balancer.moves
+    for result, reason, count in (("Success", "Overloaded", balancer.moves), ("Failure", "Unknown", balancer.failures)):
+        yield "pulsar_lb_unload_broker_breakdown_total", "counter", unloading | {"result": result, "reason": reason}, count
+    assigning = labels | {"metric": "assign", "result": "Success", "reason": "Empty"}
+    yield "pulsar_lb_assign_broker_breakdown_total", "counter", assigning, balancer.placed
+    yield "pulsar_sunit_state_chn_owned_su_total", "gauge", labels | {"metric": "sunitStateChn"}, len(admin.ownership.owned())
+    if balancer.divider is not None:
+        yield "pulsar_lb_bundles_split_total", "counter", labels | {"metric": "bundlesSplit"}, balancer.divider.splits
     yield "heliograph_balance_leader", "gauge", labels, balancer.leader == balancer.broker
     yield "heliograph_balance_paused", "gauge", labels, balancer.paused
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
-from heliograph.model.names import TopicName, bundle_range
+from heliograph.model.names import TopicName
 from region_node import link_metrics, lookup_metrics, metrics, storage_metrics, transaction_metrics, usage
-from region_node.admin import accounting, balancing, members
+from region_node.admin import accounting, balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
 
@@ -50,8 +50,8 @@ async def owned_namespaces(admin: Admin, request: web.Request) -> Any:
 
 def owned_bundles(admin: Admin) -> list[str]:
     """As `tenant/namespace/0x…_0x…`."""
-    found = ((namespace, index, admin.view.namespace(namespace)) for namespace, index in admin.ownership.owned())
-    return [f"{namespace}/{bundle_range(index, policies.bundles)}" for namespace, index, policies in found if policies is not None]
+    found = ((namespace, index, admin.ownership.bundles(namespace)) for namespace, index in admin.ownership.owned())
+    return [f"{namespace}/{table.name(index)}" for namespace, index, table in found if table is not None and index < table.count]
 
 
 async def health(admin: Admin, request: web.Request) -> Any:
@@ -79,9 +79,9 @@ async def broker_topics(admin: Admin, request: web.Request) -> Any:
     answer: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for topic, fields in (await _loaded_stats(admin)).items():
         name = TopicName.parse(topic)
-        policies = admin.view.namespace(name.namespace)
-        if policies is not None:
-            bundle = bundle_range(admin.bundle(name), policies.bundles)
+        table = admin.ownership.bundles(name.namespace)
+        if table is not None:
+            bundle = table.name(table.of(topic))
             answer.setdefault(name.namespace, {}).setdefault(bundle, {}).setdefault(name.domain, {})[topic] = fields
     return answer
 
@@ -167,10 +167,16 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     if admin.tier is not None:
         yield from admin.tier.samples(admin.region)
     yield from link_metrics.samples(admin.links)
+    yield from admin.topics.group_samples()
+    for store in admin.stores:
+        yield from store.samples(admin.region)
     if admin.transactions is not None:
         yield from transaction_metrics.samples(admin.region, admin.transactions)
     if admin.promises is not None:
         yield from admin.promises.samples()
+    if admin.turns is not None:
+        yield from admin.turns.samples()
+    yield from conflicts.samples(admin)
     yield from balancing.samples(admin)
     yield "heliograph_owned_bundles", "gauge", {"cluster": admin.region}, len(admin.ownership.owned())
     yield "heliograph_config_stale_seconds", "gauge", {"cluster": admin.region}, admin.view.stale_s()

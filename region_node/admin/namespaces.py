@@ -14,11 +14,10 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotOwner
-from heliograph.model.names import bundle_of, bundle_range
 from heliograph.model.policies import NamespacePolicies
 from heliograph.model.policy_table import POLICIES
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
-from region_node.admin.leaving import check_active_stays, forget_leadership, leaving
+from region_node.admin.leaving import check_active_stays, check_nothing_buried, forget_leadership, leaving
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
@@ -30,7 +29,8 @@ async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
 
 async def get(admin: Admin, request: web.Request) -> Any:
     policies = admin.policies(admin.namespace(request))
-    fields: dict[str, Any] = {"replication_clusters": list(policies.regions), "bundles": _bundles(policies.bundles), "deleted": False}
+    clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, admin.namespace(request))
+    fields: dict[str, Any] = {"replication_clusters": clusters, "bundles": bundles, "deleted": False}
     if policies.allowed_regions:
         fields["allowed_clusters"] = list(policies.allowed_regions)
     for policy in POLICIES:
@@ -53,6 +53,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
 async def delete(admin: Admin, request: web.Request) -> Any:
     namespace = admin.namespace(request)
     admin.policies(namespace)
+    check_nothing_buried(admin, namespace)
     topics = await admin.topics.topics(namespace)
     if topics and not flag(request, "force"):
         raise web.HTTPConflict(reason=f"Cannot delete non empty namespace: {namespace} has {len(topics)} topics")
@@ -78,11 +79,11 @@ async def delete_topics(admin: Admin, topics: list[str]) -> None:
 
 async def delete_bundle(admin: Admin, request: web.Request) -> Any:
     """The topics of one bundle; the bundle itself stays, for new ones."""
-    namespace, wanted = admin.namespace(request), request.match_info["bundle"].lower()
-    count = admin.policies(namespace).bundles
-    topics = [topic for topic in await admin.topics.topics(namespace) if bundle_range(bundle_of(topic, count), count) == wanted]
+    namespace, wanted = admin.bundle(request)
+    table = admin.table(namespace)
+    topics = [topic for topic in await admin.topics.topics(namespace) if table.of(topic) == wanted]
     if topics and not flag(request, "force"):
-        raise web.HTTPConflict(reason=f"Cannot delete non empty bundle: {wanted} of {namespace} has {len(topics)} topics")
+        raise web.HTTPConflict(reason=f"Cannot delete non empty bundle: {table.name(wanted)} of {namespace} has {len(topics)} topics")
     await delete_topics(admin, topics)
 
 
@@ -95,22 +96,17 @@ async def topics(admin: Admin, request: web.Request) -> Any:
 
 
 async def bundles(admin: Admin, request: web.Request) -> Any:
-    return _bundles(admin.policies(admin.namespace(request)).bundles)
+    return _bundles(admin, admin.namespace(request))
 
 
 async def unload(admin: Admin, request: web.Request) -> Any:
     namespace = admin.namespace(request)
-    for index in range(admin.policies(namespace).bundles):
+    for index in range(admin.table(namespace).count):
         await _unload(admin, namespace, index)
 
 
 async def unload_bundle(admin: Admin, request: web.Request) -> Any:
-    namespace = admin.namespace(request)
-    count = admin.policies(namespace).bundles
-    wanted = request.match_info["bundle"].lower()
-    index = next((i for i in range(count) if bundle_range(i, count) == wanted), -1)
-    if index < 0:
-        raise NotAllowed(f"{wanted} is no bundle of {namespace}: there are {', '.join(bundle_range(i, count) for i in range(count))}")
+    (namespace, index), wanted = admin.bundle(request), request.match_info["bundle"]
     if to := request.query.get("destinationBroker", "").removeprefix("http://").removeprefix("https://"):
         names = {_host_of(record.admin_url): record.broker for record in admin.ownership.brokers()}
         if not await admin.ownership.transfer(namespace, index, names.get(to, to)):
@@ -129,7 +125,7 @@ async def _unload(admin: Admin, namespace: str, index: int) -> None:
     if record is admin.ownership.record:
         await admin.ownership.unload_bundle(namespace, index)
     elif record is not None:
-        await admin.call(record, "PUT", f"/admin/v2/namespaces/{namespace}/{bundle_range(index, admin.policies(namespace).bundles)}/unload")
+        await admin.call(record, "PUT", f"/admin/v2/namespaces/{namespace}/{admin.table(namespace).name(index)}/unload")
 
 
 # -- where it is --------------------------------------------------------------------------------------------------
@@ -145,22 +141,23 @@ async def _change(admin: Admin, request: web.Request, change: Callable[[Namespac
 
 
 def _where(policies: NamespacePolicies) -> dict[str, list[str]]:
-    return {"replication_clusters": list(policies.regions), "allowed_clusters": list(policies.allowed_regions)}
+    return {"replication_clusters": [*policies.regions, *policies.clusters], "allowed_clusters": list(policies.allowed_regions)}
 
 
 async def get_replication(admin: Admin, request: web.Request) -> Any:
-    return list(admin.policies(admin.namespace(request)).regions)
+    policies = admin.policies(admin.namespace(request))
+    return [*policies.regions, *policies.clusters]
 
 
 async def set_replication(admin: Admin, request: web.Request) -> Any:
-    regions = admin.regions(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
+    regions, clusters = admin.parted(await typed_body(request, list, 'a list of clusters, such as ["us", "eu"],'))
     if not regions:
-        raise NotAllowed("a namespace needs at least one cluster")
+        raise NotAllowed("a namespace needs at least one region")
     namespace = admin.namespace(request)
     check_active_stays(admin, namespace, regions)
     if flag(request, "dry_run"):
         return await leaving(admin, namespace, regions)
-    await _change(admin, request, lambda p: replace(p, regions=regions))
+    await _change(admin, request, lambda p: replace(p, regions=regions, clusters=clusters))
 
 
 async def get_allowed(admin: Admin, request: web.Request) -> Any:
@@ -178,9 +175,9 @@ async def set_allowed(admin: Admin, request: web.Request) -> Any:
 # -- JSON ---------------------------------------------------------------------------------------------------------------
 
 
-def _bundles(count: int) -> dict[str, Any]:
-    boundaries = [bundle_range(index, count).split("_")[0] for index in range(count)]
-    return {"boundaries": [*boundaries, "0xffffffff"], "numBundles": count}
+def _bundles(admin: Admin, namespace: str) -> dict[str, Any]:
+    table = admin.table(namespace)
+    return {"boundaries": table.boundaries(), "numBundles": table.count}
 
 
 def _policies(admin: Admin, given: Any) -> NamespacePolicies:
@@ -190,7 +187,8 @@ def _policies(admin: Admin, given: Any) -> NamespacePolicies:
     if given is not None and not isinstance(given, dict):
         raise Malformed("expected Policies in the body, or nothing")
     fields: dict[str, Any] = given or {}
-    values: dict[str, Any] = {"regions": admin.regions(fields.get("replication_clusters") or []) or (admin.region,)}
+    regions, clusters = admin.parted(fields.get("replication_clusters") or [])
+    values: dict[str, Any] = {"regions": regions or (admin.region,), "clusters": clusters}
     bundles = fields.get("bundles") or fields
     if isinstance(bundles, dict) and (count := bundles.get("numBundles")):
         if type(count) is not int:

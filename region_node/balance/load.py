@@ -25,6 +25,8 @@ class Traffic(NamedTuple):
     messages_s: float = 0.0
     bytes_s: float = 0.0
     topics: int = 0
+    sessions: int = 0
+    """Producers and consumers of clients."""
 
     @property
     def weight(self) -> float:
@@ -48,11 +50,20 @@ class LoadBook:
         if load is not None:
             self._loads[bundle] = load
 
+    def divided(self, bundle: Bundle, parts: Mapping[Bundle, float]) -> None:
+        """It was split: each part goes on with its share of the load. parts: sum 1."""
+        load = self._loads.pop(bundle, None)
+        if load is not None:
+            self._loads |= {part: load * share for part, share in parts.items()}
+
     def leaves(self, bundle: Bundle) -> float:
         return self._loads.pop(bundle, 0.0)
 
-    def sample(self, now: float, used: float, traffic: Mapping[Bundle, Traffic]) -> Carried:
-        """used: the largest share in use since the last sample. traffic: of the bundles that are here now; others have left."""
+    def sample(self, now: float, used: float, traffic: Mapping[Bundle, Traffic], reserved: Mapping[Bundle, float] | None = None) -> Carried:
+        """used: the largest share in use since the last sample. traffic: of the bundles that are here now; others have left.
+
+        reserved: what is set aside for bundles of this broker: each counts for at least that.
+        """
         keep = 0.0 if self._at is None else 0.5 ** ((now - self._at) / self._half_life_s)
         self._at = now
         total = sum(one.weight for one in traffic.values())
@@ -61,5 +72,8 @@ class LoadBook:
             fresh = used * one.weight / total if total else 0.0
             self._loads[bundle] = known.get(bundle, fresh) * keep + fresh * (1 - keep)
         self._own = 0.0 if total else self._own * keep + used * (1 - keep)
-        named = sorted(((load, bundle) for bundle, load in self._loads.items() if load > 0), reverse=True)[:NAMED_MAX]
-        return Carried(self._own + sum(self._loads.values()), [(bundle, load) for load, bundle in named])
+        counted = dict(self._loads)
+        for bundle, share in (reserved or {}).items():
+            counted[bundle] = max(counted.get(bundle, 0.0), share)
+        named = sorted(((load, bundle) for bundle, load in counted.items() if load > 0), reverse=True)[:NAMED_MAX]
+        return Carried(self._own + sum(counted.values()), [(bundle, load) for load, bundle in named])

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
+from region_node.balance.divider import BundleDivider
 from region_node.balance.isolation import together
 from region_node.balance.load import LoadBook, Traffic
 from region_node.balance.placement import choose
+from region_node.balance.quotas import QuotaBook
 from region_node.balance.records import LoadReport, Pause
 from region_node.balance.settings import BalanceSettings
 from region_node.balance.shedding import Bundle, Carried, Move, Shedder
+from region_node.balance.splitting import Splitter
 from region_node.ownership.records import BrokerRecord
 
 log = logging.getLogger(__name__)
@@ -33,6 +38,7 @@ _CHANGE = 0.02
 _STALE_REPORTS = 3
 _SAY_AGAIN = 6
 """Reports without news between two that are written all the same."""
+_RECENT = 50
 
 
 class Mover(Protocol):
@@ -45,6 +51,10 @@ class Mover(Protocol):
     def misplaced(self) -> list[tuple[Bundle, str]]: ...
 
     def permitted(self, bundle: Bundle) -> Sequence[str]: ...
+
+    def owned(self) -> list[Bundle]: ...
+
+    def bundles(self, namespace: str) -> BundleTable | None: ...
 
     @property
     def lease(self) -> int: ...
@@ -62,15 +72,38 @@ class Gauge(Protocol):
 
 class Balancer:
     def __init__(
-        self, *, broker: str, mover: Mover, meta: MetadataStore, gauge: Gauge, clock: Clock, rng: Rng, settings: BalanceSettings | None = None
+        self,
+        *,
+        broker: str,
+        mover: Mover,
+        meta: MetadataStore,
+        gauge: Gauge,
+        clock: Clock,
+        rng: Rng,
+        settings: BalanceSettings | None = None,
+        divider: BundleDivider | None = None,
+        quotas: QuotaBook | None = None,
+        upkeep: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """divider: by which bundles above their limits are split; None: none are. quotas: what is set aside for bundles; it is started and stopped here.
+
+        upkeep: of the region, by whoever leads, each cycle that is not paused.
+        """
+        self._upkeep = upkeep
         self.settings = settings or BalanceSettings()
+        self.divider, self.quotas = divider, quotas
         self.broker = broker
         self.reports: dict[str, LoadReport] = {}
         self.leader = ""
         self.pause: Pause | None = None
         self.moves = 0
         """That this broker had made while it led."""
+        self.failures = 0
+        """Moves that it wanted and did not get."""
+        self.recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
+        """Both, the newest last: at_ms, namespace, bundle, from, to, load, moved."""
+        self.placed = 0
+        """Bundles that nobody had, and that it found a broker for."""
         self._mover, self._meta, self._gauge, self._clock, self._rng = mover, meta, gauge, clock, rng
         self._book = LoadBook()
         self._heard: dict[str, float] = {}
@@ -79,6 +112,7 @@ class Balancer:
         self._seen_in: dict[Bundle, float] = {}
         """The load that whoever had a bundle last saw in it; those worth naming."""
         self._shedder = Shedder(self.settings.shedding, rng)
+        self._splitter = Splitter(self.settings.split)
         self._written: LoadReport | None = None
         self._unwritten = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,6 +122,9 @@ class Balancer:
 
     def start(self) -> None:
         self._stops = [self._meta.watch(keys.LOADS, self._on_load), self._meta.watch(keys.BALANCE, self._on_balance)]
+        if self.quotas is not None:
+            self.quotas.start()
+            self._stops.append(self.quotas.stop)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._report_on()), loop.create_task(self._lead_on())]
 
@@ -102,6 +139,7 @@ class Balancer:
 
     def place(self, candidates: Sequence[str], bundle: Bundle) -> str:
         """A broker for a bundle that nobody has; candidates: live ones, at least one."""
+        self.placed += 1
         return choose(candidates, {name: report.carried.load for name, report in self.reports.items()}, self._rng)
 
     @property
@@ -135,14 +173,35 @@ class Balancer:
         for bundle in traffic:
             if bundle not in self._book:
                 self._book.comes(bundle, self._seen_in.get(bundle))
-        carried = self._book.sample(self._clock.monotonic(), max(used.values()), traffic)
+        reserved = {bundle: share for bundle in self._mover.owned() if (share := self.quotas.share(bundle))} if self.quotas is not None else {}
+        carried = self._book.sample(self._clock.monotonic(), max(used.values()), traffic, reserved)
         report = LoadReport(carried, self._clock.wall_ms(), len(traffic), {name: round(share, 4) for name, share in used.items()})
         self._unwritten += 1
+        await self._split_on(traffic, carried)
         if self._written is not None and self._unwritten < _SAY_AGAIN and not _news(self._written, report):
             return
         if self._mover.lease:
             await self._meta.put(keys.load(self.broker), report.encode(), lease=self._mover.lease)
             self._written, self._unwritten = report, 0
+
+    async def _split_on(self, traffic: Mapping[Bundle, Traffic], carried: Carried) -> None:
+        """Bundles of this broker that are above their limits; a pause holds this, too."""
+        if self.divider is None or self.paused:
+            return
+        due = self._splitter.due(traffic, dict(carried.bundles), self._count, self._clock.monotonic())
+        for bundle, way, reason in due:
+            self._splitter.done(bundle, self._clock.monotonic())
+            where = {"namespace": bundle[0], "bundle": bundle[1], "way": way, "reason": reason}
+            try:
+                self._book.divided(bundle, await self.divider.split(bundle, way))
+            except HeliographError as error:
+                log.info("balance.split_refused", extra={**where, "error": str(error)})
+            else:
+                log.info("balance.split", extra=where)
+
+    def _count(self, namespace: str) -> int:
+        table = self._mover.bundles(namespace)
+        return table.count if table is not None else 0
 
     def _on_load(self, key: str, value: bytes | None, version: int) -> None:
         broker = keys.id_of(key)
@@ -175,6 +234,8 @@ class Balancer:
             try:
                 if self.settings.enabled and await self._leads() and not self.paused:
                     await self._cycle()
+                    if self._upkeep is not None:
+                        await self._upkeep()
             except HeliographError as error:
                 log.warning("balance.cycle_failed", extra={"error": str(error)})
 
@@ -218,7 +279,10 @@ class Balancer:
             moved = await self._mover.transfer(namespace, index, move.to)
         except HeliographError as error:
             log.warning("balance.move_failed", extra={"namespace": namespace, "bundle": index, "to": move.to, "error": str(error)})
+        row = {"at_ms": self._clock.wall_ms(), "namespace": namespace, "bundle": index, "from": move.source, "to": move.to, "load": move.load, "moved": moved}
+        self.recent.append(row)
         if not moved:
+            self.failures += 1
             self._shedder.undone(move)
             return
         self.moves += 1

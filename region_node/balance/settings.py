@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from heliograph.model.errors import ConfigError
+from region_node.balance.capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class SheddingSettings:
     """A bundle of less load is not worth a move."""
     cool_down_s: float = 300.0
     moves_per_minute: int = 10
+    """On the average of a quarter of an hour; 0: nothing is shed. A region of more than twice as many brokers may begin half their number in a minute."""
 
     def __post_init__(self) -> None:
         for name, low, high in (("threshold", 0.01, 1.0), ("floor", 0.0, 1.0), ("gain", 0.0, 0.5), ("least", 0.0, 0.5), ("cool_down_s", 0.0, 86_400.0)):
@@ -31,6 +33,37 @@ class SheddingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSettings:
+    """A bundle above one of these is cut in two by its owner, without anybody being disconnected; Pulsar's limits, and one of load."""
+
+    enabled: bool = True
+    topics: int = 1000
+    """Loaded ones."""
+    sessions: int = 1000
+    """Producers and consumers."""
+    messages_s: float = 30_000.0
+    """In and out together."""
+    bandwidth_mb_s: float = 100.0
+    load: float = 0.25
+    """Of what a broker can carry: what is heavier can hardly be placed well."""
+    bundles_max: int = 128
+    """Of a namespace; by command there may be more."""
+    reports: int = 3
+    """So many in a row have to say so."""
+    rest_s: float = 120.0
+    """A bundle that was split, or could not be, is left alone for so long."""
+    per_report: int = 4
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("topics", 2, 1_000_000), ("sessions", 2, 1_000_000), ("bundles_max", 1, 4096), ("reports", 1, 100), ("per_report", 1, 100)):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"balance.split.{name} must be {low} to {high}, not {getattr(self, name)}")
+        for name, least, most in (("messages_s", 1.0, 1e9), ("bandwidth_mb_s", 0.001, 1e6), ("load", 0.001, 10.0), ("rest_s", 0.0, 86_400.0)):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"balance.split.{name} must be {least:g} to {most:g}, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceSettings:
     enabled: bool = True
     """False: this broker never leads, so nothing is shed where all say so; it reports and places as ever."""
@@ -38,9 +71,12 @@ class BalanceSettings:
     cycle_s: float = 10.0
     misplaced_per_cycle: int = 20
     """Bundles that are moved in one cycle since their broker may not serve them (any more), beside what is shed."""
+    messages_s: float = 100_000.0
+    """What a broker carries: by it a resource quota's rates are counted."""
     network_mb_s: float = 1000.0
     """What the network of a broker carries, in and out each, in MB/s: its share counts as load."""
     shedding: SheddingSettings = field(default_factory=SheddingSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
 
     def __post_init__(self) -> None:
         for name in ("report_s", "cycle_s"):
@@ -48,5 +84,11 @@ class BalanceSettings:
                 raise ConfigError(f"balance.{name} must be 0.1 to 600, not {getattr(self, name)}")
         if not 1 <= self.misplaced_per_cycle <= 10_000:
             raise ConfigError(f"balance.misplaced_per_cycle must be 1 to 10000, not {self.misplaced_per_cycle}")
+        if not 1 <= self.messages_s <= 1e9:
+            raise ConfigError(f"balance.messages_s must be 1 to 1e9, not {self.messages_s}")
         if not 1 <= self.network_mb_s <= 1_000_000:
             raise ConfigError(f"balance.network_mb_s must be 1 to 1000000, not {self.network_mb_s}")
+
+    def capacity(self, memory_bytes: int) -> Capacity:
+        """What a broker carries. memory_bytes: 0 where nobody knows."""
+        return Capacity(messages_s=self.messages_s, bytes_s=self.network_mb_s * 1e6, memory_mb=memory_bytes / 1e6)

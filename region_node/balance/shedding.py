@@ -4,7 +4,8 @@ Is: the decision, from what the brokers report; one cycle is one call. Isn't: me
 Invariants:
 - a move makes the fuller of its two brokers emptier than the fuller one was before; so no pair of moves undoes itself at constant load;
 - a bundle that moved rests for `cool_down_s`;
-- no more moves start in any minute than `moves_per_minute`;
+- in any quarter of an hour no more moves start than `moves_per_minute` allows on the average; in any minute no more than that, or than one for each two brokers
+  where those are more: a large region that has lost its balance is not slower to find it than a small one, and one that never finds it does not move for ever;
 - a broker is relieved when it is above the average by `threshold`, or when another is below it by as much; then down to half of that,
   so that a load on the edge does not move back and forth.
 Why so: brokers with the same number of bundles are not equally loaded, so their number is never looked at; the receiver is drawn among all below
@@ -22,6 +23,7 @@ from heliograph.runtime.clock import Rng
 from region_node.balance.settings import SheddingSettings
 
 Bundle = tuple[str, int]
+_WINDOW_S = 900
 
 
 class Carried(NamedTuple):
@@ -58,9 +60,8 @@ class Shedder:
 
     def plan(self, brokers: Mapping[str, Carried], now: float, pinned: Mapping[Bundle, Sequence[str]] | None = None) -> list[Move]:
         """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may."""
-        settings = self.settings
         self._forget(now)
-        budget = settings.moves_per_minute - len(self._times)
+        budget = self._budget(len(brokers), now)
         if len(brokers) < 2 or budget <= 0:
             return []
         loads = {name: carried.load for name, carried in sorted(brokers.items())}
@@ -84,8 +85,13 @@ class Shedder:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
+    def _budget(self, brokers: int, now: float) -> int:
+        limit = self.settings.moves_per_minute
+        lately = sum(1 for at in self._times if at > now - 60)
+        return min(max(limit, brokers // 2) - lately, limit * _WINDOW_S // 60 - len(self._times))
+
     def _forget(self, now: float) -> None:
-        while self._times and self._times[0] <= now - 60:
+        while self._times and self._times[0] <= now - _WINDOW_S:
             self._times.popleft()
         rested = [bundle for bundle, at in self._moved.items() if at <= now - self.settings.cool_down_s]
         for bundle in rested:

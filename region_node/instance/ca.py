@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -60,8 +61,11 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
     )
 
 
-def ensure_certificates(folder: Path, regions: list[str]) -> None:
-    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are."""
+def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are.
+
+    names: region -> addresses and host names that its certificates hold beside this machine's; one that lacks some is made anew.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     root_path, key_path = folder / "ca.pem", folder / "ca.key"
     if root_path.exists() and key_path.exists():
@@ -81,13 +85,34 @@ def ensure_certificates(folder: Path, regions: list[str]) -> None:
         _write(key_path, _key_bytes(root_key), 0o600)
         _write(root_path, root.public_bytes(serialization.Encoding.PEM), 0o644)
     for region in regions:
+        also = [_general_name(name) for name in (names or {}).get(region, ())]
         for role in ROLES:
             leaf_path = folder / f"{role}.{region}.pem"
-            if not leaf_path.exists():
-                _issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key")
+            if not leaf_path.exists() or not _holds(leaf_path, also):
+                _issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key", also)
 
 
-def _issue(root: x509.Certificate, root_key: ec.EllipticCurvePrivateKey, role: str, region: str, leaf_path: Path, key_path: Path) -> None:
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _holds(leaf_path: Path, names: list[x509.GeneralName]) -> bool:
+    leaf = x509.load_pem_x509_certificate(leaf_path.read_bytes())
+    return set(names) <= set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def _issue(
+    root: x509.Certificate,
+    root_key: ec.EllipticCurvePrivateKey,
+    role: str,
+    region: str,
+    leaf_path: Path,
+    key_path: Path,
+    also: list[x509.GeneralName],
+) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -96,7 +121,7 @@ def _issue(root: x509.Certificate, root_key: ec.EllipticCurvePrivateKey, role: s
             x509.NameAttribute(NameOID.COMMON_NAME, f"{role}.{region}"),
         ]
     )
-    names = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *also]
     issuer_id = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     leaf = (
         _builder(subject, root.subject, key)

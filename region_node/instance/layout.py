@@ -17,6 +17,7 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
+from heliograph.runtime.usage import allowed_cpus
 
 FORMAT = 1
 HOST = "127.0.0.1"
@@ -86,6 +87,8 @@ class InstancePlan:
     """The highest number that a region ever had; 0: as many as there are regions."""
     left: list[str] = field(default_factory=list)
     """Regions that left: their names stay used."""
+    pin: bool = False
+    """Each broker has a core of its own, as far as there are some; the other processes share the rest."""
     format: int = FORMAT
 
     def region(self, name: str) -> RegionPlan:
@@ -332,6 +335,8 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
         if many or plan.tls
         else None,
     }
+    if plan.pin:
+        settings["cpus"] = ",".join(map(str, cpus_of(plan, node, allowed_cpus())))
     if "broker" in node.roles:
         shared = len(region.brokers) > 1
         settings["broker"] = {
@@ -360,6 +365,14 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
             peers = {name: peers.get(name, f"{HOST}:{port}") for name, port in plan.founders.items()}
         settings["config_node"] = {"node_id": node.region, "port": node.ports["config"], "raft_port": node.ports["raft"], "peers": peers, "joining": joining}
     return settings
+
+
+def cpus_of(plan: InstancePlan, node: NodePlan, cpus: list[int]) -> list[int]:
+    """The cores of one process: a broker is one loop, and has one of them, in turn; the others have those that no broker has, or all. cpus: of this machine."""
+    brokers = [one.name for one in plan.nodes() if "broker" in one.roles]
+    if node.name in brokers:
+        return [cpus[brokers.index(node.name) % len(cpus)]]
+    return cpus[len(brokers) :] or cpus
 
 
 def _inside(folder: Path, region: str) -> dict[str, Any]:

@@ -175,7 +175,10 @@ class OwnershipCore:
             self.brokers[broker] = record
 
     def on_namespace(self, namespace: str, bundles: int, standing: bool, now: float) -> list[Action]:
-        """`bundles`: 0 where it is not served here (any more). `standing`: its bundles are owned at all times, for links that run without clients."""
+        """`bundles`: 0 where it is not served here (any more). `standing`: its bundles are owned at all times, for links that run without clients.
+
+        Also after a split: `bundles` is one more then, and the new one is owned by whoever split it. Fewer: the namespace was made anew.
+        """
         if not bundles:
             self._served.pop(namespace, None)
             for bundle in [b for b in self._claims if b[0] == namespace]:
@@ -183,10 +186,14 @@ class OwnershipCore:
             return [action for bundle in sorted(self.held) if bundle[0] == namespace for action in self._close(bundle, release=True)]
         before = self._served.get(namespace, (0, False))
         self._served[namespace] = (bundles, standing)
+        gone = [bundle for bundle in sorted(self.held) if bundle[0] == namespace and bundle[1] >= bundles] if bundles < before[0] else []
+        actions = [action for bundle in gone for action in self._close(bundle, release=True)]
         if not standing:
-            return []
+            return actions
         self._claim_vacant(namespace, bundles, now)
-        return [] if before[1] else [Load(bundle) for bundle in sorted(self.held) if bundle[0] == namespace and self.owns(bundle)]
+        if not before[1]:
+            actions += [Load(bundle) for bundle in sorted(self.held) if bundle[0] == namespace and self.owns(bundle)]
+        return actions
 
     def on_owner(self, bundle: Bundle, owner: OwnerRecord | None, version: int, now: float) -> list[Action]:
         """The owner key as the metadata shows it; `version` of a deletion is not below that of the deleted value."""
@@ -331,6 +338,13 @@ class OwnershipCore:
         if owner is None or owner.to or owner.broker == to or to not in self.brokers:
             return None
         return OwnerRecord(owner.broker, owner.lease, to), self._seen[bundle]
+
+    def divisible(self, bundle: Bundle) -> tuple[int, int] | None:
+        """(version of the owner key, lease) under which this broker may split a bundle; None: it does not own it, or is giving it up."""
+        held, owner = self.held.get(bundle), self._owners.get(bundle)
+        if held is None or held.state is not Holding.OWNED or owner is None or owner.to or self.draining or owner.lease != self.lease:
+            return None
+        return held.version, self.lease
 
     def coming(self, bundle: Bundle) -> bool:
         """Whether it is on its way to this broker."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack
 
 from heliograph.model.errors import CorruptData
+from heliograph.model.levels import LEVEL
 
 FORMAT = 1
 LINK_LISTENER = "link"
@@ -32,6 +33,8 @@ class BrokerRecord:
     pid: int = 0
     lease: int = 0
     """What it holds its bundles under; 0 from a version that did not say."""
+    level: int = LEVEL
+    """Feature level that it speaks; 1 from a version that did not say."""
 
     @property
     def admin_url_tls(self) -> str:
@@ -50,14 +53,16 @@ class BrokerRecord:
         return self.listeners.get(LINK_LISTENER) if listener.startswith(f"{LINK_LISTENER}-") else None
 
     def encode(self) -> bytes:
-        fields = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid, "lease": self.lease}
+        fields: dict[str, Any] = {"format": FORMAT, "listeners": self.listeners, "admin_url": self.admin_url, "pid": self.pid, "lease": self.lease}
+        fields["level"] = self.level
         packed: bytes = msgpack.packb(fields)
         return packed
 
     @classmethod
     def decode(cls, broker: str, blob: bytes) -> BrokerRecord:
         fields = _unpack("broker record", blob)
-        return cls(broker, dict(fields.get("listeners", {})), fields.get("admin_url", ""), fields.get("pid", 0), fields.get("lease", 0))
+        address = dict(fields.get("listeners", {})), fields.get("admin_url", ""), fields.get("pid", 0)
+        return cls(broker, *address, fields.get("lease", 0), fields.get("level", 1))
 
 
 @dataclass(frozen=True, slots=True)

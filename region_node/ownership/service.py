@@ -14,12 +14,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from global_config.view import ConfigView
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import HeliographError, LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
-from heliograph.model.names import TopicName, bundle_of
+from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
-from heliograph.raft.store import MetadataStore
+from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
+from region_node.ownership.bundles import BundleBook
 from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
@@ -37,6 +39,9 @@ class BundleHost(Protocol):
         """next_owner: its URLs without and with TLS, where it is known: clients may go there without asking."""
 
     async def load_replicated(self, namespace: str, bundle: int) -> None: ...
+
+    async def unload_strays(self, namespace: str) -> None:
+        """Topics of a namespace whose bundles have changed, and which are another broker's by now."""
 
 
 class LookupAnswer(NamedTuple):
@@ -73,9 +78,14 @@ class Ownership:
         settings: OwnershipSettings,
         place: Place | None = None,
         permit: Permit | None = None,
+        book: BundleBook | None = None,
     ) -> None:
-        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given."""
+        """place: where a bundle that nobody has shall go; by chance where it is not given. permit: who may serve it; everybody where it is not given.
+
+        book: the hash ranges of bundles, where others need it before this is made; it is started and stopped here.
+        """
         self.region, self.settings = region, settings
+        self._book = book if book is not None else BundleBook(meta, view)
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
@@ -84,6 +94,7 @@ class Ownership:
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stops: list[Callable[[], None]] = []
+        self._splitting: dict[str, None] = {}
         self._stopping = False
         self._registered: asyncio.Future[None] | None = None
 
@@ -93,7 +104,9 @@ class Ownership:
         """Returns once this broker has a lease and is registered as `record`: its listeners must be there by now."""
         self.record = record
         self._registered = asyncio.get_running_loop().create_future()
+        await self._book.start(self._on_bundles)
         self._stops = [
+            self._book.stop,
             self._meta.watch(keys.BROKERS, self._on_broker_key),
             self._meta.watch(keys.OWNERS, self._on_owner_key),
         ]
@@ -141,13 +154,13 @@ class Ownership:
     def owns(self, topic: str) -> bool:
         """Whether this broker owns the topic's bundle, as far as it knows."""
         name = TopicName.parse(topic)
-        policies = self._view.namespace(name.namespace)
-        return policies is not None and self._core.owns((name.namespace, bundle_of(topic, policies.bundles)))
+        table = self._book.of(name.namespace)
+        return table is not None and self._core.owns((name.namespace, table.of(topic)))
 
-    def bundles(self, namespace: str) -> int:
-        """How many a namespace has; 0: it is not served in this region."""
+    def bundles(self, namespace: str) -> BundleTable | None:
+        """The hash ranges of its bundles in this region; None: it is not served here."""
         policies = self._view.namespace(namespace)
-        return policies.bundles if policies is not None and self._serves(policies) else 0
+        return self._book.of(namespace) if policies is not None and self._serves(policies) else None
 
     def owned(self) -> list[Bundle]:
         """The bundles that this broker owns, in order."""
@@ -232,13 +245,44 @@ class Ownership:
             return False
         return owner.broker == to
 
+    async def split(self, namespace: str, bundle: int, at: Sequence[int]) -> list[int]:
+        """Cuts a bundle that this broker owns before each of the hashes `at`, and owns the new ones too. Returns their numbers.
+
+        One transaction: the table at its version, the new owner keys where they are absent, and the old one at its version. So either all is as it was,
+        or all is divided; topics stay loaded and clients connected. Raises NotOwner (not its owner, or it is in motion, or another split came first:
+        try again), NotAllowed (a cut outside its range, too many bundles), MetadataUnavailable, OutcomeUnknown (the watches tell).
+        """
+        self._policies(namespace)
+        table, order = self._book.of(namespace), self._core.divisible((namespace, bundle))
+        if table is None or order is None:
+            raise NotOwner(f"bundle {namespace}/{bundle} is not split here: this broker does not own it, or is giving it up; try again at its owner")
+        divided, (version, lease) = table.split(bundle, at), order
+        new, owner = list(range(table.count, divided.count)), OwnerRecord(self.record.broker, lease).encode()
+        ops: list[Op] = [Put(keys.bundles(namespace), divided.encode(), self._book.version(namespace)), Check(keys.owner(namespace, bundle), version)]
+        conflict = NotOwner(f"bundle {namespace}/{bundle} was moved, or another one of its namespace was split, at this moment: try again")
+        if namespace in self._splitting:
+            raise conflict
+        self._splitting[namespace] = None
+        try:
+            with self._book.held_back(namespace):
+                written = await self._meta.txn([*ops, *(Put(keys.owner(namespace, index), owner, -1, lease) for index in new)])
+                self._book.put(namespace, divided, written)
+                for index in new:
+                    self._carry_out(self._core.on_acquired((namespace, index), written, lease, self._clock.monotonic()))
+        except (VersionConflict, LeaseLost):
+            raise conflict from None
+        finally:
+            del self._splitting[namespace]
+        log.info("ownership.split", extra={"namespace": namespace, "bundle": bundle, "new": new, "at": list(at)})
+        return new
+
     async def arrival(self, topic: str) -> None:
         """Returns when a bundle that is on its way to this broker has come, or gone elsewhere; at once where none is."""
         name = TopicName.parse(topic)
-        policies = self._view.namespace(name.namespace)
-        if policies is None:
+        table = self._book.of(name.namespace)
+        if table is None:
             return
-        where = name.namespace, bundle_of(str(name), policies.bundles)
+        where = name.namespace, table.of(str(name))
         try:
             async with asyncio.timeout(self.settings.lookup_timeout_s):
                 while self._core.coming(where):
@@ -261,7 +305,10 @@ class Ownership:
 
     def _bundle(self, topic: str) -> Bundle:
         name = TopicName.parse(topic)
-        return name.namespace, bundle_of(str(name), self._policies(name.namespace).bundles)
+        self._policies(name.namespace)
+        table = self._book.of(name.namespace)
+        assert table is not None
+        return name.namespace, table.of(str(name))
 
     async def _find(self, bundle: Bundle, authoritative: bool) -> Here | There:
         reason = ""
@@ -301,9 +348,17 @@ class Ownership:
     def _on_namespace(self, namespace: str) -> None:
         policies = self._view.namespace(namespace)
         served = policies is not None and self._serves(policies)
-        bundles = policies.bundles if policies is not None and served else 0
+        table = self._book.of(namespace)
+        bundles = table.count if table is not None and served else 0
         standing = policies is not None and len(policies.regions) > 1
+        if policies is None and (version := self._book.version(namespace)) >= 0:
+            self._spawn(self._forget(keys.bundles(namespace), version))
         self._carry_out(self._core.on_namespace(namespace, bundles, standing, self._clock.monotonic()))
+
+    def _on_bundles(self, namespace: str) -> None:
+        if self._view.namespace(namespace) is not None:
+            self._on_namespace(namespace)
+            self._spawn(self._try(self._host.unload_strays(namespace)))
 
     # -- actions ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import NotOwner
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
@@ -87,6 +88,12 @@ class Broker:
 
     def misplaced(self) -> list[tuple[Bundle, str]]:
         return [(bundle, name) for bundle, name in self._region.owner.items() if name not in self.permitted(bundle)]
+
+    def owned(self) -> list[Bundle]:
+        return sorted(bundle for bundle, name in self._region.owner.items() if name == self._name)
+
+    def bundles(self, namespace: str) -> BundleTable | None:
+        return BundleTable.equal(100)
 
     def used(self) -> dict[str, float]:
         return {"cpu": self._region.of(self._name), "memory": 0.05}

@@ -152,3 +152,19 @@ def test_it_is_out_of_balance_for_less_time_than_the_shedders_of_pulsar(kind: st
     ours = sum(world(seed, n, Ours(seed)).unbalanced_s for seed, n in sizes)
     for other in (Threshold, lambda: Average(1), Transfer):
         assert ours <= sum(world(seed, n, other()).unbalanced_s for seed, n in sizes)
+
+
+def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
+    """A hundred brokers, of which half carry twice as much as the others, again and again."""
+    shedder, begun = Shedder(SheddingSettings(cool_down_s=0), random.Random(1)), []
+    for minute in range(30):
+        full, moves = minute % 2, 0
+        for cycle in range(6):
+            brokers = {f"b{i:03}": Carried(0.8 if i % 2 == full else 0.2, [((f"t/{i}", j), 0.08) for j in range(10)]) for i in range(100)}
+            moves += len(shedder.plan(brokers, minute * 60 + cycle * 10 + 1.0))
+        begun.append(moves)
+    assert max(begun) == 50, "half the number of brokers in a minute"
+    assert all(sum(begun[at : at + 15]) <= 150 for at in range(15)), "ten a minute on the average"
+    assert sum(begun) >= 290
+    none = Shedder(SheddingSettings(moves_per_minute=0), random.Random(1))
+    assert none.plan({"a": Carried(0.9, [(("t/n", 0), 0.3), (("t/n", 1), 0.3)]), "b": Carried(0.0, [])}, 0.0) == []

@@ -64,6 +64,8 @@ class Region:
     def __init__(self, folder: Path, name: str = "us") -> None:
         self.folder, self.name = folder, name
         self.processes: dict[str, Process] = {}
+        self.common: dict[str, Any] = {}
+        """Sections of settings that all processes have."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,9 +78,8 @@ class Region:
 
     def settings(self, node: str, roles: list[str], **sections: Any) -> dict[str, Any]:
         own = f"{self.name}-{node}"
-        return {
-            "format": 1, "region": self.name, "node_id": own, "data_dir": str(self.folder / own), "roles": roles, "bind": "127.0.0.1", "tls": None, **sections
-        }  # fmt: skip
+        process = {"format": 1, "region": self.name, "node_id": own, "data_dir": str(self.folder / own), "roles": roles, "bind": "127.0.0.1", "tls": None}
+        return {**process, **self.common, **sections}
 
     def spawn(self, settings: dict[str, Any]) -> Process:
         process = Process(self.folder, settings)

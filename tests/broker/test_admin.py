@@ -229,8 +229,8 @@ def test_subscriptions_and_the_local_copy(region: Region, rest: Rest, other: Res
         snapshot = reader.snapshot(topic)
         assert sum(entries for _, entries, _ in snapshot.ledgers) == 50 and snapshot.regions == {1: "us"}
         first, upto = (sent[10].ledger_id(), sent[10].entry_id()), (sent[29].ledger_id(), sent[29].entry_id())
-        pieces = list(reader.runs(topic, first, upto))
-        assert sum(run.count for _, _, run in pieces) == 20 and pieces[0][:2] == first
+        pieces = list(reader.runs([(snapshot.topic, first[0], first[1], upto[1])]))
+        assert sum(run.count for *_, run in pieces) == 20 and pieces[0][:3] == (0, *first) and first[0] == upto[0]
         assert rest("GET", "/heliograph/v1/topics/public/default/data/vector")[1]["vector"][0]["prefix"] == list(snapshot.last)
         assert reader.vector(topic, (snapshot.last[0], 1)) == {snapshot.own: (snapshot.last[0], 1)}
         assert snapshot.past == () and not snapshot.trimmed

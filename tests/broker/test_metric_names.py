@@ -41,7 +41,7 @@ def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
     rows = [line.split("\t") for line in (Path(__file__).parent / "pulsar_metrics.tsv").read_text().splitlines() if not line.startswith("#")]
     assert len(rows) > 120
     with Region(tmp_path) as region:
-        region.start(bookies=2, brokers=1, metrics_consumers=True)
+        region.start(bookies=2, brokers=1, metrics_consumers=True, transaction_coordinator_enabled=True)
         provision(region)
         client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         try:
@@ -52,6 +52,9 @@ def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
             for method in ("GET", "DELETE"):
                 asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/schemas/public/default/s/schema", method=method)
                 urllib.request.urlopen(asked, timeout=20).close()
+            asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/persistent/public/default/m/compaction", method="PUT")
+            urllib.request.urlopen(asked, timeout=20).close()
+            urllib.request.urlopen(f"{region.admin_url()}/admin/v3/transactions/coordinatorStats?coordinatorId=0", timeout=20).close()
             deadline = time.monotonic() + 30
             while True:
                 kinds, labels = shown(region.admin_url())

@@ -40,6 +40,9 @@ class Host:
         mine = present is not None and OwnerRecord.decode(present[0]).broker == self.broker
         self.world.events.append((self.broker, "closed, still owned" if mine else "closed", (namespace, bundle)))
 
+    async def unload_strays(self, namespace: str) -> None:
+        return
+
     async def load_replicated(self, namespace: str, bundle: int) -> None:
         self.world.events.append((self.broker, "loaded", (namespace, bundle)))
 
@@ -72,7 +75,7 @@ class World:
         async def main(machine: Machine) -> None:
             view = ConfigView(EmbeddedStore(self.config))
             await view.ready()
-            store, host = EmbeddedStore(self.local), Host(self, name)
+            store, host = self.make_store(machine), self.make_host(name)
             made = Ownership(
                 region="us", broker=name, meta=store, view=view, host=host, clock=machine.clock, rng=machine.rng, settings=self.settings, permit=self.permit
             )
@@ -83,6 +86,12 @@ class World:
 
         self.sim.machine(name).start(main)
         await started
+
+    def make_host(self, name: str) -> Host:
+        return Host(self, name)
+
+    def make_store(self, machine: Machine) -> EmbeddedStore:
+        return EmbeddedStore(self.local)
 
     async def ask(self, name: str, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> Any:
         return await self.sim.machine(name).ask(call, *args)
@@ -111,9 +120,9 @@ class World:
         return {keys.owner_of(k)[1]: OwnerRecord.decode(v).broker for k, v, _ in self.local.under(keys.OWNERS)}
 
 
-def run(seed: int, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def run(seed: int, scenario: Callable[[World], Coroutine[Any, Any, None]], kind: type[World] = World) -> None:
     with Simulation(seed) as sim:
-        sim.run(scenario(World(sim)), limit_s=300)
+        sim.run(scenario(kind(sim)), limit_s=300)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -95,15 +95,69 @@ def test_a_scrape_gives_way_and_those_that_come_together_are_one() -> None:
     with_broker(test)
 
 
+def test_what_takes_long_is_made_ahead_while_somebody_asks() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.get(TOPIC, create=True)
+        reads, took_s = 0, 0.1
+        pauses: list[tuple[float, asyncio.Future[None]]] = []
+
+        def slow() -> Any:
+            nonlocal reads
+            reads += 1
+            broker.clock.now += took_s
+            return broker.topics.loaded.values()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append((seconds, asyncio.get_running_loop().create_future()))
+            await pauses[-1][1]
+
+        async def wake() -> None:
+            pauses[-1][1].set_result(None)
+            await settle(400)
+
+        metrics = TopicMetrics(slow, list, region="us", clock=broker.clock, topics_max=10, sleep=sleep)
+        await metrics.text()
+        await settle()
+        assert reads == 1 and not pauses, "it is quick: who asks waits"
+        took_s = 0.5
+        broker.clock.now += 2
+        await metrics.text()
+        await settle()
+        assert reads == 2 and [seconds for seconds, _ in pauses] == [5.0]
+        broker.clock.now += 60
+        before = await metrics.text()
+        assert reads == 2, "what is there is given at once"
+        await (await broker.topics.get(TOPIC, create=False)).subscription("s", initial=(-1, -1))
+        await wake()
+        assert reads == 3 and len(pauses) == 2 and (await metrics.text()) != before
+        took_s = 3.0
+        await wake()
+        assert reads == 4 and pauses[-1][0] == 10.0
+        broker.clock.now += 200
+        await wake()
+        assert reads == 4, "nobody asked: nothing is made"
+        took_s = 0.1
+        await metrics.text()
+        assert reads == 5 and values((await metrics.text())[0], "pulsar_subscriptions_count")
+        metrics.close()
+
+    with_broker(test)
+
+
 def test_connections_are_counted() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
         stranger = Client(broker.listener)
         stranger.raw(b"\0\0\0\x05nonsense")
         await settle()
-        assert broker.listener.counts() == (1, 2, 1, 1)
+        assert broker.listener.counts() == (1, 2, 1, 1, 0, 0)
+        client.protocol.hold_reading(True, "a rate")
+        assert broker.listener.counts() == (1, 2, 1, 1, 1, 0)
+        broker.listener.budget.take(client.protocol, broker.listener.settings.inflight_bytes_max + 1)
+        assert broker.listener.counts() == (1, 2, 1, 1, 1, 1)
+        broker.listener.budget.give(broker.listener.settings.inflight_bytes_max + 1)
         client.protocol.close()
         await settle()
-        assert broker.listener.counts() == (0, 2, 1, 2)
+        assert broker.listener.counts() == (0, 2, 1, 2, 0, 0)
 
     with_broker(test)

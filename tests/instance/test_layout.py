@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.layout import check_ports, link_urls, load_plan, make_plan, node_settings, round_trips, save_plan
+from region_node.instance.layout import check_ports, cpus_of, link_urls, load_plan, make_plan, node_settings, round_trips, save_plan
 
 
 def test_ports_are_given_once_and_the_plan_is_kept(tmp_path: Path) -> None:
@@ -92,3 +92,15 @@ def test_round_trips_from_a_file(tmp_path: Path) -> None:
     path.write_text('{"a-b": 3}')
     with pytest.raises(ConfigError, match="rtt_ms"):
         round_trips(str(path), ["a", "b"])
+
+
+def test_a_pinned_instance_gives_each_broker_a_core_and_the_rest_to_the_others() -> None:
+    plan = make_plan(["us"], brokers={"us": 2}, bookies=2, wan="none")
+    region = plan.regions[0]
+
+    def cores(machine: list[int]) -> list[list[int]]:
+        return [cpus_of(plan, node, machine) for node in (*region.brokers, *region.bookies, region.metadata)]
+
+    assert cores([0, 1, 2, 3]) == [[0], [1], [2, 3], [2, 3], [2, 3]]
+    assert cores([4, 5]) == [[4], [5], [4, 5], [4, 5], [4, 5]], "where no core is left they share all"
+    assert cores([0]) == [[0]] * 5

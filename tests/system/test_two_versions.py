@@ -20,6 +20,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import eventually, rest
+from heliograph.model.levels import LEVEL
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -74,6 +75,14 @@ def versions(data: str) -> dict[str, str]:
     return {row["name"]: psutil.Process(row["pid"]).environ().get("PYTHONPATH", "") for row in rows}
 
 
+def level_fits(admin: str) -> int:
+    """The region's feature level; it is not above that of any broker."""
+    shown = rest("GET", f"{admin}/heliograph/v1/status")
+    level = int(shown.get("level", 1))
+    assert level <= min(broker.get("level", 1) for broker in shown["brokers"])
+    return level
+
+
 def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[str, Any], tmp_path: Path) -> None:
     data = region["data"]
     assert all(versions(data).values()), "all of it is old"
@@ -102,11 +111,14 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
     half.wait()
     mixed = set(eventually(lambda: (v := versions(data)) and len(set(v.values())) == 2 and v.values(), "both versions run"))
     assert "" in mixed
+    level_fits(region["admin_url"])
     seen = len(answers)
     eventually(lambda: len(answers) > seen + 100, "the two versions work together")
 
     command(sys.executable, "rolling", "upgrade", "--data", data, "--python", str(new))
     assert not any(versions(data).values()), "all of it is new"
+    assert rest("PUT", f"{region['admin_url']}/admin/v2/namespaces/public/default/LARGEST/split") is None, "what only the new version knows works by now"
+    eventually(lambda: level_fits(region["admin_url"]) == LEVEL, "the region's level is the new version's")
     stop.set()
     thread.join()
     producer.flush()

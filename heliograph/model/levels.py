@@ -1,0 +1,15 @@
+"""Feature levels of a region: what all of its brokers and bookies understand.
+
+Is: the levels, and the one of this version. Isn't: who raises a region's level (`region_node.region_level`), or the level of links between regions, which
+each pair agrees on when it connects (`heliograph.wire.link`).
+Rule: what older processes would misread is only written once the region's level says that there are none; so each such thing has a level here.
+
+    1  the first version
+    2  bundles are split: a namespace's hash ranges may differ from its policies (/bundles/ in the local metadata)
+"""
+
+from __future__ import annotations
+
+LEVEL = 2
+"""Of this version."""
+SPLIT_BUNDLES = 2

@@ -1,0 +1,97 @@
+"""BundleDivider: cuts a bundle that this broker owns, in one of the ways of `splitting`.
+
+Is: the listing of the bundle's topics and what each works on; then one `Ownership.split`. Isn't: the choice of a cut, or of a bundle.
+Invariants: nothing is unloaded; where anything fails the bundle is as it was.
+Source: docs/protocols/balancing.md, "Splitting".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from heliograph.model.bundles import BundleTable
+from heliograph.model.errors import NotAllowed
+from heliograph.model.names import topic_hash
+from region_node.balance.load import MESSAGE_BYTES
+from region_node.balance.shedding import Bundle
+from region_node.balance.splitting import FLOW, TOPIC_COUNT, Weighed, cuts
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
+
+_SLICE = 1000
+"""Topics that are looked at between two turns of the loop."""
+
+
+class Splits(Protocol):
+    """The part of Ownership that is used."""
+
+    def bundles(self, namespace: str) -> BundleTable | None: ...
+
+    async def split(self, namespace: str, bundle: int, at: Sequence[int]) -> list[int]: ...
+
+
+class Names(Protocol):
+    """The part of ManagedLedgerFactory that is used."""
+
+    def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]: ...
+
+
+class BundleDivider:
+    """loaded: full name -> topic, of this broker."""
+
+    def __init__(self, ownership: Splits, loaded: Mapping[str, Topic], names: Names, allowed: Callable[[], Awaitable[None]] | None = None) -> None:
+        """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not understand it."""
+        self.splits = 0
+        """Bundles that were cut here."""
+        self._allowed = allowed
+        self._ownership, self._loaded, self._names = ownership, loaded, names
+
+    async def split(self, bundle: Bundle, way: str, positions: Sequence[int] = ()) -> dict[Bundle, float]:
+        """Cuts it. Returns the bundles that there are in its place, the old number among them, with the share of its traffic (sum 1) that each has now.
+
+        Raises NotAllowed (no such way, nothing to cut, not served here), and what `Ownership.split` raises.
+        """
+        namespace, index = bundle
+        table = self._ownership.bundles(namespace)
+        if table is None:
+            raise NotAllowed(f"namespace {namespace} is not served in this region")
+        bounds = table.range(index)
+        if self._allowed is not None:
+            await self._allowed()
+        topics = await self._topics(table, bundle, stored=way == TOPIC_COUNT) if way in (TOPIC_COUNT, FLOW) else []
+        at = cuts(way, bounds, topics, positions)
+        new = await self._ownership.split(namespace, index, at)
+        self.splits += 1
+        divided = table.split(index, at)
+        shares = {(namespace, one): 0.0 for one in (index, *new)}
+        for topic in topics or await self._topics(table, bundle, stored=False):
+            part = next(one for one in (index, *new) if (r := divided.range(one))[0] <= topic.hash < r[1])
+            shares[namespace, part] += topic.weight
+        total = sum(shares.values())
+        return {one: share / total if total else 1 / len(shares) for one, share in shares.items()}
+
+    async def _topics(self, table: BundleTable, bundle: Bundle, *, stored: bool) -> list[Weighed]:
+        """Those that are loaded, with what they work on; `stored`: and all others, which work on nothing."""
+        namespace, index = bundle
+        found: dict[str, Weighed] = {}
+        for at, (text, topic) in enumerate(list(self._loaded.items())):
+            if at % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if topic.name.namespace == namespace and table.of(text) == index:
+                found[text] = Weighed(topic_hash(text), _weight(topic))
+        if stored:
+            async for page in self._names.names_between(namespace, *table.range(index)):
+                for text in page:
+                    found.setdefault(text, Weighed(topic_hash(text), 0.0))
+        return list(found.values())
+
+
+def _weight(topic: Topic) -> float:
+    """Messages/s, in and out; a kibibyte counts as much as a message."""
+    weight = topic.meter.rates[0] + topic.meter.rates[1] / MESSAGE_BYTES
+    for subscription in topic.subscriptions.values():
+        weight += subscription.meter.rates[0] + subscription.meter.rates[1] / MESSAGE_BYTES
+    return weight

@@ -1,0 +1,93 @@
+"""RegionLevel: the feature level of this broker's region: refused where it is too new, raised once every process speaks a higher one.
+
+Is: the levels that live brokers and bookies register with, beside the region's in the global configuration. Isn't: what a level means
+(`heliograph.model.levels`).
+Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than its region's does not serve in it: it
+would misread what is there.
+Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's own metadata.
+Source: docs/operating/scaling.md, "Mixed versions".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.model.levels import LEVEL
+from heliograph.raft.store import MetadataStore
+from local_meta import keys
+from region_node.ownership.records import BrokerRecord
+
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from global_config.view import ConfigView
+
+log = logging.getLogger(__name__)
+
+
+class RegionLevel:
+    """Watches from the start. brokers: the live ones."""
+
+    def __init__(self, region: str, meta: MetadataStore, view: ConfigView, config: ConfigAdmin, brokers: Callable[[], Sequence[BrokerRecord]]) -> None:
+        self._region, self._view, self._config, self._brokers = region, view, config, brokers
+        self._bookies: dict[str, int] = {}
+        self._stop = meta.watch(keys.BOOKIES, self._on_bookie)
+
+    def close(self) -> None:
+        self._stop()
+
+    @property
+    def present(self) -> int:
+        """Of the region; 1 where it is not in the configuration yet."""
+        found = self._view.region(self._region)
+        return found.feature_level if found is not None else 1
+
+    def spoken(self) -> dict[str, int]:
+        """What each live broker and bookie speaks."""
+        return {record.broker: record.level for record in self._brokers()} | self._bookies
+
+    def check_own(self) -> None:
+        """Raises ConfigError where this version is too old for its region."""
+        if self.present > LEVEL:
+            raise ConfigError(
+                f"region {self._region} is at feature level {self.present}, and this version speaks {LEVEL}: start the newer version here; a level never falls"
+            )
+
+    async def upkeep(self) -> None:
+        """Raises the region's level to what all speak. Raises MetadataUnavailable, OutcomeUnknown: it is tried again."""
+        levels = self.spoken()
+        if levels and self._view.region(self._region) is not None and (lowest := min(levels.values())) > self.present:
+            await self._raise(lowest)
+
+    async def reach(self, level: int, what: str) -> None:
+        """Returns once the region's level is at least that; raises it where everybody speaks it.
+
+        Raises NotAllowed (a process of an older version runs: it is named), MetadataUnavailable.
+        """
+        if self.present >= level:
+            return
+        older = sorted(name for name, spoken in self.spoken().items() if spoken < level)
+        if older:
+            names = ", ".join(older[:5])
+            raise NotAllowed(f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: upgrade them first")
+        await self._raise(level)
+
+    async def _raise(self, level: int) -> None:
+        await self._config.raise_level(self._region, level)
+        log.info("region.level", extra={"region": self._region, "level": level})
+
+    def _on_bookie(self, key: str, value: bytes | None, version: int) -> None:
+        name = keys.id_of(key)
+        if value is None:
+            self._bookies.pop(name, None)
+            return
+        try:
+            fields = msgpack.unpackb(value)
+            level = fields.get("level", 1)
+        except (ValueError, AttributeError, msgpack.exceptions.UnpackException):
+            level = 1
+        self._bookies[name] = level if type(level) is int else 1

@@ -1,0 +1,91 @@
+"""A region's feature level rises once all its brokers and bookies speak it, never falls, and is refused by whoever is too old for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgpack
+import pytest
+
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.model.levels import LEVEL, SPLIT_BUNDLES
+from heliograph.model.policies import RegionInfo
+from heliograph.raft.embedded import EmbeddedStore
+from local_meta import keys
+from region_node.ownership.records import BrokerRecord
+from region_node.region_level import RegionLevel
+
+
+class World:
+    """A region whose brokers and bookies speak what a test says."""
+
+    def __init__(self) -> None:
+        self.meta, config = EmbeddedStore(), EmbeddedStore()
+        self.admin, self.view = ConfigAdmin(config), ConfigView(config)
+        self.brokers: list[BrokerRecord] = []
+
+    async def begin(self) -> RegionLevel:
+        await self.view.ready()
+        await self.admin.ensure_region(RegionInfo(name="us", number=1))
+        return RegionLevel("us", self.meta, self.view, self.admin, lambda: self.brokers)
+
+    async def stored(self) -> int:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        found = self.view.region("us")
+        assert found is not None
+        return found.feature_level
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(body)
+
+
+def test_it_rises_once_the_last_older_process_is_gone() -> None:
+    async def main() -> None:
+        world = World()
+        level = await world.begin()
+        await level.upkeep()
+        assert await world.stored() == 1, "nobody is there: nobody speaks anything"
+        world.brokers = [BrokerRecord("b0"), BrokerRecord("b1", level=1)]
+        await world.meta.put(keys.bookie("k0"), msgpack.packb({"host": "h"}))
+        await level.upkeep()
+        assert await world.stored() == 1
+        with pytest.raises(NotAllowed, match="b1, k0 run an older version"):
+            await level.reach(SPLIT_BUNDLES, "splitting a bundle")
+        world.brokers[1] = BrokerRecord("b1")
+        await level.upkeep()
+        assert await world.stored() == 1 and level.spoken() == {"b0": LEVEL, "b1": LEVEL, "k0": 1}
+        await world.meta.put(keys.bookie("k0"), msgpack.packb({"host": "h", "level": LEVEL}))
+        await world.stored()
+        await level.reach(SPLIT_BUNDLES, "splitting a bundle")
+        assert await world.stored() == LEVEL
+        world.brokers.append(BrokerRecord("b2", level=1))
+        await level.upkeep()
+        await world.admin.ensure_region(RegionInfo(name="us", number=1, service_url="pulsar://x:1"))
+        assert await world.stored() == LEVEL, "also where an instance is started anew, and says nothing of it"
+        level.check_own()
+
+    run(main())
+
+
+def test_a_process_that_is_too_old_for_its_region_says_what_to_do() -> None:
+    async def main() -> None:
+        world = World()
+        level = await world.begin()
+        await world.admin.raise_level("us", LEVEL + 1)
+        await world.stored()
+        with pytest.raises(ConfigError, match=f"is at feature level {LEVEL + 1}, and this version speaks {LEVEL}: start the newer version"):
+            level.check_own()
+
+    run(main())
+
+
+def test_a_record_of_an_earlier_version_speaks_the_first_level() -> None:
+    fields = msgpack.unpackb(BrokerRecord("b").encode())
+    assert fields.pop("level") == LEVEL
+    assert BrokerRecord.decode("b", msgpack.packb(fields)).level == 1
