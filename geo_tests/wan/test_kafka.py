@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import socket
 import struct
+import subprocess
+import sys
 import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,86 +17,33 @@ import crc32c
 import pulsar
 import pytest
 
+from geo_tests.wan.kafka_support import (
+    DEADLINE_S,
+    admin_module,
+    ask,
+    ck,
+    consumer,
+    create,
+    prepare,
+    producer,
+    rest,
+    send,
+    servers,
+    take,
+    transactional,
+)
 from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
 from heliograph.wire.kafka_records import build_batch
 from tests.broker.processes import Region
 from tests.wire.test_kafka_codec import made
 
-ck = pytest.importorskip("confluent_kafka")
-admin_module = pytest.importorskip("confluent_kafka.admin")
-
 pytestmark = pytest.mark.wan
-DEADLINE_S = 60.0
 LOG = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
-def rest(region: Region, method: str, path: str, body: Any = None, broker: int = 0) -> None:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(region.admin_url(broker) + path, data, {"Content-Type": "application/json"}, method=method)
-    urllib.request.urlopen(request, timeout=30).read()
-
-
-def prepare(region: Region, **kafka: Any) -> None:
-    region.start(kafka={"port": 0, "rebalance_delay_ms": 100, **kafka}, brokers=1)
-    rest(region, "PUT", "/admin/v2/clusters/us", {})
-    rest(region, "PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
-    rest(region, "PUT", "/admin/v2/namespaces/public/default")
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("kafka")) as made:
-        prepare(made)
-        yield made
-
-
-def servers(region: Region, *brokers: int) -> str:
-    return ",".join(f"127.0.0.1:{region.processes[f'us-broker-{b}'].ports['kafka']}" for b in brokers or (0,))
-
-
-def create(region: Region, topic: str, partitions: int = 1, **config: str) -> None:
-    client = admin_module.AdminClient({"bootstrap.servers": servers(region), "log_level": 0})
-    for future in client.create_topics([admin_module.NewTopic(topic, partitions, 1, config=config)]).values():
-        future.result(30)
-
-
-def producer(region: Region, *brokers: int, **settings: Any) -> Any:
-    return ck.Producer({"bootstrap.servers": servers(region, *brokers), "acks": "all", "log_level": 0, **{k.replace("_", "."): v for k, v in settings.items()}})
-
-
-def send(made: Any, topic: str, values: list[bytes | None], **fields: Any) -> list[tuple[int, int]]:
-    """(partition, offset) of each, in order."""
-    out: dict[int, tuple[int, int]] = {}
-    failed: list[Any] = []
-
-    def delivered(index: int) -> Any:
-        def told(error: Any, message: Any) -> None:
-            if error is not None:
-                failed.append(error)
-            else:
-                out[index] = (message.partition(), message.offset())
-
-        return told
-
-    for index, value in enumerate(values):
-        made.produce(topic, value, on_delivery=delivered(index), **fields)
-    assert made.flush(DEADLINE_S) == 0
-    assert not failed, failed
-    return [out[index] for index in range(len(values))]
-
-
-def consumer(region: Region, group: str, *brokers: int, **settings: Any) -> Any:
-    fields = {"bootstrap.servers": servers(region, *brokers), "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
-    return ck.Consumer({**fields, **{k.replace("_", "."): v for k, v in settings.items()}})
-
-
-def take(made: Any, count: int) -> list[Any]:
-    found: list[Any] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while len(found) < count and time.monotonic() < deadline:
-        found += [message for message in made.consume(count - len(found), 0.5) if message.error() is None]
-    assert len(found) == count, f"{len(found)} of {count} messages came"
-    return found
+@pytest.fixture(name="region")
+def _region(kafka_region: Region) -> Region:
+    return kafka_region
 
 
 # -- one broker ----------------------------------------------------------------------------------------------------------------
@@ -327,12 +273,6 @@ def test_a_broker_dies_under_producers_and_a_group(tmp_path: Path) -> None:
 # -- transactions ----------------------------------------------------------------------------------------------------------------
 
 
-def transactional(region: Region, name: str, *brokers: int, **settings: Any) -> Any:
-    made = producer(region, *brokers, transactional_id=name, **settings)
-    made.init_transactions(DEADLINE_S)
-    return made
-
-
 def test_a_transaction_is_seen_whole_or_not_at_all(region: Region) -> None:
     create(region, "txn-in", 1)
     create(region, "txn-out", 2)
@@ -439,20 +379,6 @@ def test_transactions_while_brokers_die(tmp_path: Path) -> None:
         reader.close()
         assert all(sorted(parts) == [0, 1, 2, 3] for parts in found.values()), found
         assert sure <= set(found) - {999} <= sure | unsure
-
-
-def ask(raw: socket.socket, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """One request by hand, and its answer."""
-    api = BY_NAME[name]
-    head = struct.pack(">hhih", api.key, version, 1, -1) + (b"\0" if api.is_flexible(version) else b"")
-    body = head + encode_fields(name, version, fields, answer=False)
-    raw.sendall(len(body).to_bytes(4, "big") + body)
-    data = b""
-    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
-        more = raw.recv(65536)
-        assert more, "closed"
-        data += more
-    return decode_fields(name, version, data[9 if api.is_flexible(version) else 8 :], answer=True)
 
 
 def test_a_batch_that_comes_again_is_stored_once_also_by_another_broker(tmp_path: Path) -> None:
@@ -597,3 +523,177 @@ def test_frames_in_any_pieces(region: Region) -> None:
         assert found["responses"][0]["partition_responses"][0]["error_code"] == 10
         raw.sendall(frame)
         assert answer(raw)[4:8] == b"\0\0\0\5"
+
+
+WRITER = """
+import sys, confluent_kafka as ck
+made = ck.Producer({"bootstrap.servers": sys.argv[1], "transactional.id": "dies", "transaction.timeout.ms": 10000, "log_level": 0})
+made.init_transactions(60)
+number = 0
+while True:
+    made.begin_transaction()
+    for partition in range(4):
+        made.produce("cut", b"%s-%d" % (sys.argv[2].encode(), number), partition=partition)
+    made.flush(60)
+    if number % 3 == 2:
+        made.abort_transaction(60)
+        print("aborted", number, flush=True)
+    else:
+        print("trying", number, flush=True)
+        made.commit_transaction(60)
+        print("committed", number, flush=True)
+    number += 1
+"""
+
+
+def test_transactions_whose_producer_dies(region: Region) -> None:
+    """A producer is killed in the middle, again and again: what it had committed is there, the rest is nowhere, and nothing is there in part."""
+    create(region, "cut", 4)
+    sure: set[bytes] = set()
+    unsure: set[bytes] = set()
+    for life in range(3):
+        command = [sys.executable, "-c", WRITER, servers(region), str(life)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            trying = b""
+            for line in writer.stdout:
+                word, number = line.split()
+                value = b"%d-%s" % (life, number.encode())
+                if word == "committed":
+                    sure.add(value)
+                trying = value if word == "trying" else b""
+                if (word == "trying" and int(number) >= 5 + life) or int(number) > 20:
+                    writer.kill()
+                    break
+            unsure |= {trying} - {b""}
+    made = transactional(region, "dies")
+    made.begin_transaction()
+    for partition in range(4):
+        made.produce("cut", b"end", partition=partition)
+    made.commit_transaction(DEADLINE_S)
+    reader = consumer(region, "cut-readers", isolation_level="read_committed")
+    reader.assign([ck.TopicPartition("cut", p, 0) for p in range(4)])
+    found: dict[bytes, list[int]] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while len(found.get(b"end", [])) < 4:
+        assert time.monotonic() < deadline
+        for message in reader.consume(100, 0.2):
+            found.setdefault(message.value(), []).append(message.partition())
+    reader.close()
+    assert all(sorted(parts) == [0, 1, 2, 3] for parts in found.values()), found
+    assert len(sure) >= 9 and sure <= set(found) - {b"end"} <= sure | unsure
+
+
+def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None:
+    """Members come and go while brokers die: every record is read, partitions are shared out anew, and committed offsets never move back."""
+    with Region(tmp_path) as region:
+        prepare(region)
+        region.broker(1, kafka={"port": 0, "rebalance_delay_ms": 100}).wait_ready()
+        create(region, "shares", 6)
+        made = producer(region, 0, 1, enable_idempotence=True, message_timeout_ms=120_000)
+        members = [consumer(region, "sharers", 0, 1, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky") for _ in range(2)]
+        for member in members:
+            member.subscribe(["shares"])
+        sent: dict[tuple[int, int], bytes] = {}
+        seen: dict[tuple[int, int], bytes] = {}
+        committed: dict[int, int] = {}
+
+        def go_on() -> None:
+            for member in members:
+                messages = [message for message in member.consume(200, 0.05) if message.error() is None]
+                seen.update({(message.partition(), message.offset()): message.value() for message in messages})
+                if messages:
+                    try:
+                        for part in member.commit(asynchronous=False):
+                            committed[part.partition] = max(committed.get(part.partition, -1), part.offset)
+                    except ck.KafkaException:
+                        pass  # a rebalance, or a coordinator that is gone: what was read comes again
+
+        def write(count: int) -> None:
+            values: list[bytes | None] = [b"%d" % (len(sent) + i) for i in range(count)]
+            for partition in range(6):
+                sent.update(dict(zip(send(made, "shares", values, partition=partition), [v or b"" for v in values], strict=True)))
+
+        deadline = time.monotonic() + 2 * DEADLINE_S
+        for step in range(4):
+            write(30)
+            if step == 1:
+                region.processes["us-broker-0"].kill()
+                members.append(consumer(region, "sharers", 1, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky"))
+                members[-1].subscribe(["shares"])
+            if step == 2:
+                region.broker(2, kafka={"port": 0, "rebalance_delay_ms": 100}).wait_ready()
+                members.pop(0).close()
+            if step == 3:
+                region.processes["us-broker-1"].kill()
+            while len(seen) < len(sent):
+                assert time.monotonic() < deadline, f"{len(seen)} of {len(sent)} at step {step}"
+                go_on()
+            assert seen == sent
+        while sorted(part.partition for member in members for part in member.assignment()) != list(range(6)) or any(not m.assignment() for m in members):
+            assert time.monotonic() < deadline, "partitions are not shared out"
+            go_on()
+        after = consumer(region, "sharers", 2)
+        now = {part.partition: part.offset for part in after.committed([ck.TopicPartition("shares", p) for p in range(6)], timeout=30)}
+        after.close()
+        for member in members:
+            member.close()
+        assert all(now[partition] >= offset for partition, offset in committed.items()), (now, committed)
+
+
+def test_a_reader_of_committed_data_comes_past_what_was_aborted(region: Region) -> None:
+    """Also at the end of the log: else its lag would never be nothing."""
+    create(region, "aborted-end")
+    send(producer(region), "aborted-end", [b"first"])
+    made = transactional(region, "aborter")
+    made.begin_transaction()
+    for _ in range(5):
+        made.produce("aborted-end", b"never")
+    assert made.flush(DEADLINE_S) == 0
+    made.abort_transaction(DEADLINE_S)
+    reader = consumer(region, "past-aborted", isolation_level="read_committed", enable_partition_eof=True)
+    reader.assign([ck.TopicPartition("aborted-end", 0, 0)])
+    deadline, seen, position = time.monotonic() + DEADLINE_S, [], 0
+    while position < 6 and time.monotonic() < deadline:
+        seen += [m.value() for m in reader.consume(10, 0.2) if m.error() is None]
+        position = reader.position([ck.TopicPartition("aborted-end", 0)])[0].offset
+        if position == 1:  # its position is that of records; that of its fetches shows at the next one
+            send(producer(region), "aborted-end", [b"last"])
+            position = 6
+    seen += [m.value() for m in take(reader, 1)] if len(seen) < 2 else []
+    assert seen == [b"first", b"last"]
+    reader.close()
+
+
+def test_all_live_brokers_are_listed_and_nothing_waits_for_a_dead_one(tmp_path: Path) -> None:
+    """One that leads nothing is there from the start; one that is killed is gone; a group whose topic was deleted is described at once."""
+    with Region(tmp_path) as region:
+        prepare(region)
+        create(region, "alone")
+        send(producer(region), "alone", [b"x"])
+        region.broker(1, kafka={"port": 0}).wait_ready()
+        client = admin_module.AdminClient({"bootstrap.servers": servers(region, 0, 1), "log_level": 0})
+
+        def listed() -> set[int]:
+            return {broker.port for broker in client.list_topics(timeout=30).brokers.values()}
+
+        ports = [region.processes[f"us-broker-{number}"].ports["kafka"] for number in range(2)]
+        deadline = time.monotonic() + DEADLINE_S
+        while listed() != set(ports):
+            assert time.monotonic() < deadline
+        reader = consumer(region, "orphans", 0, 1)
+        reader.commit(offsets=[ck.TopicPartition("alone", 0, 1)], asynchronous=False)
+        reader.close()
+        for future in client.delete_topics(["alone"]).values():
+            future.result(30)
+        described = client.describe_consumer_groups(["orphans"])["orphans"].result(DEADLINE_S)
+        assert not described.members
+        offsets = client.list_consumer_group_offsets([ck.ConsumerGroupTopicPartitions("orphans")])["orphans"].result(DEADLINE_S)
+        assert not offsets.topic_partitions, "what a deleted topic leaves is nothing"
+        region.processes["us-broker-0"].kill()
+        while listed() != {ports[1]}:
+            assert time.monotonic() < deadline
+        create_at = admin_module.AdminClient({"bootstrap.servers": servers(region, 1), "log_level": 0})
+        for future in create_at.create_topics([admin_module.NewTopic("after", 2, 1)]).values():
+            future.result(30)
+        assert send(producer(region, 1), "after", [b"y"], partition=1) == [(1, 0)]

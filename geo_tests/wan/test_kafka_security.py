@@ -2,72 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bcrypt
 import pytest
 
-from region_node.instance.ca import ensure_certificates
+from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck, secure_region, token
 from tests.broker.processes import Region
 
-ck = pytest.importorskip("confluent_kafka")
-admin_module = pytest.importorskip("confluent_kafka.admin")
-joserfc_jwt = pytest.importorskip("joserfc.jwt")
-
 pytestmark = pytest.mark.wan
-SECRET = b"0123456789abcdef0123456789abcdef"
-DEADLINE_S = 60.0
 WRONG = "not-her-password-4711"
 
 
-def token(role: str) -> str:
-    from joserfc.jwk import OctKey
-
-    made: str = joserfc_jwt.encode({"alg": "HS256"}, {"sub": role}, OctKey.import_key(SECRET), algorithms=["HS256"])
-    return made
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    folder = tmp_path_factory.mktemp("kafka-security")
-    passwords = {"ann": "a", "bob": "b", "root": "r"}
-    lines = [f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n" for user, password in passwords.items()]
-    (folder / "users").write_text("".join(lines))
-    (folder / "secret").write_bytes(SECRET)
-    ensure_certificates(folder / "tls", ["us"])
-    security = {
-        "authentication": ["basic", "token"],
-        "basic_file": str(folder / "users"),
-        "tokens": [{"algorithms": ["HS256"], "secret_file": str(folder / "secret")}],
-        "authorization": True,
-        "super_users": ["root"],
-    }
-    tls = {"ca": str(folder / "tls" / "ca.pem"), "server_cert": str(folder / "tls" / "broker.us.pem"), "server_key": str(folder / "tls" / "broker.us.key")}
-    with Region(folder) as made:
-        made.start(brokers=0)
-        fields = {"port": 0, "admin_port": 0, "kafka": {"port": 0, "tls_port": 0, "rebalance_delay_ms": 0}}
-        settings = made.settings("broker-0", ["broker"], **made.addresses, broker=fields, security=security)
-        if not (folder / "tls" / "broker.us.pem").exists():
-            pytest.fail(f"no broker certificate in {sorted(p.name for p in (folder / 'tls').iterdir())}")
-        made.spawn({**settings, "tls": tls}).wait_ready()
-
-        def rest(method: str, path: str, body: Any = None) -> None:
-            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token('root')}"}
-            request = urllib.request.Request(made.admin_url() + path, None if body is None else json.dumps(body).encode(), headers, method=method)
-            urllib.request.urlopen(request, timeout=30).read()
-
-        rest("PUT", "/admin/v2/clusters/us", {})
-        rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"], "adminRoles": []})
-        rest("PUT", "/admin/v2/namespaces/public/default")
-        rest("POST", "/admin/v2/namespaces/public/default/permissions/ann", ["produce", "consume"])
-        rest("POST", "/admin/v2/namespaces/public/default/permissions/bob", ["consume"])
+@pytest.fixture(name="region", scope="module")
+def _region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with secure_region(tmp_path_factory.mktemp("kafka-security")) as made:
         yield made
 
 
@@ -142,6 +95,21 @@ def test_a_token_in_place_of_a_password_and_tls(region: Region) -> None:
     folder = region.folder / "tls"
     fields = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(folder / "ca.pem"), "ssl.endpoint.identification.algorithm": "none"}
     assert sent({**settings, **fields, "bootstrap.servers": address(region, tls=True)}, "by-token") is None
+
+
+def test_a_certificate_is_who_its_common_name_says(region: Region) -> None:
+    folder = region.folder / "tls"
+
+    def by(name: str) -> dict[str, Any]:
+        files = {"ssl.ca.location": "ca.pem", "ssl.certificate.location": f"{name}.pem", "ssl.key.location": f"{name}.key"}
+        fields = {"bootstrap.servers": address(region, tls=True), "security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none", "log_level": 0}
+        return {**fields, **{key: str(folder / file) for key, file in files.items()}}
+
+    root = admin_module.AdminClient(login(region, "root", "r"))
+    for future in root.create_topics([admin_module.NewTopic("by-certificate", 1, 1)]).values():
+        future.result(30)
+    assert sent(by("config.us"), "by-certificate") is None
+    assert sent(by("bookie.us"), "by-certificate").code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_bearer_tokens(region: Region) -> None:

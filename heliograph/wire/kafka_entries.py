@@ -124,8 +124,8 @@ def _single(record: Record) -> bytes:
             single.partition_key = key.decode()
         except UnicodeDecodeError:
             single.partition_key, single.partition_key_b64_encoded = base64.b64encode(key).decode(), True
-    if value is None:
-        single.null_value = True
+    if not value:
+        single.null_value = value is None  # an empty value is one: it takes no key away when the topic is compacted
     if time > 0:
         single.event_time = time
     for name, content in headers:

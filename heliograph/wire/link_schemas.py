@@ -3,6 +3,8 @@
 Is: bytes to meaning and back. Isn't: a registry. Framing is the link's (`heliograph.wire.link`):
 
     1011 SCHEMAS    stream, [number, value] ...
+    1012 OVERRULE   the same: an operator has decided that the target takes these in place of what it has under these numbers; from level 6
+    1007 CLOSE      stream, cause, text [, [[number, value] ...]]     what the target has, where versions conflict; older ones leave that field out
 
 A value is what the source's registry stores: a version byte, then msgpack [type, name, data, {properties}, time ms]; opaque on a link. Numbers are
 unique in the instance. From feature level 3, source to target.
@@ -31,14 +33,31 @@ def schemas_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
     return frame(Kind.SCHEMAS, [stream, *([at, value] for at, value in rows)])
 
 
+def overrule_frame(stream: int, rows: Sequence[SchemaRow]) -> list[Buffer]:
+    return frame(Kind.OVERRULE, [stream, *([at, value] for at, value in rows)])
+
+
 def read_schemas(given: list[Any]) -> tuple[int, list[SchemaRow]]:
-    """(stream, rows)."""
+    """(stream, rows), of SCHEMAS and OVERRULE."""
     stream = number(fields(given, 1)[0])
-    if len(given) > ROWS_MAX:
+    return stream, _rows(given[1:])
+
+
+def close_rows(given: list[Any]) -> list[SchemaRow]:
+    """What a CLOSE tells of the target's versions; none: it tells nothing."""
+    if len(given) < 4:
+        return []
+    if not isinstance(given[3], list):
+        raise PeerError("link: expected versions of a schema")
+    return _rows(given[3])
+
+
+def _rows(given: list[Any]) -> list[SchemaRow]:
+    if len(given) >= ROWS_MAX:
         raise PeerError(f"link: more than {ROWS_MAX} versions of a schema in one frame")
     rows: list[SchemaRow] = []
-    for item in given[1:]:
+    for item in given:
         if not isinstance(item, list) or len(item) != 2 or not isinstance(item[1], bytes) or not item[1]:
             raise PeerError("link: a schema has a number and a value")
         rows.append((number(item[0]), item[1]))
-    return stream, rows
+    return rows

@@ -8,13 +8,12 @@ Source: docs/protocols/kafka.md, "Administration".
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from global_config.admin import PARTITIONS_MAX
 from heliograph.model.errors import AlreadyExists, HeliographError
-from heliograph.model.names import TopicName
 from heliograph.wire.kafka_codec import Fields, Request
-from region_node.kafka.configs import check, kind_of
+from region_node.kafka.configs import LISTS, check, kind_of
 from region_node.kafka.errors import Code, Refused, code_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ log = logging.getLogger("region_node.kafka")
 
 TOPIC, BROKER = 2, 4
 _OF_TOPIC, _OF_BROKER, _DEFAULT = 1, 4, 5
-_PARTITIONS_MAX = 10_000
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -63,8 +61,8 @@ async def _create(connection: KafkaConnection, topic: Fields, validate_only: boo
         count = len(topic["assignments"])
     elif count == -1:
         count = broker.settings.num_partitions
-    if not 1 <= count <= _PARTITIONS_MAX:
-        raise Refused(Code.INVALID_PARTITIONS, f"Number of partitions must be 1 to {_PARTITIONS_MAX}, not {count}")
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Refused(Code.INVALID_PARTITIONS, f"Number of partitions must be 1 to {PARTITIONS_MAX}, not {count}")
     if not topic["assignments"] and (topic["replication_factor"] == 0 or topic["replication_factor"] < -1):
         raise Refused(Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0")
     values = {each["name"]: each["value"] for each in topic["configs"]}
@@ -79,18 +77,7 @@ async def _create(connection: KafkaConnection, topic: Fields, validate_only: boo
     except AlreadyExists as error:
         raise AlreadyExists(f"Topic '{topic['name']}' already exists.") from error
     await broker.configs.put(str(name), values)
-    await keep_everywhere(connection, name)
     return count, values
-
-
-async def keep_everywhere(connection: KafkaConnection, name: TopicName) -> None:
-    """Kafka's retention, as the topic's policy: so every region keeps what its consumers may still ask for, with or without a subscription."""
-    configs = connection.broker.configs
-    ms, size = configs.number(str(name), "retention.ms"), configs.number(str(name), "retention.bytes")
-    wanted = {"retentionTimeInMinutes": -1 if ms < 0 else -(-ms // 60_000), "retentionSizeInMB": -1 if size < 0 else -(-size >> 20)}
-    await connection.broker.config.change_topic_policies(
-        str(name), lambda before: replace(before, policies={**before.policies, "retention": wanted})
-    )
 
 
 async def delete_topics(connection: KafkaConnection, request: Request) -> Fields:
@@ -117,7 +104,6 @@ async def _delete(connection: KafkaConnection, kafka: str) -> None:
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     await broker.delete_topic(name)
-    await broker.configs.put(str(name), {})
     await broker.coordinator.forget_topic(kafka)
     log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
 
@@ -133,7 +119,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
             present = await connection.broker.cluster.partitions(name)
             if not present:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "The topic does not exist")
-            if not present < topic["count"] <= _PARTITIONS_MAX:
+            if not present < topic["count"] <= PARTITIONS_MAX:
                 raise Refused(Code.INVALID_PARTITIONS, f"The topic has {present} partitions; {topic['count']} would not be an increase, or too many")
             if name is connection.broker.cluster.part(name, 0):
                 raise Refused(Code.INVALID_PARTITIONS, "The topic was made as one that has no partitions: make another, and move to it")
@@ -214,10 +200,26 @@ async def _altered(connection: KafkaConnection, resource: Fields, validate_only:
             elif operation == DELETE:
                 values.pop(each["name"], None)
             else:
-                raise Refused(Code.INVALID_CONFIG, f"{each['name']} is no list: set it, or delete it")
+                values[each["name"]] = _listed(each, values, broker.configs.defaults())
         if not validate_only:
             await broker.configs.put(str(name), values)
-            await keep_everywhere(connection, name)
     except HeliographError as error:
         row["error_code"], row["error_message"] = code_of(error), str(error)
     return row
+
+
+def _listed(each: Fields, values: dict[str, str], defaults: dict[str, str]) -> str:
+    """A setting that is a list, with something added or taken away. Raises Refused."""
+    name, wanted = each["name"], [item for item in (each["value"] or "").split(",") if item]
+    if name not in LISTS:
+        raise Refused(Code.INVALID_CONFIG, f"{name} is no list: set it, or delete it")
+    before = [item for item in values.get(name, defaults[name]).split(",") if item]
+    if each["config_operation"] == APPEND:
+        after = [*before, *(item for item in wanted if item not in before)]
+    elif each["config_operation"] == SUBTRACT:
+        after = [item for item in before if item not in wanted]
+    else:
+        raise Refused(Code.INVALID_REQUEST, f"{each['config_operation']} is nothing that can be done to a setting")
+    text = ",".join(after)
+    check(name, text)
+    return text

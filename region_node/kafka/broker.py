@@ -17,11 +17,12 @@ from heliograph.model.policies import TopicPolicies
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.kafka.cluster import Cluster
+from region_node.kafka.commits import Commits
 from region_node.kafka.configs import Configs
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.fetch import FetchSessions
 from region_node.kafka.log import KafkaLog
-from region_node.kafka.positions import GroupPositions
+from region_node.kafka.positions import GroupPositions, group_of
 from region_node.kafka.producer_ids import ProducerIds
 from region_node.kafka.scram import ScramUsers
 from region_node.kafka.settings import KafkaSettings
@@ -86,8 +87,9 @@ class KafkaBroker:
         self.counts = Counts()
         self.connections: Callable[[], int] = lambda: 0
         self.tasks = Tasks()
+        self.commits = Commits(meta, self.tasks.spawn)
         self.sessions = FetchSessions(settings.fetch_sessions_max, rng)
-        self.configs = Configs(meta, settings)
+        self.configs = Configs(topics, config, settings)
         self.positions = GroupPositions(self)
         self.scram = ScramUsers(meta, rng)
         self.producer_ids = ProducerIds(meta, region_number)
@@ -129,7 +131,7 @@ class KafkaBroker:
         text = str(part)
         log = self._logs.get(text)
         if log is None or log.topic is not topic:
-            made = KafkaLog(topic, self.counts, self.meta, self.tasks)
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock)
             await made.open()
             log = self._logs.get(text)
             if log is None or log.topic is not topic:  # two may have asked at once
@@ -171,6 +173,18 @@ class KafkaBroker:
         labels = {"cluster": self.region}
         for name, value in asdict(self.counts).items():
             yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
+        written = {"group_repeats": self.positions.repeats, "offset_commits": self.commits.commits, "offset_writes": self.commits.writes}
+        for name, value in written.items():
+            yield f"heliograph_kafka_{name}_total", "counter", labels, float(value)
+        for (topic_name, subscription), count in self.positions.behind.items():
+            of_group = {**labels, "topic": topic_name, "group": group_of(subscription)}
+            yield "heliograph_kafka_group_behind_repeats", "gauge", of_group, float(count)
+        for topic in self.topics.loaded.values():
+            of_topic = {**labels, "topic": topic.text}
+            if topic.converted_in:
+                yield "heliograph_kafka_topic_converted_in_total", "counter", of_topic, float(topic.converted_in)
+            if topic.converted_out:
+                yield "heliograph_kafka_topic_converted_out_total", "counter", of_topic, float(topic.converted_out)
         held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
         gauges = {"connections": self.connections(), "partitions_loaded": len(self._logs), **held}
         for name, count in gauges.items():
@@ -188,6 +202,5 @@ class KafkaBroker:
         """Retention, of all that are loaded."""
         now = self.clock.wall_ms()
         for log in self.logs():
-            topic = str(log.topic.name.partitioned)
-            retention_ms = self.configs.number(topic, "retention.ms")
-            await log.keep(now - retention_ms if retention_ms >= 0 else 0, self.configs.number(topic, "retention.bytes"))
+            retention_ms = self.configs.number(log.name, "retention.ms")
+            await log.keep(now - retention_ms if retention_ms >= 0 else 0, self.configs.number(log.name, "retention.bytes"))

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from global_config.keys import PARTITIONED
 from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
+from heliograph.model.policies import TopicPolicies
 from heliograph.raft.store import prefix_end
 from region_node.kafka.sequence_store import PREFIX
 
@@ -44,7 +45,7 @@ class Cleaning:
                 return
             await broker.coordinator.forget_topic(kafka)
             if not broker.topics.view.partitions(str(name)):
-                await broker.configs.put(str(name), {})
+                await broker.config.change_topic_policies(str(name), lambda _: TopicPolicies())
             prefix = PREFIX + quote(f"{name}-partition-", safe="")
             for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
                 await broker.meta.delete(key)

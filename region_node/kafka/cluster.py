@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, VersionConflict
-from heliograph.model.names import TopicName, bundle_of
+from heliograph.model.names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
@@ -166,11 +166,11 @@ class Cluster:
 
     async def leaders(self, name: TopicName, count: int, tls: bool) -> list[Node | None]:
         """Of each partition; None: nobody can be found now."""
-        policies = self._view.namespace(name.namespace)
-        if policies is None:
+        table = self._ownership.bundles(name.namespace)
+        if table is None:
             return [None] * count
         partitioned = bool(self._view.partitions(str(name)))
-        bundles = [bundle_of(str(name.with_partition(index) if partitioned else name), policies.bundles) for index in range(count)]
+        bundles = [table.of(str(name.with_partition(index) if partitioned else name)) for index in range(count)]
         found: dict[int, Node | None] = {}
         for bundle in dict.fromkeys(bundles):
             found[bundle] = await self._leader(name.namespace, bundle, tls)
@@ -178,10 +178,10 @@ class Cluster:
 
     async def leader(self, name: TopicName, tls: bool) -> Node | None:
         """Of a topic's own bundle. Raises NotFound (no such namespace)."""
-        policies = self._view.namespace(name.namespace)
-        if policies is None:
+        if self._view.namespace(name.namespace) is None:
             raise NotFound(f"namespace {name.namespace} does not exist")
-        return await self._leader(name.namespace, bundle_of(str(name), policies.bundles), tls)
+        table = self._ownership.bundles(name.namespace)
+        return await self._leader(name.namespace, table.of(str(name)), tls) if table is not None else None
 
     async def _leader(self, namespace: str, bundle: int, tls: bool) -> Node | None:
         record = self._ownership.present_owner(namespace, bundle)

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
+from heliograph.raft.store import ABSENT, MetadataStore, Put, prefix_end
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1
@@ -63,17 +63,32 @@ class Committed:
             if mine is None or row.at_ms >= mine.at_ms:
                 self.rows[topic, partition] = row
 
+    def puts(self, rows: dict[Key, Row]) -> list[Put]:
+        """What writes them beside all that is committed already, where nobody else has written since. `written` once that is durable."""
+        return [self._put(chunk, {**self._of(chunk), **mine}) for chunk, mine in self._by_chunk(rows).items()]
+
+    def written(self, rows: dict[Key, Row], version: int) -> None:
+        self.rows.update(rows)
+        self._versions.update(dict.fromkeys(self._by_chunk(rows), version))
+
     async def put(self, rows: dict[Key, Row]) -> None:
-        """Returns once they are durable. Raises what the metadata raises."""
-        for chunk in dict.fromkeys(self._chunk(key) for key in rows):
-            mine = {key: row for key, row in rows.items() if self._chunk(key) == chunk}
-            for _ in range(_TRIES):
+        """Returns once they are durable, whoever else writes. Raises VersionConflict where others write again and again, and what the metadata raises."""
+        for chunk, mine in self._by_chunk(rows).items():
+            for left in reversed(range(_TRIES)):
                 try:
                     await self._write(chunk, {**self._of(chunk), **mine})
                     break
                 except VersionConflict:
+                    if not left:
+                        raise
                     await self._read_again(chunk)
             self.rows.update(mine)
+
+    def _by_chunk(self, rows: dict[Key, Row]) -> dict[str, dict[Key, Row]]:
+        chunks: dict[str, dict[Key, Row]] = {}
+        for key, row in rows.items():
+            chunks.setdefault(self._chunk(key), {})[key] = row
+        return chunks
 
     async def delete(self, keys: Iterable[Key]) -> None:
         doomed = set(keys)
@@ -100,9 +115,12 @@ class Committed:
             return {key: row for key, row in self.rows.items() if key[0] == topic and key[1] // _CHUNK == number}
         return {(topic, index): self.rows[topic, index] for index in range(first, first + _CHUNK) if (topic, index) in self.rows}
 
+    def _put(self, chunk: str, rows: dict[Key, Row]) -> Put:
+        return Put(chunk, encode({partition: row for (_, partition), row in rows.items()}), self._versions.get(chunk, ABSENT))
+
     async def _write(self, chunk: str, rows: dict[Key, Row]) -> None:
-        blob = encode({partition: row for (_, partition), row in rows.items()})
-        self._versions[chunk] = await self._meta.put(chunk, blob, expected=self._versions.get(chunk, ABSENT))
+        put = self._put(chunk, rows)
+        self._versions[chunk] = await self._meta.put(put.key, put.value, expected=put.expected)
 
     async def _read_again(self, chunk: str) -> None:
         found = await self._meta.get(chunk)

@@ -1,66 +1,95 @@
 """Configs: what Kafka's clients set for topics and see of brokers.
 
-Is: the names that are known, their defaults, and each topic's own values, which all brokers of the region watch. Isn't: what they do (`log`, `produce`).
-Invariants: only known names with values that make sense are stored; what is set for a topic goes with it.
-Source: docs/protocols/kafka.md, "Settings of topics".
-
-    /kafka/configs/{topic's full name}  ->  [1, {name: value}]
+Is: the names that are known, their defaults, each topic's own values, and the policies that follow from them. Isn't: what they do (`log`, `produce`).
+Invariants: only known names with values that make sense are stored; what is set for a topic holds in all its regions, and goes with it. A value is a
+property `kafka.NAME` of the topic; retention and compaction are the topic's policies too, and where somebody has set those since, they are the truth.
+Source: docs/protocols/kafka.md, "Administration".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from urllib.parse import quote, unquote
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import msgpack
-
-from heliograph.model.errors import CorruptData
-from heliograph.raft.store import MetadataStore
+from heliograph.model.policies import TopicPolicies
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
+from region_node.kafka.waiting import until
 
-CONFIGS = "/kafka/configs/"
-FORMAT = 1
+if TYPE_CHECKING:
+    from global_config.admin import ConfigAdmin
+    from region_node.topics.service import TopicService
+
+PROPERTY = "kafka."
+COMPACT = "compact"
+_NONE: dict[str, str] = {}
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 _CHOICES = {
-    "cleanup.policy": ("delete",),
+    "cleanup.policy": ("delete", "compact", "compact,delete", "delete,compact"),
     "message.timestamp.type": ("CreateTime", "LogAppendTime"),
     "compression.type": ("producer",),
     "unclean.leader.election.enable": ("false",),
 }
-_LOWEST = {"retention.ms": -1, "retention.bytes": -1, "max.message.bytes": 0, "min.insync.replicas": 1}
+_LOWEST = {
+    "delete.retention.ms": 0,
+    "max.message.bytes": 0,
+    "min.insync.replicas": 1,
+    "retention.bytes": -1,
+    "retention.ms": -1,
+    "segment.bytes": 14,
+}
+LISTS = ("cleanup.policy",)
 _KEPT = (
-    *("segment.bytes", "segment.ms", "segment.index.bytes", "segment.jitter.ms", "index.interval.bytes", "preallocate"),
-    *("flush.messages", "flush.ms", "delete.retention.ms", "file.delete.delay.ms", "min.cleanable.dirty.ratio"),
+    *("segment.ms", "segment.index.bytes", "segment.jitter.ms", "index.interval.bytes", "preallocate"),
+    *("flush.messages", "flush.ms", "file.delete.delay.ms", "min.cleanable.dirty.ratio"),
+    *("min.compaction.lag.ms", "max.compaction.lag.ms"),
 )
 """Of Kafka's own segments: taken, shown, and without a meaning here."""
 
 
 class Configs:
-    """`of`: the values set for a topic."""
+    """`of`: the values set for a topic, by Kafka's clients, or by others as policies that mean the same."""
 
-    def __init__(self, meta: MetadataStore, settings: KafkaSettings) -> None:
-        self._meta, self._settings = meta, settings
-        self._rows: dict[str, dict[str, str]] = {}
-        self._stop: Callable[[], None] = lambda: None
-
-    async def start(self) -> None:
-        self._stop = self._meta.watch(CONFIGS, self._on_change)
-        await self._meta.synced(CONFIGS)
-
-    def close(self) -> None:
-        self._stop()
-
-    def _on_change(self, key: str, blob: bytes | None, version: int) -> None:
-        topic = unquote(key.removeprefix(CONFIGS))
-        if blob is None:
-            self._rows.pop(topic, None)
-        else:
-            self._rows[topic] = _decode(blob)
+    def __init__(self, topics: TopicService, config: ConfigAdmin, settings: KafkaSettings) -> None:
+        self._view, self._here, self._config, self._settings = topics.view, topics.policies, config, settings
+        self._known: dict[str, tuple[TopicPolicies | None, TopicPolicies, dict[str, str]]] = {}
 
     def of(self, topic: str) -> dict[str, str]:
         """topic: full name, without a partition."""
-        return self._rows.get(topic, {})
+        everywhere, here = self._view.topic_policies(topic), self._here.topic(topic)
+        if everywhere is None and not here.policies:
+            self._known.pop(topic, None)
+            return _NONE
+        known = self._known.get(topic)
+        if known is None or known[0] is not everywhere or known[1] is not here:
+            known = self._known[topic] = everywhere, here, self._values(everywhere or TopicPolicies(), here)
+        return known[2]
+
+    def _values(self, everywhere: TopicPolicies, here: TopicPolicies) -> dict[str, str]:
+        rows = {name.removeprefix(PROPERTY): value for name, value in everywhere.properties.items() if name.startswith(PROPERTY)}
+        kept = here.policies.get("retention", everywhere.policies.get("retention"))
+        if kept is not None:
+            said = {**self.defaults(), **rows}
+            as_policy = self._retention(said)
+            ms_name = "delete.retention.ms" if only_compacts(said) else "retention.ms"
+            minutes, size_mb = kept["retentionTimeInMinutes"], kept["retentionSizeInMB"]
+            if minutes != as_policy["retentionTimeInMinutes"]:  # somebody has set the policy
+                rows[ms_name] = str(-1 if minutes < 0 else minutes * 60_000)
+            if size_mb != as_policy["retentionSizeInMB"]:
+                rows["retention.bytes"] = str(-1 if size_mb < 0 else size_mb << 20)
+        return rows
+
+    @staticmethod
+    def _retention(values: dict[str, str]) -> dict[str, int]:
+        """The policy: how long the log keeps what nobody waits for, in every region."""
+        if only_compacts(values):
+            return {"retentionTimeInMinutes": -(-int(values["delete.retention.ms"]) // 60_000), "retentionSizeInMB": -1}
+        ms, size = int(values["retention.ms"]), int(values["retention.bytes"])
+        return {"retentionTimeInMinutes": -1 if ms < 0 else -(-ms // 60_000), "retentionSizeInMB": -1 if size < 0 else -(-size >> 20)}
+
+    def compacts(self, topic: str) -> bool:
+        return COMPACT in self.of(topic).get("cleanup.policy", "")
 
     def number(self, topic: str, name: str) -> int:
         return int(self.of(topic).get(name) or self.defaults()[name])
@@ -73,6 +102,7 @@ class Configs:
         return {
             "cleanup.policy": "delete",
             "compression.type": "producer",
+            "delete.retention.ms": "86400000",
             "max.message.bytes": str(own.message_bytes_max),
             "message.timestamp.type": "CreateTime",
             "min.insync.replicas": "1",
@@ -82,17 +112,26 @@ class Configs:
         }
 
     async def put(self, topic: str, values: dict[str, str]) -> None:
-        """The topic's own values, all of them. Raises Refused, and what the metadata raises."""
+        """The topic's own values, all of them, and the policies that follow from them, in one write; returns once this broker knows of it.
+
+        Raises Refused, and what the configuration raises.
+        """
         for name, value in values.items():
             check(name, value)
-        key = CONFIGS + quote(topic, safe="")
-        if values:
-            packed: bytes = msgpack.packb([FORMAT, values])
-            await self._meta.put(key, packed)
-            self._rows[topic] = values
-        else:
-            await self._meta.delete(key)
-            self._rows.pop(topic, None)
+        _, after = await self._config.change_topic_policies(topic, lambda before: self._changed(before, values))
+        await until(lambda: (self._view.topic_policies(topic) or TopicPolicies()) == after, self._view.on_change)
+        if "retention" in self._here.topic(topic).policies:  # what was set for this region alone would still hold here
+            await self._here.change_topic(topic, _without_retention)
+
+    def _changed(self, before: TopicPolicies, values: dict[str, str]) -> TopicPolicies:
+        said = {**self.defaults(), **values}
+        policies = {**before.policies, "retention": self._retention(said)}
+        if COMPACT in said["cleanup.policy"]:
+            policies["compactionThreshold"] = int(values.get("segment.bytes") or self._settings.compaction_bytes)
+        elif COMPACT in before.properties.get(f"{PROPERTY}cleanup.policy", ""):
+            policies.pop("compactionThreshold", None)
+        others = {name: value for name, value in before.properties.items() if not name.startswith(PROPERTY)}
+        return replace(before, policies=policies, properties=others | {f"{PROPERTY}{name}": value for name, value in values.items()})
 
     def broker(self, number: int) -> dict[str, str]:
         """What a broker shows of itself."""
@@ -111,6 +150,14 @@ class Configs:
             "num.partitions": str(own.num_partitions),
             "offsets.retention.minutes": str(int(own.offsets_retention_s // 60)),
         }
+
+
+def _without_retention(before: TopicPolicies) -> TopicPolicies:
+    return replace(before, policies={name: value for name, value in before.policies.items() if name != "retention"})
+
+
+def only_compacts(values: Mapping[str, str]) -> bool:
+    return values["cleanup.policy"] == COMPACT
 
 
 def check(name: str, value: str | None) -> None:
@@ -134,13 +181,3 @@ def kind_of(value: str | None) -> int:
     if value in ("true", "false"):
         return BOOLEAN
     return LONG if value is not None and value.lstrip("-").isdigit() else STRING
-
-
-def _decode(blob: bytes) -> dict[str, str]:
-    try:
-        number, values = msgpack.unpackb(blob)
-        if number != FORMAT:
-            raise CorruptData(f"settings of a topic: format {number}; this version reads {FORMAT}")
-        return dict(values)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
-        raise CorruptData(f"settings of a topic: {error}") from error

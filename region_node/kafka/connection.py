@@ -63,7 +63,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._alone = self._advancing = self._closing = False
         self._out: list[Buffer] = []
         self._held = False
-        self._holds: dict[str, None] = {}
+        self._holds: dict[object, None] = {}
+        self._gates = 0
         self.heard_at = self.since = listener.broker.clock.monotonic()
 
     # -- the transport -------------------------------------------------------------------------------------------------------
@@ -113,14 +114,23 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.release("writing")
 
-    def hold(self, reason: str) -> None:
+    def hold_reading(self, hold: bool, reason: object = None) -> None:
+        """A topic's publish rate is used up, or has recovered: until then no request of this connection is begun either."""
+        self._gates += 1 if hold else -1
+        if hold:
+            self.hold(reason)
+        else:
+            self.release(reason)
+            self._advance()
+
+    def hold(self, reason: object) -> None:
         """Nothing is read while anybody has a reason."""
         self._holds[reason] = None
         if not self._held and self._transport is not None and not self.closed:
             self._held = True
             self._transport.pause_reading()
 
-    def release(self, reason: str) -> None:
+    def release(self, reason: object) -> None:
         self._holds.pop(reason, None)
         if self._held and not self._holds and self._transport is not None and not self.closed:
             self._held = False
@@ -185,7 +195,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._advancing:
             return
         self._advancing = True
-        while self._waiting and not self.closed:
+        while self._waiting and not self.closed and not self._gates:
             frame = self._waiting.popleft()
             if not self._begin(frame):
                 self._waiting.appendleft(frame)

@@ -9,6 +9,7 @@ Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _BYTES_MAX = 50 << 20
 _WAIT_MS_MAX = 60_000
+_LOOK_AGAIN_S = 0.01
 Wanted = dict[tuple[str, int], Fields]
 
 
@@ -100,7 +102,8 @@ async def fetch(connection: KafkaConnection, request: Request) -> Fields:
             if epoch == 0 and wanted:
                 session = sessions.begin()
                 session.wanted.update(wanted)
-    rows = await _Fetching(connection, request, dict(wanted)).run()
+    fetching = _Fetching(connection, request, dict(wanted))
+    rows = await fetching.run()
     known = fields["session_epoch"] > 0 if session is not None else False
     topics: dict[str, list[Fields]] = {}
     for (topic_name, index), row in rows.items():
@@ -114,6 +117,7 @@ async def fetch(connection: KafkaConnection, request: Request) -> Fields:
                 session.wanted[topic_name, index] = session.wanted.pop((topic_name, index))
         topics.setdefault(topic_name, []).append(row)
     return {
+        "throttle_time": fetching.throttle_ms,
         "session_id": session.number if session is not None else 0,
         "responses": [{"topic": name, "partitions": parts} for name, parts in topics.items()],
     }
@@ -131,8 +135,15 @@ class _Fetching:
         self._min_bytes = max(0, fields["min_bytes"])
         self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
         self._logs: dict[tuple[str, int], KafkaLog] = {}
+        self._throttled: dict[tuple[str, int], float] = {}
+        """Partitions whose dispatch rate is used up -> seconds until it has recovered."""
         self._size = 0
         self._urgent = False
+
+    @property
+    def throttle_ms(self) -> int:
+        """Where rates left nothing to send: when to ask again."""
+        return 0 if self._size or not self._throttled else math.ceil(1000 * min(self._throttled.values()))
 
     async def run(self) -> dict[tuple[str, int], Fields]:
         loop = self._connection.listener.loop
@@ -142,7 +153,7 @@ class _Fetching:
             left = deadline - loop.time()
             if left <= 0:
                 break
-            await self._changed(left)
+            await self._changed(min((left, *self._throttled.values())))
             rows = await self._read()
         return rows
 
@@ -155,7 +166,7 @@ class _Fetching:
             if not woken.done():
                 woken.set_result(None)
 
-        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for log in self._logs.values()]
+        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for key, log in self._logs.items() if key not in self._throttled]
         timer = loop.call_later(wait_s, wake)
         try:
             await woken
@@ -167,6 +178,7 @@ class _Fetching:
     async def _read(self) -> dict[tuple[str, int], Fields]:
         rows: dict[tuple[str, int], Fields] = {}
         self._size, left = 0, self._max_bytes
+        self._throttled.clear()
         for key, part in self._wanted.items():
             row = rows[key] = {"partition_index": key[1], "error_code": 0, "high_watermark": -1, "log_start_offset": -1, "records": []}
             try:
@@ -191,17 +203,28 @@ class _Fetching:
         end, offset = log.high_watermark, part["fetch_offset"]
         row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
         row["log_start_offset"] = log.start_offset
+        log.topic.inactive_since = 0.0
         if not log.start_offset <= offset <= end:
             raise Refused(Code.OFFSET_OUT_OF_RANGE, f"offset {offset} is not in {log.start_offset} to {end}")
         if offset == (row["last_stable_offset"] if self._committed else end) or (left <= 0 and self._size):
             return []
         room = min(left, part["partition_max_bytes"])
+        throttle = log.topic.reading_throttle
+        if throttle is not None:
+            if throttle.messages() <= 0:
+                self._throttled[key] = max(throttle.wait_s, _LOOK_AGAIN_S)
+                return []
+            room = min(room, throttle.bytes_left())
         pieces = log.cached(offset, room, committed=self._committed)
         if pieces is None:
             pieces = await log.fetch(offset, room, committed=self._committed)
+        if not pieces and log.compacts:
+            return await log.passed_over(offset, self._magic)
         before = broker.counts.messages_out
         records = log.batches(pieces, offset, room, self._magic)
-        usage = broker.usage.of(log.topic.name.tenant)
-        usage.messages_out += broker.counts.messages_out - before
-        usage.bytes_out += sum(map(len, records))
+        usage, messages, size = broker.usage.of(log.topic.name.tenant), broker.counts.messages_out - before, sum(map(len, records))
+        usage.messages_out += messages
+        usage.bytes_out += size
+        if throttle is not None:
+            throttle.spend(messages, size)
         return records

@@ -145,7 +145,7 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
                 codes[key] = code_of(error)
     if rows and held is not None:
         try:
-            await held.offsets.put(rows)
+            await broker.commits.put(held.offsets, rows)
         except HeliographError:
             codes.update(dict.fromkeys(rows, Code.COORDINATOR_NOT_AVAILABLE))
     return {

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl as tls_module
-from collections.abc import Callable
 
 from heliograph.model.errors import ConfigError, HeliographError
+from region_node.flow import ByteBudget, Outbox
 from region_node.kafka.broker import KafkaBroker
 from region_node.kafka.connection import STAGING_BYTES, KafkaConnection
 from region_node.kafka.transactions import KafkaTransactions
@@ -21,47 +21,11 @@ log = logging.getLogger("region_node.kafka")
 _TICK_S = 2.0
 
 
-class Outbox:
-    """Connections that have something to write: one write each at the end of the loop turn."""
-
-    def __init__(self, call_soon: Callable[..., object]) -> None:
-        self._call_soon = call_soon
-        self._waiting: list[KafkaConnection] = []
-
-    def add(self, connection: KafkaConnection) -> None:
-        if not self._waiting:
-            self._call_soon(self._flush)
-        self._waiting.append(connection)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.flush()
-
-
-class Budget:
-    """Bytes of batches in flight. Connections that send above it stop reading until it has halved."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.used = 0
-        self._max = bytes_max
-        self._paused: dict[KafkaConnection, None] = {}
-
-    def take(self, connection: KafkaConnection, size_bytes: int) -> None:
-        self.used += size_bytes
-        if self.used > self._max and connection not in self._paused:
-            self._paused[connection] = None
-            connection.hold("budget")
-
-    def give(self, size_bytes: int) -> None:
-        self.used -= size_bytes
-        if self._paused and self.used * 2 <= self._max:
-            paused, self._paused = self._paused, {}
-            for connection in paused:
-                connection.release("budget")
-
-    def forget(self, connection: KafkaConnection) -> None:
-        self._paused.pop(connection, None)
+def _hold(connection: KafkaConnection, hold: bool) -> None:
+    if hold:
+        connection.hold("budget")
+    else:
+        connection.release("budget")
 
 
 class KafkaListener:
@@ -71,8 +35,9 @@ class KafkaListener:
         self.staging = bytearray(STAGING_BYTES)
         broker.connections = lambda: len(self.connections)
         self.loop = asyncio.get_running_loop()
-        self.outbox = Outbox(self.loop.call_soon)
-        self.budget = Budget(broker.settings.inflight_bytes_max)
+        self.outbox: Outbox[KafkaConnection] = Outbox(self.loop.call_soon)
+        self.budget: ByteBudget[KafkaConnection] = ByteBudget(broker.settings.inflight_bytes_max, _hold)
+        """Of batches that are not durable yet."""
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._recovering = self._looking = False

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka_entries import as_batch, batch_of
 from heliograph.wire.kafka_records import HEADER_BYTES, PREFIX, offsets_of, old_message_set, peek_batch, records_of, sealed
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run, TxnId
+from region_node.kafka.compacted import CompactedReads
 from region_node.kafka.producers import Sequences
 from region_node.kafka.sequence_store import SequenceStore
 from region_node.subscriptions.ready import Tasks
@@ -26,6 +28,7 @@ from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import Counts
+    from region_node.kafka.configs import Configs
 
 READ_CURSOR = "pulsar.kafka.reader"
 """Not durable: tells the entry cache how far back Kafka's consumers read."""
@@ -43,12 +46,13 @@ class KafkaLog:
     """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read."""
 
     __slots__ = (
-        *("_ends", "_first", "_oldest_read", "_undecided", "counts", "keeper", "ledger"),
+        *("_configs", "_ends", "_first", "_oldest_read", "_undecided", "compaction", "counts", "keeper", "ledger"),
         *("low", "name", "reader", "sequences", "store", "topic", "transactions"),
     )
 
-    def __init__(self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks) -> None:
-        self.topic, self.counts = topic, counts
+    def __init__(self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks, configs: Configs, clock: Clock) -> None:
+        self.topic, self.counts, self._configs = topic, counts, configs
+        self.compaction = CompactedReads(topic, clock)
         self.name = str(topic.name.partitioned)
         """Of the topic that it is a partition of."""
         self.store = SequenceStore(self, meta, tasks)
@@ -71,8 +75,19 @@ class KafkaLog:
         await self.follow_keeper()
         self.sequences = await self.store.load()
 
+    @property
+    def compacts(self) -> bool:
+        """Whether its topic's cleanup.policy says so, alone or beside `delete`."""
+        return self._configs.compacts(self.name)
+
+    @property
+    def only_compacts(self) -> bool:
+        return self._configs.of(self.name).get("cleanup.policy") == "compact"
+
     async def follow_keeper(self) -> None:
-        """The cursor has moved: so has the beginning of the log."""
+        """The cursor has moved: so has the beginning of the log, unless its records go by their keys alone."""
+        if self.only_compacts:
+            return
         self.low = max(self.low, await self.offset_at(self.ledger.next_position(self.keeper.mark_delete)))
 
     # -- ends ----------------------------------------------------------------------------------------------------------------
@@ -85,11 +100,17 @@ class KafkaLog:
 
     @property
     def start_offset(self) -> int:
+        first = 0 if self.compacts and self.compaction.view is not None else self.log_offset
+        return min(max(first, self.low), self.high_watermark)
+
+    @property
+    def log_offset(self) -> int:
+        """Of the first record that the log itself has, whatever is left beside it of a compacted topic."""
         ledger = self.ledger.first_position()[0]
         if self._first[0] != ledger:
             infos = self.ledger.ledgers()
             self._first = (ledger, infos[0].first_index if infos else self.high_watermark)
-        return min(max(self._first[1], self.low), self.high_watermark)
+        return self._first[1]
 
     async def offset_at(self, position: Position) -> int:
         """The offset of the entry at `position`, or of the first one behind it."""
@@ -101,7 +122,7 @@ class KafkaLog:
     def cached(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece] | None:
         """What follows `offset`, straight from memory; None: `fetch` must look for it. committed: what is decided only, and nothing that was aborted."""
         at = self._ends.get(offset)
-        if at is None:
+        if at is None or (self.compacts and self.compaction.holds(at)):
             return None
         self._reads(at)
         reader: Any = self.topic.readable if committed else self.ledger
@@ -110,12 +131,34 @@ class KafkaLog:
     async def fetch(self, offset: int, max_bytes: int, *, committed: bool = False) -> list[Piece]:
         """The same, from wherever it is. Raises what a read raises."""
         at = self._ends.get(offset)
-        if at is None:
+        if self.compacts and self.compaction.view is not None:
+            at = at or (await self.position_of(offset) if offset >= self.log_offset else await self.compaction.position_of(offset))
+            left = await self.compaction.read(at, self._delete_retention_ms, _ENTRIES_A_READ, max(1, max_bytes))
+            if isinstance(left, list):
+                return left
+            at = left
+        elif at is None:
             at = await self.position_of(offset)
         self._reads(at)
         reader: Any = self.topic.readable if committed else self.ledger
         pieces: list[Piece] = await reader.read(at, _ENTRIES_A_READ, max(1, max_bytes))
         return pieces
+
+    @property
+    def _delete_retention_ms(self) -> int:
+        return self._configs.number(self.name, "delete.retention.ms")
+
+    async def passed_over(self, offset: int, magic: int) -> list[Buffer]:
+        """An empty batch in place of what was compacted away behind `offset`, where nothing comes behind it; [] where nothing was."""
+        horizon = self.compaction.horizon
+        if horizon is None or magic < 2:
+            return []
+        at = (horizon[0], horizon[1] + 1)
+        end = await self.offset_at(at)
+        if end <= offset:
+            return []
+        self._remember(end, at)
+        return [_at(offset, memoryview(sealed(b"", 0, end - offset - 1, -1, -1, 0)))]
 
     def _reads(self, at: Position) -> None:
         if self._oldest_read is None or at < self._oldest_read:
@@ -194,14 +237,19 @@ class KafkaLog:
                 return [PREFIX.pack(base, len(batch) - 12, LEADER_EPOCH), batch[16:]]
         else:
             batch = memoryview(as_batch(part, count))
-            self.counts.converted_out += count
+            self._converted(count)
             if magic == 2:
                 return [_at(base, batch)]
         if peek_batch(batch).attributes & 32:
             return []
-        self.counts.converted_out += count if flag & FLAG_KAFKA else 0
+        if flag & FLAG_KAFKA:
+            self._converted(count)
         records = [(base + delta, record) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
         return [old_message_set(records, magic, offset)]
+
+    def _converted(self, count: int) -> None:
+        self.counts.converted_out += count
+        self.topic.converted_out += count
 
     def _remember(self, offset: int, at: Position) -> None:
         self._ends[offset] = at
@@ -249,7 +297,8 @@ class KafkaLog:
                     high = middle
                 else:
                     low = middle + 1
-            return await self._within((info.ledger, low), time_ms)
+            offset, time = await self._within((info.ledger, low), time_ms)
+            return (self.start_offset, time) if offset == self.log_offset else (offset, time)
         return -1, -1
 
     async def newest_time(self) -> tuple[int, int]:
@@ -323,6 +372,10 @@ class KafkaLog:
     async def keep(self, before_ms: int, size_bytes: int) -> None:
         """Lets go what is older (0: nothing is too old), and what is beyond that size (-1: nothing is)."""
         try:
+            if self.only_compacts:
+                if (horizon := self.compaction.horizon) is not None:
+                    self.keeper.ack_cumulative(horizon)
+                return
             if before_ms > 0:
                 await self.ledger.expire_before(before_ms, [KEEP_CURSOR])
             if size_bytes >= 0 and self.ledger.size_bytes > size_bytes:

@@ -97,6 +97,8 @@ async def delete_records(connection: KafkaConnection, request: Request) -> Field
                 assert connection.login.principal is not None
                 connection.broker.check_cluster(connection.login.principal)
                 log = await _log(connection, topic["name"], part["partition_index"], Action.PRODUCE)
+                if log.only_compacts:
+                    raise Refused(Code.POLICY_VIOLATION, "records of a topic that is only compacted go with their keys")
                 offset = log.high_watermark if part["offset"] == -1 else part["offset"]
                 if not 0 <= offset <= log.high_watermark:
                     raise Refused(Code.OFFSET_OUT_OF_RANGE)

@@ -34,6 +34,10 @@ def subscription_of(group: str) -> str:
     return PREFIX + quote(group, safe=" !@#$&()*+,;=")
 
 
+def group_of(subscription: str) -> str:
+    return unquote(subscription.removeprefix(PREFIX))
+
+
 class GroupPositions:
     """Of one broker: for the partitions that it owns."""
 
@@ -43,6 +47,10 @@ class GroupPositions:
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
         """(topic's full name, subscription) -> (the offset that both sides have, the cursor's count of changes then)."""
         self._busy = False
+        self.repeats = 0
+        """Messages that groups have read again here although they were committed in another region: where several regions publish."""
+        self.behind: dict[tuple[str, str], int] = {}
+        """(topic's full name, subscription) -> how many such messages there are, if the group went on here now. Where there are none, nothing."""
         self._stop: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -96,6 +104,7 @@ class GroupPositions:
         found = topic.subscriptions.get(name)
         if row is None:
             self._known.pop(key, None)
+            self.behind.pop(key, None)
             if found is not None:
                 try:
                     await topic.delete_subscription(name, force=True)
@@ -111,6 +120,8 @@ class GroupPositions:
         before = self._known.get(key, (current, 0))[0]
         if row.offset < current and row.offset < before:  # the group was set back by somebody here
             await topic.seek(found, (at[0], at[1] - 1))
+        if row.offset > current:  # committed here, by a group that went on here
+            self.repeats += self.behind.pop(key, 0)
         if row.offset != current:
             await self._forward(of, cursor, at, row.offset)
         self._known[key] = (row.offset, cursor.changes)
@@ -140,11 +151,22 @@ class GroupPositions:
         left = cursor.partly_acked.get(position, 0)
         return offset + ((left & -left).bit_length() - 1 if left else 0)
 
+    @staticmethod
+    async def _covered_behind(of: KafkaLog, cursor: Any, offset: int) -> int:
+        """How many messages behind `offset` are acknowledged: an offset cannot say so, and they come again."""
+        count = 0
+        for ledger, first, last in cursor.acked_ranges:
+            begin, end = await of.offset_at((ledger, first)), await of.offset_at(of.ledger.next_position((ledger, last)))
+            count += max(0, end - max(begin, offset))
+        return count
+
     # -- from cursors to rows ---------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Cursors that other regions have moved: what the group has committed there counts here."""
         several: dict[str, bool] = {}
+        for gone in [key for key in self.behind if key[0] not in self._broker.topics.loaded]:
+            del self.behind[gone]
         for topic in list(self._broker.topics.loaded.values()):
             namespace = topic.name.namespace
             if namespace not in several:
@@ -165,7 +187,7 @@ class GroupPositions:
         if known is not None and known[1] == cursor.changes:
             return
         kafka, index = self._broker.cluster.kafka_name(topic.name.partitioned), max(0, topic.name.partition)
-        group, changes = unquote(name.removeprefix(PREFIX)), cursor.changes
+        group, changes = group_of(name), cursor.changes
         offset = await self.offset_of(await self._broker.log(kafka, index), cursor)
         if known is None or known[0] != offset:
             committed = Committed(self._broker.meta, group)
@@ -173,5 +195,9 @@ class GroupPositions:
             row = committed.rows.get((kafka, index))
             if row is None or (row.offset != offset and known is not None) or row.offset < offset:
                 await committed.put({(kafka, index): Row(offset, -1, "", self._broker.clock.wall_ms())})
-                log.info("kafka.position_followed", extra={"group": group, "topic": topic.text, "offset": offset})
+                behind = await self._covered_behind(await self._broker.log(kafka, index), cursor, offset)
+                self.behind[key] = behind
+                if not behind:
+                    del self.behind[key]
+                log.info("kafka.position_followed", extra={"group": group, "topic": topic.text, "offset": offset, "repeats": behind})
         self._known[key] = (offset, changes)

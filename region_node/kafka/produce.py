@@ -8,6 +8,7 @@ Source: docs/protocols/kafka.md, "Produce".
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, LedgerFenced
@@ -18,11 +19,13 @@ from heliograph.wire.kafka_records import (
     CONTROL,
     HEADER_BYTES,
     TRANSACTIONAL,
+    Record,
     build_batch,
     check_batch,
     format_of,
     old_records,
     peek_batch,
+    records_of,
     with_append_time,
 )
 from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
@@ -32,10 +35,11 @@ from region_node.kafka.log import KafkaLog
 from region_node.kafka.producers import Sent
 from region_node.kafka.transaction_requests import opened
 from region_node.security.authorization import Action
+from region_node.topics.limits import check_backlog, check_source
 from region_node.topics.port import Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from region_node.kafka.connection import KafkaConnection, Slot
 
@@ -127,10 +131,13 @@ class Producing:
         broker, log, (start, size) = self._connection.broker, batch.log, where
         frame = self._request.frame
         assert isinstance(frame, bytearray)
-        own = broker.configs.of(log.name)
+        own, topic = broker.configs.of(log.name), log.topic
         size_max = int(own["max.message.bytes"]) if "max.message.bytes" in own else broker.settings.message_bytes_max
-        if size > min(size_max, MESSAGE_BYTES_MAX):
+        size_max = min(size_max, MESSAGE_BYTES_MAX, topic.policies.limit("maxMessageSize") or MESSAGE_BYTES_MAX)
+        if size > size_max:
             raise Refused(Code.MESSAGE_TOO_LARGE, f"a batch of {size} bytes; at most {size_max} are taken")
+        check_source(topic)
+        check_backlog(topic)
         txn: TxnId | None = None
         view, now_ms = memoryview(frame)[start : start + size], broker.clock.wall_ms()
         counts = broker.counts
@@ -140,13 +147,18 @@ class Producing:
             if not records:
                 raise Refused(Code.INVALID_RECORD, "no records for a partition")
             count = len(records)
+            if log.compacts:
+                check_keys(records)
             entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
             counts.converted_in += count
+            topic.converted_in += count
         else:
             head = check_batch(view)
             count = head.offsets
             if head.attributes & CONTROL:
                 raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
+            if log.compacts:
+                check_keys(records_of(view))
             if head.attributes & TRANSACTIONAL:
                 txn = log.transactions.get(head.producer, (-1, None))[1]
                 if txn is None or log.transactions[head.producer][0] != head.epoch:
@@ -167,14 +179,16 @@ class Producing:
             else:
                 entry = entry_in_place(frame, start, size, floor, count, now_ms)
         run = batch.run = Run([entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn)
-        topic = log.topic
-        topic.last_publish_ms = now_ms
+        topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
         counts.messages_in += count
         counts.bytes_in += size
         usage = broker.usage.of(topic.name.tenant)
         usage.messages_in += count
         usage.bytes_in += size
         topic.publish(run, batch.done, batch.failed)
+        if (gate := topic.publish_gate) is not None:
+            wait_ms = math.ceil(1000 * gate.hold(self._connection))
+            self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
         return start + size
 
 
@@ -200,6 +214,12 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
 
     Producing(connection, request, finish).publish(logs)
     return True
+
+
+def check_keys(records: Sequence[Record]) -> None:
+    """Of a topic that is compacted. Raises Refused."""
+    if any(key is None for _, key, _, _ in records):
+        raise Refused(Code.INVALID_RECORD, "Compacted topic cannot accept message without key")
 
 
 def _producer(request: Request, part: Fields) -> tuple[int, int]:

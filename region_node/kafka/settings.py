@@ -42,6 +42,8 @@ class KafkaSettings:
     """log.retention.ms, of topics that Kafka's clients use; -1: no limit."""
     retention_bytes: int = -1
     """log.retention.bytes, of one partition; -1: no limit."""
+    compaction_bytes: int = 64 << 20
+    """Of a topic with cleanup.policy=compact that says no segment.bytes: it is compacted once so much has come since the last time."""
     retention_check_s: float = 60.0
     """log.retention.check.interval.ms."""
     session_timeout_min_ms: int = 6_000
@@ -77,6 +79,8 @@ class KafkaSettings:
             raise ConfigError("broker.kafka.inflight_bytes_max is less than one message of message_bytes_max")
         if min(self.idle_s, self.handshake_timeout_s, self.retention_check_s) <= 0 or min(self.connections_max, self.requests_max) < 1:
             raise ConfigError("broker.kafka: idle_s, handshake_timeout_s, retention_check_s, connections_max, and requests_max must be above 0")
+        if self.compaction_bytes < 1:
+            raise ConfigError(f"broker.kafka.compaction_bytes must be above 0, not {self.compaction_bytes}")
         if not 0 < self.session_timeout_min_ms <= self.session_timeout_max_ms:
             raise ConfigError("broker.kafka: want 0 < session_timeout_min_ms <= session_timeout_max_ms")
         if not 0 <= self.rebalance_delay_ms <= 600_000:

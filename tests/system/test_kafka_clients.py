@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from geo_tests.wan.kafka_support import secure_region, token
 from tests.broker.processes import Region
+from tests.system.kafka_clients import CACHE, WAIT_S, java_round_trip, kcat
 
 pytestmark = pytest.mark.system
-CACHE = Path.home() / ".cache" / "heliograph"
-WAIT_S = 120
 OLDEST = (None, (0, 8, 2), (0, 9), (0, 10, 0))
 
 ROUND_TRIP = """
@@ -136,3 +137,39 @@ def test_javas_transactional_producer(region: Region, jars: Path) -> None:
     assert "3000 records sent" in said
     read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "60000"]
     assert len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines()) == 3000
+
+
+JAVA = (("0.10.2.2", "none,gzip,snappy,lz4"), ("0.11.0.3", "none,gzip,snappy,lz4"), ("1.1.1", "none,gzip,snappy,lz4"))
+JAVA += (("2.8.2", "none,gzip,snappy,lz4,zstd"), ("4.4.0", "none,gzip,snappy,lz4,zstd"))
+
+
+@pytest.mark.parametrize(("version", "compressions"), JAVA)
+def test_javas_client_of_any_age(region: Region, version: str, compressions: str) -> None:
+    """Each compression with each of acks 0, 1, all; message format v1 before 0.11; transactions since."""
+    more = [] if version.startswith("0.10") else ["transactions"]
+    said = java_round_trip(version, address(region), f"java-{version}", compressions, "0,1,all", *more)
+    assert said.split()[1] == str(3 * len(compressions.split(",")) + len(more))
+
+
+@pytest.mark.parametrize("version", ["0.10.2.2", "1.1.1", "4.4.0"])
+def test_javas_client_logs_in(tmp_path: Path, version: str) -> None:
+    """0.10 by SaslHandshake 0 and tokens without a header; newer ones by SaslAuthenticate."""
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="anybody" password="token:{}";'
+    fields = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.jaas.config={login.format(token('root'))}"]
+    with secure_region(tmp_path) as secure:
+        assert java_round_trip(version, address(secure), "logged-in", "gzip", "all", *fields).split() == ["good", "1"]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_debians_librdkafka(region: Region, compression: str) -> None:
+    at, topic = ("-b", address(region)), f"debian-{compression}"
+    lines = "".join(f"key{i}:value{i}\n" for i in range(300))
+    for acks in ("0", "1", "all"):
+        kcat("-P", *at, "-t", f"{topic}-{acks}", "-K:", "-z", compression, "-X", f"acks={acks}", given=lines)
+        deadline = time.monotonic() + WAIT_S
+        while int(kcat("-Q", *at, "-t", f"{topic}-{acks}:0:-1").split()[-1]) < 300:  # with acks=0 nobody is told when it is stored
+            assert time.monotonic() < deadline
+        assert kcat("-C", *at, "-t", f"{topic}-{acks}", "-K:", "-o", "beginning", "-e", "-q") == lines
+    found = kcat("-q", *at, "-G", f"group-{topic}", "-X", "auto.offset.reset=earliest", "-c", "300", f"{topic}-all")
+    assert sorted(found.split()) == sorted(f"value{i}" for i in range(300))
+    assert f'topic "{topic}-all" with 1 partitions' in kcat("-L", *at)

@@ -1,0 +1,161 @@
+"""What tests of Kafka's listener have in common: a region that speaks it, its clients, and requests by hand.
+
+Is: helpers around `tests.broker.processes.Region`. Isn't: a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
+from region_node.instance.ca import ensure_certificates
+from tests.broker.processes import Region
+
+ck = pytest.importorskip("confluent_kafka")
+admin_module = pytest.importorskip("confluent_kafka.admin")
+
+DEADLINE_S = 60.0
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def rest(region: Region, method: str, path: str, body: Any = None, broker: int = 0) -> None:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(region.admin_url(broker) + path, data, {"Content-Type": "application/json"}, method=method)
+    urllib.request.urlopen(request, timeout=30).read()
+
+
+def prepare(region: Region, **kafka: Any) -> None:
+    region.start(kafka={"port": 0, "rebalance_delay_ms": 100, **kafka}, brokers=1)
+    rest(region, "PUT", "/admin/v2/clusters/us", {})
+    rest(region, "PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
+    rest(region, "PUT", "/admin/v2/namespaces/public/default")
+
+
+def servers(region: Region, *brokers: int) -> str:
+    return ",".join(f"127.0.0.1:{region.processes[f'us-broker-{b}'].ports['kafka']}" for b in brokers or (0,))
+
+
+def create(region: Region, topic: str, partitions: int = 1, **config: str) -> None:
+    client = admin_module.AdminClient({"bootstrap.servers": servers(region), "log_level": 0})
+    for future in client.create_topics([admin_module.NewTopic(topic, partitions, 1, config=config)]).values():
+        future.result(30)
+
+
+def producer(region: Region, *brokers: int, **settings: Any) -> Any:
+    return ck.Producer({"bootstrap.servers": servers(region, *brokers), "acks": "all", "log_level": 0, **{k.replace("_", "."): v for k, v in settings.items()}})
+
+
+def send(made: Any, topic: str, values: list[bytes | None], **fields: Any) -> list[tuple[int, int]]:
+    """(partition, offset) of each, in order."""
+    out: dict[int, tuple[int, int]] = {}
+    failed: list[Any] = []
+
+    def delivered(index: int) -> Any:
+        def told(error: Any, message: Any) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                out[index] = (message.partition(), message.offset())
+
+        return told
+
+    for index, value in enumerate(values):
+        made.produce(topic, value, on_delivery=delivered(index), **fields)
+    assert made.flush(DEADLINE_S) == 0
+    assert not failed, failed
+    return [out[index] for index in range(len(values))]
+
+
+def consumer(region: Region, group: str, *brokers: int, **settings: Any) -> Any:
+    fields = {"bootstrap.servers": servers(region, *brokers), "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+    return ck.Consumer({**fields, **{k.replace("_", "."): v for k, v in settings.items()}})
+
+
+def take(made: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message for message in made.consume(count - len(found), 0.5) if message.error() is None]
+    assert len(found) == count, f"{len(found)} of {count} messages came"
+    return found
+
+
+def transactional(region: Region, name: str, *brokers: int, **settings: Any) -> Any:
+    made = producer(region, *brokers, transactional_id=name, **settings)
+    made.init_transactions(DEADLINE_S)
+    return made
+
+
+def ask(raw: socket.socket, name: str, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """One request by hand, and its answer."""
+    api = BY_NAME[name]
+    head = struct.pack(">hhih", api.key, version, 1, -1) + (b"\0" if api.is_flexible(version) else b"")
+    body = head + encode_fields(name, version, fields, answer=False)
+    raw.sendall(len(body).to_bytes(4, "big") + body)
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        more = raw.recv(65536)
+        assert more, "closed"
+        data += more
+    return decode_fields(name, version, data[9 if api.is_flexible(version) else 8 :], answer=True)
+
+
+# -- who may ---------------------------------------------------------------------------------------------------------------------
+
+
+def token(role: str) -> str:
+    """A JWT that the region of `secure_region` believes."""
+    from joserfc.jwk import OctKey
+
+    joserfc_jwt = pytest.importorskip("joserfc.jwt")
+    made: str = joserfc_jwt.encode({"alg": "HS256"}, {"sub": role}, OctKey.import_key(SECRET), algorithms=["HS256"])
+    return made
+
+
+@contextlib.contextmanager
+def secure_region(folder: Path) -> Iterator[Region]:
+    """A region that asks who is there: ann may do all with topics, bob only consume, root anything; passwords are their first letters."""
+    passwords = {"ann": "a", "bob": "b", "root": "r"}
+    lines = [f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}\n" for user, password in passwords.items()]
+    (folder / "users").write_text("".join(lines))
+    (folder / "secret").write_bytes(SECRET)
+    ensure_certificates(folder / "tls", ["us"])
+    security = {
+        "authentication": ["basic", "token", "tls"],
+        "basic_file": str(folder / "users"),
+        "tokens": [{"algorithms": ["HS256"], "secret_file": str(folder / "secret")}],
+        "authorization": True,
+        "super_users": ["root"],
+    }
+    tls = {"ca": str(folder / "tls" / "ca.pem"), "server_cert": str(folder / "tls" / "broker.us.pem"), "server_key": str(folder / "tls" / "broker.us.key")}
+    with Region(folder) as made:
+        made.start(brokers=0)
+        fields = {"port": 0, "admin_port": 0, "kafka": {"port": 0, "tls_port": 0, "rebalance_delay_ms": 0}}
+        settings = made.settings("broker-0", ["broker"], **made.addresses, broker=fields, security=security)
+        if not (folder / "tls" / "broker.us.pem").exists():
+            pytest.fail(f"no broker certificate in {sorted(p.name for p in (folder / 'tls').iterdir())}")
+        made.spawn({**settings, "tls": tls}).wait_ready()
+
+        def rest(method: str, path: str, body: Any = None) -> None:
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token('root')}"}
+            request = urllib.request.Request(made.admin_url() + path, None if body is None else json.dumps(body).encode(), headers, method=method)
+            urllib.request.urlopen(request, timeout=30).read()
+
+        rest("PUT", "/admin/v2/clusters/us", {})
+        rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"], "adminRoles": []})
+        rest("PUT", "/admin/v2/namespaces/public/default")
+        rest("POST", "/admin/v2/namespaces/public/default/permissions/ann", ["produce", "consume"])
+        rest("POST", "/admin/v2/namespaces/public/default/permissions/bob", ["consume"])
+        rest("POST", "/admin/v2/namespaces/public/default/permissions/config.us", ["produce", "consume"])
+        yield made

@@ -1,0 +1,143 @@
+"""docs/operating/kafka-migration.md, tried: its commands, in its order, from a real Apache Kafka, with both protocols side by side at the end.
+
+Kafka's own tools run the commands that stand on the page (their .sh scripts are the classes named here); the copier is ten lines of confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from benchmarks.kafka_servers import Kafka
+from geo_tests.wan.kafka_support import DEADLINE_S, ck
+from tests.broker.processes import Region
+from tests.system.test_kafka_clients import address, jars, java, region
+
+__all__ = ["jars", "region"]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating" / "kafka-migration.md"
+TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+}
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def old(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the Kafka that is left."""
+    made = Kafka(tmp_path_factory.mktemp("old") / "kafka")
+    yield f"127.0.0.1:{made.kafka_port}"
+    made.stop()
+
+
+def commands(title: str) -> list[list[str]]:
+    """What stands in the fenced block of the page's step of that title, one command a line."""
+    found = re.search(rf"^## \d+\. {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)
+    assert found is not None, f"the page has no step {title!r}"
+    lines = "\n".join(re.findall(r"```\n(.*?)```", found[1], re.S)).splitlines()
+    return [line.split() for line in lines if line.startswith("kafka-")]
+
+
+class Application:
+    """Writes numbers by key, and reads them in the group `billing`."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.read: list[int] = []
+
+    def write(self, bootstrap: str, count: int) -> None:
+        made = ck.Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+        failed: list[Any] = []
+        for _ in range(count):
+            made.produce("orders", b"%d" % self.written, key=b"%d" % (self.written % 10), on_delivery=lambda e, _: failed.append(e) if e else None)
+            self.written += 1
+        assert made.flush(DEADLINE_S) == 0 and not failed, failed
+
+    def work(self, bootstrap: str, count: int) -> int:
+        """Reads at least so many, commits, and returns the time of the last."""
+        reader = ck.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0}
+        )
+        reader.subscribe(["orders"])
+        newest, deadline, before = 0, time.monotonic() + DEADLINE_S, len(self.read)
+        while len(self.read) - before < count:
+            assert time.monotonic() < deadline, f"{len(self.read) - before} of {count}"
+            for message in reader.consume(100, 0.5):
+                if message.error() is None:
+                    self.read.append(int(message.value()))
+                    newest = max(newest, message.timestamp()[1])
+        reader.commit(asynchronous=False)
+        reader.close()
+        return newest
+
+
+def copy(source: str, target: str, count: int) -> None:
+    """Every record to the same partition, with its key and time."""
+    reader = ck.Consumer({"bootstrap.servers": source, "group.id": "copier", "enable.auto.commit": False, "log_level": 0})
+    reader.assign([ck.TopicPartition("orders", p, ck.OFFSET_BEGINNING) for p in range(PARTITIONS)])
+    made = ck.Producer({"bootstrap.servers": target, "acks": "all", "enable.idempotence": True, "log_level": 0})
+    done, deadline = 0, time.monotonic() + DEADLINE_S
+    while done < count:
+        assert time.monotonic() < deadline
+        for message in reader.consume(500, 0.5):
+            if message.error() is None:
+                made.produce("orders", message.value(), message.key(), message.partition(), timestamp=message.timestamp()[1])
+                done += 1
+    assert made.flush(DEADLINE_S) == 0
+    reader.close()
+
+
+def test_the_page(region: Region, old: str, jars: Path) -> None:
+    here, application = address(region), Application()
+    places = {"OLD:9092": old, "HOST:9092": here}
+
+    def run(words: list[str], **more: str) -> str:
+        return java(jars, TOOLS[words[0]], *({**places, **more}.get(word, word) for word in words[1:]))
+
+    java(jars, TOOLS["kafka-topics.sh"], "--bootstrap-server", old, "--create", "--topic", "orders", "--partitions", str(PARTITIONS))
+    application.write(old, 200)
+
+    describe, create = commands("Make the topics")
+    assert f"PartitionCount: {PARTITIONS}" in run(describe)
+    run(create)
+    copy(old, here, 200)
+
+    stood = application.work(old, 200)
+    application.write(old, 50)  # its producers are still there
+    copied = application.written
+    was, reset, will = commands("Move consumers, then producers")
+    assert "billing" in run(was)
+    at = datetime.datetime.fromtimestamp(stood / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{stood % 1000:03d}"
+    assert "orders" in run(reset, TIME=at)
+    assert "billing" in run(will)
+    reader = ck.Consumer({"bootstrap.servers": here, "group.id": "billing", "log_level": 0})
+    behind = sum(part.offset for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=30))
+    reader.close()
+    assert 0 < behind <= 200, "where it stood, not at the beginning"
+    made = ck.Producer({"bootstrap.servers": here, "log_level": 0})
+    for number in range(200, copied):  # the copier catches up
+        made.produce("orders", b"%d" % number, key=b"%d" % (number % 10))
+    assert made.flush(DEADLINE_S) == 0
+    application.work(here, 250 - behind)
+    application.write(here, 50)
+    application.work(here, 50)
+    assert set(application.read) == set(range(300)), "nothing was left out"
+    assert len(application.read) <= 300 + (200 - behind), "only what has the very time of the last comes again"
+
+    client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        theirs = client.subscribe("persistent://public/default/orders", "side-by-side", initial_position=pulsar.InitialPosition.Earliest)
+        assert {int(theirs.receive(int(DEADLINE_S * 1000)).data()) for _ in range(300)} == set(range(300))
+        client.create_producer("persistent://public/default/orders").send(b"300", partition_key="0")
+    finally:
+        client.close()
+    application.work(here, 1)
+    assert application.read[-1] == 300
