@@ -1,4 +1,4 @@
-"""The batch source against a real region: every kind of entry that the official client writes, counted and compared."""
+"""Source, sink, and SQL against a real region: every kind of entry that the official client writes, counted and compared."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from geo_tests.wan.instance import Instance, eventually, rest
 
@@ -225,8 +226,8 @@ def test_declared_columns_are_read_and_a_bad_message_is_put_aside(pair: Instance
     query = stream.select("id").writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
     assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [n for n in range(500) if n % 100]
-    with pytest.raises(Exception, match="JSON has no such value"):
-        spark.read.format("heliograph").schema("a map<string,string>").options(**options).load().count()
+    with pytest.raises(Exception, match="keys are strings"):
+        spark.read.format("heliograph").schema("a map<int,string>").options(**options).load().count()
 
 
 @pytest.mark.timeout(240)
@@ -278,3 +279,104 @@ def test_what_is_missing_is_said(pair: Instance, spark: Any) -> None:
         spark.read.format("heliograph").options(topic=TOPIC).load().count()
     with pytest.raises(Exception, match="no-such"):
         spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic="persistent://public/geo/no-such").load().count()
+
+
+@pytest.mark.timeout(240)
+def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpoint(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    topic, found = "persistent://public/geo/idle", list[str]()
+    producer = pair.client("us").create_producer(topic, batching_enabled=True)
+
+    def publish(start: int, stop: int) -> None:
+        for n in range(start, stop):
+            producer.send_async(b"%d" % n, None)
+        producer.flush()
+
+    def query(state: str) -> Any:
+        rows = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, subscription="idle", region="us").load()
+        writer = rows.selectExpr("cast(value as string) as body").writeStream
+        return writer.foreachBatch(lambda part, _: found.extend(row.body for row in part.collect())).option("checkpointLocation", str(tmp_path / state)).start()
+
+    def backlog() -> Any:
+        return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/idle/stats")["subscriptions"]["idle"]["msgBacklog"]
+
+    publish(0, 100)
+    running = query("first")
+    try:
+        eventually(lambda: running.exception() is not None or len(found) == 100, "all rows")
+        assert running.exception() is None
+        eventually(lambda: backlog() == 0, "the last batch is behind the subscription though no other one comes")
+    finally:
+        running.stop()
+    publish(100, 150)
+    assert backlog() > 0, "what the query has not read shows as backlog, and is held"
+    (tmp_path / "first" / "metadata").write_text("no json")  # a checkpoint that cannot be used
+    with pytest.raises(Exception, match=r"(?i)metadata|json"):
+        query("first").awaitTermination()
+    running = query("second")  # without it: from where the subscription stands
+    try:
+        eventually(lambda: running.exception() is not None or len(found) >= 150, "the rest")
+    finally:
+        running.stop()
+    assert sorted(map(int, found)) == list(range(150))
+    for options, what in (({"region": "eu"}, "belongs to region us"), ({"topik": "x"}, "no option 'topik'"), ({"starting": "soon"}, "2026-01-31T12:00:00Z")):
+        with pytest.raises(Exception, match=what):
+            spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, **options).load().count()
+
+
+@pytest.mark.timeout(240)
+def test_a_part_of_a_topic_is_read_by_time_or_coordinate(pair: Instance, spark: Any) -> None:
+    topic = "persistent://public/geo/part"
+    producer = pair.client("us").create_producer(topic, batching_enabled=False)
+    for n in range(60):
+        producer.send(b"%d" % n)
+    options = {"admin_url": pair.admin("us"), "topic": topic}
+    rows = spark.read.format("heliograph").options(**options).load().selectExpr("int(cast(value as string)) as n", "coordinate", "publish_time").collect()
+    by = {row.n: row for row in rows}
+    assert sorted(by) == list(range(60))
+
+    def read(**given: str) -> list[int]:
+        found = spark.read.format("heliograph").options(**options, **given).load().selectExpr("int(cast(value as string)) as n").collect()
+        return sorted(row.n for row in found)
+
+    def text(row: Any) -> str:
+        at = row.coordinate
+        return f"{at.region}.{at.epoch}.{int(at.incarnation, 16):x}:{at.ledger}:{at.entry}"
+
+    assert read(starting=text(by[20]), ending=text(by[39])) == list(range(20, 40))
+    since = by[30].publish_time.replace(tzinfo=None).isoformat() + "Z"
+    first = min(n for n in by if by[n].publish_time >= by[30].publish_time)
+    assert read(starting=since) == list(range(first, 60)) and read(ending=since) == list(range(first))
+
+
+class Order(Record):
+    customer = String()
+    amount = Integer()
+
+
+def next_version() -> Any:
+    class Order(Record):
+        customer = String()
+        amount = Integer()
+        note = String(required=True, default="none", required_default=True)
+
+    return Order
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
+def test_columns_of_a_registered_schema_and_of_its_next_version(pair: Instance, spark: Any, kind: Any) -> None:
+    name = f"registered-{kind.__name__.lower()}"
+    topic, client = f"persistent://public/geo/{name}", pair.client("us")
+    path = f"{pair.admin('us')}/admin/v2/persistent/public/geo/{name}/schemaCompatibilityStrategy"
+    client.create_producer(topic, schema=kind(Order)).send(Order(customer="a", amount=1))
+    rest("PUT", path, "BACKWARD")
+    eventually(lambda: rest("GET", path) == "BACKWARD", "the strategy holds")
+    later = next_version()
+    client.create_producer(topic, schema=kind(later)).send(later(customer="b", amount=2, note="n"))
+    rows = spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic=topic, columns="registered").load()
+    assert {"customer", "amount", "note", "_topic", "_corrupt_record"} <= set(rows.columns)
+    found = sorted((row.customer, row.amount, row.note, row._corrupt_record) for row in rows.collect())
+    assert found == [("a", 1, "none" if kind is AvroSchema else None, None), ("b", 2, "n", None)]
+    declared = spark.read.format("heliograph").schema("amount bigint, _schema_version bigint")
+    rows = declared.options(admin_url=pair.admin("us"), topic=topic, columns="registered").load()
+    assert sorted(tuple(row) for row in rows.collect()) == [(1, 0), (2, 1)]

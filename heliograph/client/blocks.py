@@ -1,30 +1,35 @@
-"""Reads a topic's local copy as blocks of runs, from a region's admin port: what the topic held at a moment, and any range of it.
+"""Reads topics' local copies as blocks of runs, from a region's admin ports: what topics held at a moment, and any ranges of them.
 
-Is: a blocking client over the standard library, cheap to import in a Spark worker. Isn't: a consumer; it acknowledges nothing and keeps nothing.
-`GET /heliograph/v1/topics/{tenant}/{namespace}/{topic}/snapshot` answers JSON; `…/blocks?first=L:E&last=L:E` answers blocks
-(`heliograph.wire.run`), one behind another. A broker that does not own the topic redirects to the one that does.
+Is: a blocking client, cheap to import in a Spark worker; it remembers which broker owns a topic. Isn't: a consumer; it acknowledges nothing.
+What it asks, many topics at once: docs/protocols/admin.md, "Reading". An answer of blocks names the end of each range, so that a broken one is seen.
 """
 
 from __future__ import annotations
 
-import json
-import urllib.error
+import ssl
+import time
 import urllib.parse
-import urllib.request
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from http.client import HTTPException
+from typing import Any, NamedTuple
 
+from heliograph.client.http import Http
+from heliograph.client.objects import ObjectRange, ObjectUnread, fill, read_object
 from heliograph.model.coordinates import format_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
 from heliograph.wire.run import Origin, Run, decode_block
 
-_TIMEOUT_S = 60
-_HOPS_MAX = 5
-_CHUNK_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 64 << 20
+_TOPICS_A_REQUEST = 500
+PATIENCE_S = 30.0
+_PAUSES_S = (0.0, 0.05, 0.2, 0.5)
+_READING = "/heliograph/v1/reading"
+Range = tuple[str, int, int, int]
+"""(topic, ledger, first entry, last entry), both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class TopicSnapshot:
 
     ledgers: (ledger, entries, bytes), in order, cut at `last`.  own: the origin of entries that are first published there now.
     regions: region number -> name.  past: earlier own origins, each with its last position.
-    trimmed: whether something was ever deleted from its front.
+    trimmed: whether something was ever deleted from its front.  messages: in all of the ledgers, about.
     """
 
     topic: str
@@ -43,6 +48,7 @@ class TopicSnapshot:
     regions: dict[int, str]
     past: tuple[tuple[Origin, Position], ...] = ()
     trimmed: bool = True
+    messages: int = 0
 
     @property
     def region(self) -> str:
@@ -66,105 +72,310 @@ class Lookup:
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
-    def __init__(self, admin_url: str, token: str = "") -> None:
-        """token: of a role that may consume the topics, where the region wants one."""
-        self._base = admin_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+    def __init__(self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics, where the region wants one.
 
-    def _open(self, path: str, method: str = "GET", body: Any = None, *, at: str = "", hops: int = 0) -> Any:
-        """at: a whole URL that a broker redirected to."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {**self._headers, "Content-Type": "application/json"} if data is not None else self._headers
-        request = urllib.request.Request(at or self._base + path, data, headers, method=method)
-        try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
-        except urllib.error.HTTPError as error:
-            target = error.headers.get("Location", "")
-            if error.code == 307 and target and hops < _HOPS_MAX:  # the library follows these for GET only
-                error.close()
-                return self._open(path, method, body, at=target, hops=hops + 1)
-            reason = error.read().decode(errors="replace").strip()
-            if error.code == 404:
-                raise NotFound(f"{self._base}{path}: {reason}") from error
-            raise HeliographError(f"{self._base}{path}: {error.code} {reason}") from error
-        except (urllib.error.URLError, TimeoutError) as error:
-            raise MetadataUnavailable(f"{self._base} does not answer ({error}); is the region up, and is this its admin URL?") from error
+        patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error.
+        """
+        self._http = Http(admin_url, token=token, tls=tls)
+        self._patience_s = patience_s
+        self._owners: dict[str, str] = {}
+        """By topic, the admin URL of the broker that owns it, as was last said; "": of the one that was named. Any broker is asked about others."""
+
+    # -- names --------------------------------------------------------------------------------------------------------
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of the persistent topics of a namespace, each partition by itself."""
-        with self._open(f"/admin/v2/persistent/{namespace}") as answer:
-            return sorted(json.load(answer))
-
-    def hold(self, topic: str, subscription: str, position: Position) -> None:
-        """A durable subscription stands before `position`, and keeps what is behind it; it is made where it is not there. Raises NotFound."""
-        name = TopicName.parse(topic)
-        path = f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/subscription"
-        path = f"{path}/{urllib.parse.quote(subscription, safe='')}"
-        place = {"ledgerId": position[0], "entryId": position[1], "partitionIndex": name.partition}
-        try:
-            self._open(f"{path}/resetcursor", "POST", place).close()
-        except NotFound:
-            self._open(path, "PUT", place).close()
-            self._open(f"{path}/resetcursor", "POST", place).close()
+        return sorted(self._http.json("GET", f"/admin/v2/persistent/{namespace}"))
 
     def partitions(self, topic: str) -> int:
         """0 where the topic is not partitioned."""
-        name = TopicName.parse(topic)
-        with self._open(f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/partitions") as answer:
-            return int(json.load(answer).get("partitions", 0))
+        return int(self._http.json("GET", f"{_admin_path(topic)}/partitions").get("partitions", 0))
+
+    def schemas(self, topic: str) -> list[dict[str, Any]]:
+        """The topic's registered schemas, oldest first: `version`, `type`, `data` (text), `properties`; empty where it has none."""
+        name = TopicName.parse(topic).partitioned
+        path = f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schemas"
+        try:
+            return list(self._http.json("GET", path)["getSchemaResponses"])
+        except NotFound:
+            return []
+
+    # -- many topics at once ------------------------------------------------------------------------------------------
 
     def snapshot(self, topic: str) -> TopicSnapshot:
-        with self._open(f"{_path(topic)}/snapshot") as answer:
-            body = json.load(answer)
-        return TopicSnapshot(
-            topic=str(TopicName.parse(topic)),
-            ledgers=tuple((r["ledger"], r["entries"], r["size_bytes"]) for r in body["ledgers"]),
-            last=(body["last_confirmed"][0], body["last_confirmed"][1]),
-            own=(body["origin"][0], body["origin"][1], body["origin"][2]),
-            regions={int(number): name for number, name in body["regions"].items()},
-            past=tuple(((o[0], o[1], o[2]), (at[0], at[1])) for o, at in body.get("past", ())),
-            trimmed=body.get("trimmed", True),
-        )
+        """Raises NotFound."""
+        name = str(TopicName.parse(topic))
+        found = self.snapshots([name])
+        if name not in found:
+            raise NotFound(f"{self._http.bases[0]}: {name} is not there")
+        return found[name]
+
+    def snapshots(self, topics: Collection[str]) -> dict[str, TopicSnapshot]:
+        """By full name; a topic that is not there is left out."""
+        found: dict[str, TopicSnapshot] = {}
+        for answer in self._at_owners("snapshots", dict.fromkeys(topics), {}, "topics", list):
+            regions = {int(number): name for number, name in answer["regions"].items()}
+            for topic, body in answer["found"].items():
+                found[topic] = _snapshot(topic, body, regions)
+        return found
+
+    def vectors(self, positions: Mapping[str, Position]) -> dict[str, dict[Origin, Position]]:
+        """By topic, and by origin, the last coordinate at or below its position."""
+        found: dict[str, dict[Origin, Position]] = {}
+        for answer in self._at_owners("vectors", _texts(positions), {}, "positions", dict):
+            found |= {topic: _vector(rows) for topic, rows in answer["found"].items()}
+        return found
+
+    def hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
+        """A durable subscription on each topic stands before its position, and keeps what is behind it; it is made where it is not there.
+
+        A topic that is not there is passed over.
+        """
+        for _ in self._at_owners("hold", _texts(positions), {"subscription": subscription}, "positions", dict):
+            pass
+
+    def held(self, subscription: str, topics: Collection[str]) -> dict[str, Position]:
+        """By topic that has the durable subscription, the first position that it has not acknowledged."""
+        found: dict[str, Position] = {}
+        for answer in self._at_owners("held", dict.fromkeys(topics), {"subscription": subscription}, "topics", list):
+            found |= {topic: (at[0], at[1]) for topic, at in answer["found"].items()}
+        return found
+
+    def _at_owners(self, verb: str, wanted: Mapping[str, Any], fixed: dict[str, Any], field: str, shape: type) -> Iterator[dict[str, Any]]:
+        """Asks about each topic where it is owned; answers name those that are elsewhere, or cannot be asked at this moment."""
+        left, waiting = dict(wanted), _Waiting(self._patience_s)
+        while left:
+            later: dict[str, Any] = {}
+            for base, names in self._by_owner(left).items():
+                for start in range(0, len(names), _TOPICS_A_REQUEST):
+                    some = {name: wanted[name] for name in names[start : start + _TOPICS_A_REQUEST]}
+                    try:
+                        answer = self._http.json("POST", f"{_READING}/{verb}", {**fixed, field: shape(some)}, base=base)
+                    except MetadataUnavailable as error:
+                        self._forget(some)
+                        later |= some
+                        waiting.reason = error
+                        continue
+                    waiting.reason = MetadataUnavailable("; ".join([f"{name}: {why}" for name, why in answer["later"].items()][:3]))
+                    yield answer
+                    self._owners |= dict.fromkeys(answer["found"], base)
+                    for owner, moved in answer["elsewhere"].items():
+                        self._owners |= dict.fromkeys(moved, owner)
+                        later |= {name: wanted[name] for name in moved}
+                    self._forget(answer["later"])
+                    later |= {name: wanted[name] for name in answer["later"]}
+            if later:
+                waiting.pause(fewer=len(later) < len(left))
+            left = later
+
+    def _by_owner(self, topics: Iterable[str]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for topic in topics:
+            found.setdefault(self._owners.get(topic, ""), []).append(topic)
+        return found
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        """Their broker is gone, or gives them away: any other one knows more."""
+        for topic in topics:
+            self._owners.pop(topic, None)
+
+    # -- one topic ----------------------------------------------------------------------------------------------------
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
         """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises HeliographError of an old broker."""
-        with self._open(f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}")) as answer:
-            body = json.load(answer)
+        body = self._http.json("GET", f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}"), base=self._owners.get(topic, ""))
         if at is not None and "at" not in body:
-            raise HeliographError(f"{self._base} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
-        rows = body["vector"]
-        return {(r["origin"][0], r["origin"][1], r["origin"][2]): (r["prefix"][0], r["prefix"][1]) for r in rows}
+            raise HeliographError(f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
+        return _vector(body["vector"])
 
     def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
         """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
-        with self._open(f"{_path(topic)}/positions/{format_coordinate((origin, at))}") as answer:
-            body = json.load(answer)
+        body = self._http.json("GET", f"{_path(topic)}/positions/{format_coordinate((origin, at))}")
         position, following = (None if found is None else (found[0], found[1]) for found in (body["position"], body["following"]))
         return Lookup(body["status"], position, following)
 
-    def runs(self, topic: str, first: Position, last: Position) -> Iterator[tuple[int, int, Run]]:
-        """(ledger, first entry, run) from `first` to `last`, both included, in order; memory stays at a few blocks."""
-        path = f"{_path(topic)}/blocks?first={first[0]}:{first[1]}&last={last[0]}:{last[1]}"
-        with self._open(path) as answer:
-            pending = bytearray()
-            while True:
-                while len(pending) >= 8:
-                    size = int.from_bytes(pending[4:8], "big")
-                    if size > _BLOCK_BYTES_MAX or size < 48:
-                        raise CorruptData(f"{topic}: a block of {size} bytes")
-                    if len(pending) < size:
-                        break
-                    block = bytes(pending[:size])
-                    del pending[:size]
-                    yield decode_block(block)
-                chunk = answer.read(_CHUNK_BYTES)
-                if not chunk:
-                    break
-                pending += chunk
-        if pending:
-            raise CorruptData(f"{topic}: the answer ended inside a block")
+    def position_at_time(self, topic: str, at_ms: int) -> Position | None:
+        """Of the first message that was published at or after that time; None: there is none yet."""
+        body = self._http.json("GET", f"{_admin_path(topic)}/messageid/{at_ms}")
+        return None if body is None or body["ledgerId"] < 0 else (body["ledgerId"], body["entryId"])
+
+    # -- entries ------------------------------------------------------------------------------------------------------
+
+    def runs(self, ranges: Sequence[Range], *, sealed: Collection[int] = ()) -> Iterator[tuple[int, int, int, Run]]:
+        """(number of the range, ledger, first entry, run), strictly in the order of the ranges, whoever owns their topics; memory stays at a block a broker.
+
+        sealed: numbers of ranges in closed ledgers: those that were offloaded are read from their objects, without a broker.
+        What a broker broke off is read on where it stopped, and what an object does not give is asked of a broker.
+        Raises NotFound, CorruptData, MetadataUnavailable.
+        """
+        left, waiting = dict(enumerate(ranges)), _Waiting(self._patience_s)
+        unknown = dict.fromkeys(part[0] for part in ranges if part[0] not in self._owners)
+        if len(unknown) > 1:
+            self.snapshots(unknown)  # one request tells all their owners
+        objects = self._objects({number: left[number] for number in sealed})
+        streams: dict[str, _Stream] = {}
+        try:
+            for number in range(len(ranges)):
+                if number in objects:
+                    yield from self._from_object(objects.pop(number), left, number)
+                while number in left:
+                    try:
+                        yield from self._from_broker(streams, left, number, objects)
+                    except MetadataUnavailable as error:
+                        waiting.reason = error
+                    if number in left:
+                        before = left[number]
+                        self._drop(streams, before[0])
+                        waiting.pause(fewer=before != waiting.last)
+                        waiting.last = before
+        finally:
+            for stream in streams.values():
+                stream.http.close()
+
+    def _from_broker(self, streams: dict[str, _Stream], left: dict[int, Range], number: int, objects: Collection[int]) -> Iterator[tuple[int, int, int, Run]]:
+        """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is remembered."""
+        topic = left[number][0]
+        owner = self._owners.get(topic, "")
+        stream = streams.get(owner)
+        if stream is None or not stream.numbers or stream.numbers[0] != number:
+            if stream is not None:
+                stream.http.close()
+            some = [n for n in left if n >= number and n not in objects and self._owners.get(left[n][0], "") == owner][:_TOPICS_A_REQUEST]
+            http = self._http.another()
+            answer = http.open("POST", f"{_READING}/blocks", {"ranges": [left[n] for n in some]}, base=owner)
+            stream = streams[owner] = _Stream(http, answer, deque(some))
+        for block in _blocks(stream.answer):
+            if isinstance(block, str):  # its topic is owned there, and nothing more of this range follows
+                self._owners[topic] = block
+                stream.numbers.popleft()
+                return
+            ledger, first, run = decode_block(block)
+            yield number, ledger, first, run
+            self._read(left, number, first + run.count)
+        stream.numbers.popleft()
+        left.pop(number, None)  # what was trimmed is left out
+
+    @staticmethod
+    def _read(left: dict[int, Range], number: int, through: int) -> None:
+        """Entries before `through` were given. With the last one the range is done, whether or not the answer's mark follows."""
+        topic, ledger, _, last = left[number]
+        if through > last:
+            del left[number]
+        else:
+            left[number] = (topic, ledger, through, last)
+
+    def _drop(self, streams: dict[str, _Stream], topic: str) -> None:
+        """Of a range that broke: its broker is asked anew, if it is still the owner."""
+        for owner, stream in list(streams.items()):
+            if owner == self._owners.get(topic, "") or not stream.numbers:
+                stream.http.close()
+                del streams[owner]
+
+    def _objects(self, ranges: Mapping[int, Range]) -> dict[int, ObjectRange]:
+        """Where those of them lie that were offloaded."""
+        by_topic: dict[str, list[tuple[int, Range]]] = {}
+        for number, part in ranges.items():
+            by_topic.setdefault(part[0], []).append((number, part))
+        found: dict[int, ObjectRange] = {}
+        wanted = {topic: [part[1:] for _, part in parts] for topic, parts in by_topic.items()}
+        for answer in self._at_owners("objects", wanted, {}, "ranges", dict) if wanted else ():
+            for topic, places in answer["found"].items():
+                for (number, part), place in zip(by_topic[topic], places, strict=True):
+                    if place is not None:
+                        found[number] = ObjectRange(place["url"], part[1], place["first"], place["start"], place["stop"])
+        return found
+
+    def _from_object(self, where: ObjectRange, left: dict[int, Range], number: int) -> Iterator[tuple[int, int, int, Run]]:
+        _, ledger, first, last = left[number]
+        try:
+            for at, run in read_object(where, first, last):
+                yield number, ledger, at, run
+                self._read(left, number, at + run.count)
+        except ObjectUnread:
+            return  # a broker may have it yet, or say why not
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class _Stream(NamedTuple):
+    """An answer of blocks that is being read. numbers: of the ranges that still come, in their order."""
+
+    http: Http
+    answer: Any
+    numbers: deque[int]
+
+
+class _Waiting:
+    """Pauses between requests, and when there were enough. `reason`: the last thing that went wrong."""
+
+    def __init__(self, patience_s: float) -> None:
+        self.reason: HeliographError = MetadataUnavailable("a topic moves from broker to broker; try again")
+        self.last: Any = None
+        self._patience_s, self._since, self._tries = patience_s, time.monotonic(), 0
+
+    def pause(self, *, fewer: bool) -> None:
+        """fewer: something was done since the last one. Raises `reason` after all patience without that."""
+        if fewer:
+            self._since, self._tries = time.monotonic(), 0
+        elif time.monotonic() - self._since > self._patience_s:
+            raise self.reason
+        time.sleep(_PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)])
+        self._tries += 1
+
+
+def _blocks(answer: Any) -> Iterator[bytearray | str]:
+    """The blocks of one range, up to the mark of its end; the owner's admin URL where the range was not read."""
+    while True:
+        head = _exactly(answer, bytearray(8), 0)
+        size = int.from_bytes(head[4:8], "big")
+        if head[0] == 0:
+            if head[1] == 1:
+                yield _exactly(answer, bytearray(size), 0).decode()
+            elif head[1] == 2:
+                raise NotFound(_exactly(answer, bytearray(size), 0).decode())
+            return
+        if not 48 <= size <= _BLOCK_BYTES_MAX:
+            raise CorruptData(f"a block of {size} bytes")
+        block = bytearray(size)
+        block[:8] = head
+        yield _exactly(answer, block, 8)
+
+
+def _exactly(answer: Any, into: bytearray, at: int) -> bytearray:
+    try:
+        return fill(answer.readinto, into, at)
+    except (OSError, EOFError, ValueError, HTTPException) as error:
+        raise MetadataUnavailable(f"the broker broke off in the middle of an answer: {error}") from error
+
+
+def _texts(positions: Mapping[str, Position]) -> dict[str, str]:
+    return {topic: f"{at[0]}:{at[1]}" for topic, at in positions.items()}
+
+
+def _snapshot(topic: str, body: Mapping[str, Any], regions: dict[int, str]) -> TopicSnapshot:
+    return TopicSnapshot(
+        topic=topic,
+        ledgers=tuple((r["ledger"], r["entries"], r["size_bytes"]) for r in body["ledgers"]),
+        last=(body["last_confirmed"][0], body["last_confirmed"][1]),
+        own=(body["origin"][0], body["origin"][1], body["origin"][2]),
+        regions=regions,
+        past=tuple(((o[0], o[1], o[2]), (at[0], at[1])) for o, at in body.get("past", ())),
+        trimmed=body.get("trimmed", True),
+        messages=body.get("messages", 0),
+    )
+
+
+def _vector(rows: Iterable[Mapping[str, Any]]) -> dict[Origin, Position]:
+    return {(r["origin"][0], r["origin"][1], r["origin"][2]): (r["prefix"][0], r["prefix"][1]) for r in rows}
 
 
 def _path(topic: str) -> str:
     name = TopicName.parse(topic)
     return f"/heliograph/v1/topics/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
+
+
+def _admin_path(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"/admin/v2/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"

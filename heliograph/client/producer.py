@@ -10,12 +10,9 @@ Source: docs/protocols/pulsar.md.
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl as tls
 import struct
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,8 +20,9 @@ from typing import Any, NamedTuple
 
 import crc32c
 
+from heliograph.client.http import Http
 from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
-from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.names import TopicName
 from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
 
@@ -70,7 +68,8 @@ class TopicProducer:
         self.topic, self.name = str(TopicName.parse(topic)), name
         self.skipped = 0
         """Messages that the broker had already."""
-        self._admin, self._token, self._ssl, self._patience_s, self._compress = admin_url.rstrip("/"), token, ssl, patience_s, compress
+        self._http = Http(admin_url, token=token, tls=ssl)
+        self._token, self._ssl, self._patience_s, self._compress = token, ssl, patience_s, compress
         self._connection: PulsarConnection | None = None
         self._stored = -1
         self._waiting: deque[_Sent] = deque()
@@ -90,7 +89,10 @@ class TopicProducer:
         patience_s: float = 60.0,
         compress: Compress | None = None,
     ) -> TopicProducer:
-        """name: of the producer; deduplication goes by it. Raises NotAllowed for what time does not end, else HeliographError after `patience_s`."""
+        """name: of the producer; deduplication goes by it. admin_url: or several of the region, separated by commas.
+
+        Raises NotAllowed for what time does not end, else HeliographError after `patience_s`.
+        """
         made = cls(admin_url, topic, name, token=token, ssl=ssl, patience_s=patience_s, compress=compress)
         await made._connect()
         return made
@@ -116,6 +118,7 @@ class TopicProducer:
             await self._wait()
 
     def close(self) -> None:
+        self._http.close()
         if self._connection is not None:
             self._connection.close()
 
@@ -161,16 +164,15 @@ class TopicProducer:
         connection.write([sent.frame for sent in self._waiting])
 
     def _owner(self) -> Address:
-        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, OSError where it does not answer."""
+        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does not answer."""
         name = TopicName.parse(self.topic)
         path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            with urllib.request.urlopen(urllib.request.Request(self._admin + path, headers=headers), timeout=10) as answer:
-                found = json.load(answer)
-        except urllib.error.HTTPError as error:
-            text = f"{self._admin}{path}: {error.code} {error.read().decode(errors='replace')[:300]}"
-            raise (NotAllowed(text) if error.code in (401, 403, 404, 412) else OSError(text)) from None
+            found = self._http.json("GET", path)
+        except MetadataUnavailable:
+            raise
+        except HeliographError as error:
+            raise NotAllowed(str(error)) from error
         url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
         if not url:
             raise NotAllowed(f"the owner of {self.topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")

@@ -4,7 +4,8 @@ Is: pure: what is pending between positions and snapshots, and how far a batch o
 Invariants: two calls with the same positions give the same ranges, whatever was appended or sealed since, so that a batch that is run again reads what it
 read; a position is that of the first entry that is not read yet; equal places encode to equal text, by which Spark compares them.
 Format (a query's checkpoint holds it; `above` and what is not known are left out):
-    {"format": 2, "topics": {full name: {"above": {origin: coordinate}, "at": "ledger:entry", "region": name, "vector": {origin: "ledger:entry"}}}}
+    {"format": 2, "tasks": "bytes a task:tasks at least", "topics": {full name:
+        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "region": name, "vector": {origin: "ledger:entry"}}}}
 Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
 What places mean in another region: `heliograph.spark.moves`.
 """
@@ -12,7 +13,7 @@ What places mean in another region: `heliograph.spark.moves`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heliograph.client.blocks import TopicSnapshot
@@ -33,14 +34,19 @@ class Place:
     at: the first entry that is not, in the copy of `region`; "": of format 1, the region that is asked.
     vector: what is read, in coordinates, which hold in every region; None: of format 1, not known.
     above: of a query that came from another region, what it has to skip from `at` on; empty once that lies behind it.
+    size_bytes: of what the batch that ends here reads, as was known when it was planned: a batch that is run again is cut into the same tasks by it, though
+    the ledger it reads has grown since. 0: of an earlier version, not known.
     """
 
     region: str
     at: Position
     vector: Watermarks | None
     above: Watermarks = field(default_factory=dict)
+    size_bytes: int = 0
 
 
+Tasks = tuple[int, int]
+"""(bytes a task, tasks at least): as a batch was planned."""
 Places = dict[str, Place]
 
 
@@ -55,12 +61,19 @@ class EntryRange:
     size_bytes: int
 
 
-def encode(places: Mapping[str, Place]) -> dict[str, Any]:
-    return {"format": FORMAT, "topics": {topic: _encoded(place) for topic, place in sorted(places.items())}}
+def encode(places: Mapping[str, Place], tasks: Tasks | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {"format": FORMAT, "topics": {topic: _encoded(place) for topic, place in sorted(places.items())}}
+    return found if tasks is None else {"format": FORMAT, "tasks": f"{tasks[0]}:{tasks[1]}", "topics": found["topics"]}
+
+
+def tasks_of(offset: Mapping[str, Any]) -> Tasks | None:
+    """How the batch that ends there was planned; None: of an earlier version, or it is none."""
+    return _position(offset["tasks"]) if "tasks" in offset else None
 
 
 def _encoded(place: Place) -> dict[str, Any]:
     fields: dict[str, Any] = {"above": _texts(place.above)} if place.above else {}
+    fields |= {"bytes": str(place.size_bytes)} if place.size_bytes else {}
     fields |= {"at": f"{place.at[0]}:{place.at[1]}", "region": place.region}
     return fields if place.vector is None else {**fields, "vector": _texts(place.vector)}
 
@@ -83,7 +96,7 @@ def decode(offset: Mapping[str, Any]) -> Places:
 
 def _decoded(fields: Mapping[str, Any]) -> Place:
     vector = _marks(fields["vector"]) if "vector" in fields else None
-    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})))
+    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})), int(fields.get("bytes", 0)))
 
 
 def _marks(texts: Mapping[str, str]) -> Watermarks:
@@ -142,3 +155,29 @@ def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str
             if taken < count:
                 break
     return stops
+
+
+def limited_rows(pending: Mapping[str, list[EntryRange]], snapshots: Mapping[str, TopicSnapshot], max_rows: int) -> dict[str, Position]:
+    """The same by messages, of which a topic's entries are taken to hold as many as they do on the whole."""
+    guessed: dict[str, list[EntryRange]] = {}
+    for topic, ranges in pending.items():
+        snapshot = snapshots[topic]
+        entries = sum(count for _, count, _ in snapshot.ledgers)
+        guessed[topic] = [replace(r, size_bytes=max(1, (r.last - r.first + 1) * max(snapshot.messages, entries) // max(1, entries))) for r in ranges]
+    return limited(guessed, max_rows)
+
+
+def size_up_to(ranges: list[EntryRange], stop: Position) -> int:
+    """Bytes of what lies before `stop`."""
+    found = 0
+    for r in ranges:
+        count = r.last - r.first + 1
+        taken = count if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
+        found += r.size_bytes * taken // count
+    return found
+
+
+def sized(ranges: list[EntryRange], size_bytes: int) -> list[EntryRange]:
+    """The same ranges with that size altogether, by entries: whatever their ledgers' sizes are said to be now."""
+    entries = sum(r.last - r.first + 1 for r in ranges)
+    return [replace(r, size_bytes=max(1, size_bytes * (r.last - r.first + 1) // entries)) for r in ranges] if size_bytes else ranges

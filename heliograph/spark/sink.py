@@ -11,9 +11,7 @@ Options: docs/spark.md.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +21,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from heliograph.client.http import Http
 from heliograph.client.producer import Message, TopicProducer
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.model.names import TopicName
+from heliograph.spark.options import Access
 from heliograph.wire import pulsar_pb2 as pb
 
 _ROWS = 1000
@@ -36,14 +36,12 @@ _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string",
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
-class SinkOptions:
+class SinkOptions(Access):
     """What a user said, checked against the columns. Raises ConfigError with one sentence."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
-        self.admin_url, self.token = given.get("admin_url", "").rstrip("/"), given.get("token", "")
+        super().__init__(given, "sink")
         self.topic = given.get("topic", "")
-        if not self.admin_url:
-            raise ConfigError("the heliograph sink wants admin_url (such as http://127.0.0.1:8080)")
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name, kind in columns.items():
             if name not in _KINDS:
@@ -67,7 +65,7 @@ class SinkOptions:
         """Raises ConfigError where a repeated message would be stored twice. On the driver, once."""
         if not self.topic or not self.exactly_once:
             return  # of a column of topics nothing is known before the rows are
-        if not deduplicates(self.admin_url, self.topic, self.token):
+        if not deduplicates(Http(self.admin_url, token=self.current_token(), tls=self.tls()), self.topic):
             namespace = TopicName.parse(self.topic).namespace
             raise ConfigError(
                 f"{self.topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
@@ -86,20 +84,19 @@ class SinkOptions:
         return _COMPRESSIONS[self.compression], lambda data: pa.compress(data, codec=codec, asbytes=True)
 
 
-def deduplicates(admin_url: str, topic: str, token: str) -> bool:
+def deduplicates(http: Http, topic: str) -> bool:
     """What holds for the topic: its own policy, its namespace's, the brokers'."""
     name = TopicName.parse(topic)
-    base = f"{admin_url}/admin/v2"
-    local = f"{base}/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/deduplicationEnabled?applied=true"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    for url in (local, f"{base}/namespaces/{name.namespace}/deduplication"):
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
-                text = answer.read()
-        except OSError:  # the topic comes with its first message: then its namespace says it
-            continue
-        return bool(json.loads(text)) if text else False
-    return False
+    local = f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/deduplicationEnabled?applied=true"
+    try:
+        for path in (local, f"/admin/v2/namespaces/{name.namespace}/deduplication"):
+            try:
+                return bool(http.json("GET", path))
+            except HeliographError:  # the topic comes with its first message: then its namespace says it
+                continue
+        return False
+    finally:
+        http.close()
 
 
 class Written(WriterCommitMessage):
@@ -164,7 +161,9 @@ async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[
         entry = pending.pop(topic)
         producer = producers.get(topic)
         if producer is None:
-            producer = producers[topic] = await TopicProducer.open(options.admin_url, topic, name, token=options.token, compress=options.compress)
+            token, tls = options.current_token(), options.tls()
+            producer = await TopicProducer.open(options.admin_url, topic, name, token=token, ssl=tls, compress=options.compress)
+            producers[topic] = producer
         await producer.send(entry.messages, entry.first, time.time_ns() // 1_000_000)
 
     try:

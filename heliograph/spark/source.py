@@ -1,195 +1,85 @@
 """The data source: topics of one region, as they were when a job was planned, or as they grow.
 
-Is: planning byte-balanced tasks, turning entries into Arrow batches, and the positions of a streaming query. Isn't: a consumer: nothing is acknowledged, but
+Is: planning of batch reads and the positions of a streaming query. Isn't: what a task does (`reading`), or a consumer: nothing is acknowledged, but
 a streaming query may have a subscription, which holds what it has not read.
-Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; a task's memory is bounded by its batch.
-A partition is a bundle of (topic, ledger, first entry, last entry), never one topic: a thousand tiny topics would be a thousand tasks.
-Options: docs/spark.md.
+Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; the subscription never stands before
+something that the checkpoint does not hold yet. Options: docs/spark.md.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from re import Pattern
-from re import compile as compile_pattern
-from re import error as PatternError
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader, TopicSnapshot
-from heliograph.model.errors import ConfigError
-from heliograph.model.names import TopicName
+from heliograph.model.errors import ConfigError, NotFound
 from heliograph.model.positions import Position
-from heliograph.spark.declared import Declared
-from heliograph.spark.messages import messages_of
 from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
-from heliograph.spark.offsets import EntryRange, Place, Places, Positions, Watermarks, begin, between, decode, encode, end, limited
+from heliograph.spark.offsets import (
+    EntryRange,
+    Place,
+    Places,
+    Positions,
+    Watermarks,
+    begin,
+    between,
+    decode,
+    encode,
+    end,
+    limited,
+    limited_rows,
+    size_up_to,
+    sized,
+    tasks_of,
+)
+from heliograph.spark.options import Options, Start
+from heliograph.spark.planning import bundles
+from heliograph.spark.reading import SCHEMA, payload_columns, read_bundle
+from heliograph.spark.registered import registered_columns
 from heliograph.spark.sink import HeliographStreamWriter, HeliographWriter
 
-SCHEMA = (
-    "topic string, key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, producer_name string, "
-    "sequence_id bigint, origin_region string, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>, "
-    "ledger bigint, entry bigint, batch_index int"
-)
-RAW = {part.split()[0] for part in SCHEMA.split(", ")}
-_ROWS = 8192
-_BATCH_BYTES = 8 << 20
+
+def position_of(reader: BlockReader, snapshot: TopicSnapshot, place: Start, *, behind: bool = False) -> Position:
+    """Of the first entry at or after `place` in that copy. behind: a coordinate's own entry is before it."""
+    if place == "earliest":
+        return begin(snapshot)
+    if place == "latest":
+        return end(snapshot)
+    if isinstance(place, int):
+        at = reader.position_at_time(snapshot.topic, place)
+        return end(snapshot) if at is None else min(at, end(snapshot))
+    assert isinstance(place, tuple)
+    found = reader.find(snapshot.topic, *place)
+    if found.position is not None:
+        return (found.position[0], found.position[1] + 1) if behind else found.position
+    return min(found.following or end(snapshot), end(snapshot))
 
 
-class Bundle(InputPartition):
-    """What one task reads. kept: by topic, what of it is wanted; all of it where the topic is not named."""
-
-    def __init__(self, ranges: tuple[EntryRange, ...], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]) -> None:
-        super().__init__(None)
-        self.ranges, self.snapshots, self.kept = ranges, snapshots, kept
-
-
-def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tuple[EntryRange, ...]]:
-    """Splits and packs ranges into bundles of about equal size, at least `tasks_min` where there are enough entries."""
-    total = sum(r.size_bytes for r in ranges)
-    tasks = max(tasks_min, -(-total // task_bytes))
-    limit = max(1, -(-total // tasks))
-    bundles: list[tuple[EntryRange, ...]] = []
-    current: list[EntryRange] = []
-    room = limit
-    for whole in ranges:
-        first, left = whole.first, whole.size_bytes
-        while first <= whole.last:
-            count = whole.last - first + 1
-            each = max(1, left // count)
-            taken = min(count, max(1, room // each))
-            size = left if taken == count else each * taken
-            current.append(EntryRange(whole.topic, whole.ledger, first, first + taken - 1, size))
-            first, left, room = first + taken, left - size, room - size
-            if room <= 0:
-                bundles.append(tuple(current))
-                current, room = [], limit
-    if current:
-        bundles.append(tuple(current))
-    return bundles
+def in_region(options: Options, snapshots: dict[str, TopicSnapshot]) -> dict[str, TopicSnapshot]:
+    """The same, once it is sure that they are of the region that was meant. Raises ConfigError."""
+    for snapshot in snapshots.values():
+        if options.region and snapshot.region != options.region:
+            raise ConfigError(f"{options.admin_url} belongs to region {snapshot.region}, and the option region says {options.region}")
+    return snapshots
 
 
-class Options:
-    """What a user said, checked. Raises ConfigError with one sentence."""
+def asked(reader: BlockReader, options: Options, topics: list[str]) -> dict[str, TopicSnapshot]:
+    """Snapshots of all of them, in their order (tasks are cut by it); of those that a pattern found, some may be gone meanwhile.
 
-    def __init__(self, given: dict[str, str]) -> None:
-        self.admin_url, self.token = given.get("admin_url", ""), given.get("token", "")
-        names = given.get("topics") or given.get("topic") or ""
-        self.names = [name.strip() for name in names.split(",") if name.strip()]
-        self.namespace, pattern = given.get("namespace", ""), given.get("topics_pattern", "")
-        self.pattern: Pattern[str] | None = None
-        if not self.admin_url or bool(self.names) == bool(self.namespace):
-            raise ConfigError(
-                "the heliograph source wants admin_url (such as http://127.0.0.1:8080) and either topic (or topics, comma separated)"
-                " or namespace (tenant/name, with topics_pattern at will)"
-            )
-        try:
-            self.pattern = compile_pattern(pattern) if pattern else None
-        except PatternError as error:
-            raise ConfigError(f"topics_pattern {pattern!r} is no regular expression: {error}") from error
-        self.task_bytes, self.tasks_min = self._number(given, "task_bytes", 64 << 20), self._number(given, "tasks_min", 2)
-        self.batch_bytes = self._number(given, "max_bytes_per_trigger", 256 << 20)
-        self.starting = given.get("starting", "earliest")
-        if self.starting not in ("earliest", "latest"):
-            raise ConfigError(f"starting is {self.starting!r}; it may be earliest or latest")
-        self.mode, self.columns = given.get("mode", "PERMISSIVE").upper(), given.get("columns", "auto")
-        if self.columns not in ("auto", "raw", "json"):
-            raise ConfigError(f"columns is {self.columns!r}; it may be auto, raw, or json")
-        self.subscription = given.get("subscription", "")
-        self.gaps_allowed = given.get("fail_on_data_loss", "true").lower() == "false"
-        self.may_lose = bool(self.subscription) or self.gaps_allowed
-
-    @staticmethod
-    def _number(given: dict[str, str], name: str, default: int) -> int:
-        text = given.get(name, str(default))
-        if not text.isdecimal() or int(text) < 1:
-            raise ConfigError(f"{name} is {text!r}; it is a whole number of at least 1")
-        return int(text)
-
-    def reader(self) -> BlockReader:
-        return BlockReader(self.admin_url, self.token)
-
-    def topics(self, reader: BlockReader) -> list[str]:
-        """Full names, each partition by itself, as they are now."""
-        if self.namespace:
-            return [t for t in reader.topics(self.namespace) if self.pattern is None or self.pattern.fullmatch(TopicName.parse(t).partitioned.local)]
-        found = []
-        for topic in self.names:
-            name = TopicName.parse(topic)
-            found += [str(name.with_partition(i)) for i in range(reader.partitions(topic))] or [str(name)]
-        return found
-
-    def bundles(self, ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept]) -> list[InputPartition]:
-        packed = pack(ranges, self.task_bytes, self.tasks_min)
-        made = [Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept}) for b in packed]
-        return [*made] or [Bundle((), {}, {})]
-
-
-def declared_of(options: Options, columns: StructType) -> Declared | None:
-    """None where only columns of the messages themselves are wanted, and none of their payloads. Raises ConfigError for what cannot be declared."""
-    if options.columns == "raw" or (options.columns == "auto" and set(columns.fieldNames()) <= RAW):
-        return None
-    return Declared(to_arrow_schema(columns, timezone="UTC"), options.mode)
-
-
-def _messages(reader: BlockReader, bundle: Bundle, part: EntryRange) -> Iterator[dict[str, Any]]:
-    snapshot, kept = bundle.snapshots[part.topic], bundle.kept.get(part.topic)
-    for ledger, first, run in reader.runs(part.topic, (part.ledger, part.first), (part.ledger, part.last)):
-        left = (first, run) if kept is None else kept.of(snapshot, ledger, first, run)
-        if left is not None:
-            yield from messages_of(part.topic, snapshot, ledger, *left)
-
-
-def read_bundle(options: Options, columns: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one task."""
-    assert isinstance(partition, Bundle)
-    declared = declared_of(options, columns)
-    if declared is not None:
-        yield from _read_declared(options, declared, partition)
-        return
-    reader = options.reader()
-    schema = to_arrow_schema(columns, timezone="UTC")
-    wanted = set(schema.names)
-    rows: dict[str, list[Any]] = {name: [] for name in schema.names}
-    pending = size = 0
-    for part in partition.ranges:
-        for message in _messages(reader, partition, part):
-            for name, value in message.items():
-                if name in wanted:
-                    rows[name].append(value)
-            pending += 1
-            size += len(message["value"])
-            if pending >= _ROWS or size >= _BATCH_BYTES:
-                yield pa.RecordBatch.from_pydict(rows, schema=schema)
-                rows, pending, size = {name: [] for name in schema.names}, 0, 0
-    if pending:
-        yield pa.RecordBatch.from_pydict(rows, schema=schema)
-
-
-def _read_declared(options: Options, declared: Declared, partition: Bundle) -> Iterator[pa.RecordBatch]:
-    reader = options.reader()
-    payloads: list[bytes] = []
-    places: list[str] = []
-    about: dict[str, list[Any]] = {name: [] for name in declared.about}
-    size = 0
-    for part in partition.ranges:
-        for message in _messages(reader, partition, part):
-            payloads.append(message["value"])
-            places.append(f"{part.topic} {message['ledger']}:{message['entry']}:{message['batch_index']}")
-            for name, values in about.items():
-                values.append(message[name[1:]])
-            size += len(message["value"])
-            if len(payloads) >= _ROWS or size >= _BATCH_BYTES:
-                yield declared.batch(payloads, about, places)
-                payloads, places, about, size = [], [], {name: [] for name in declared.about}, 0
-    if payloads:
-        yield declared.batch(payloads, about, places)
+    Raises NotFound where a named one is not there.
+    """
+    found = in_region(options, reader.snapshots(topics))
+    missing = [topic for topic in topics if topic not in found]
+    if missing and not options.namespace:
+        raise NotFound(f"{missing[0]} is not there; publish to it once, or take it out of `topics`")
+    return {topic: found[topic] for topic in topics if topic in found}
 
 
 class HeliographReader(DataSourceReader):
@@ -197,13 +87,17 @@ class HeliographReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
-        declared_of(self._options, schema)
+        payload_columns(self._options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        reader = self._options.reader()
-        snapshots = {topic: reader.snapshot(topic) for topic in self._options.topics(reader)}
-        ranges = [r for snapshot in snapshots.values() for r in between(snapshot, begin(snapshot), end(snapshot), may_lose=True)]
-        return self._options.bundles(ranges, snapshots, {})
+        options, reader = self._options, self._options.reader()
+        snapshots = asked(reader, options, options.topics(reader))
+        ranges: list[EntryRange] = []
+        for snapshot in snapshots.values():
+            first, stop = position_of(reader, snapshot, options.starting), position_of(reader, snapshot, options.ending, behind=True)
+            ranges += between(snapshot, first, stop, may_lose=True)
+        reader.close()
+        return bundles(ranges, snapshots, {}, options.task_bytes, options.tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_bundle(self._options, self._schema, partition)
@@ -214,20 +108,29 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
-        declared_of(self._options, schema)
+        payload_columns(self._options, schema)
         self._until: Positions | None = None
         self._held: Positions = {}
         self._region = ""
         """The one that is asked, since it was."""
         self._came: dict[str, tuple[Watermarks, Position]] = {}
         """By topic that stands in another region: its vector, and from where on that goes on here."""
+        self._topics: tuple[float, list[str]] = (0.0, [])
+        """When they were looked for, and what was found."""
+        self._connected: BlockReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connected": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        reader = self._options.reader()
+        """Where the subscription stands, where there is one: a query whose checkpoint was lost goes on there. Otherwise as `starting` says."""
+        reader, options = self._reader(), self._options
+        snapshots = asked(reader, options, options.topics(reader))
+        held = reader.held(options.subscription, snapshots) if options.subscription else {}
         places: Places = {}
-        for topic in self._options.topics(reader):
-            snapshot = reader.snapshot(topic)
-            places[topic] = self._first(reader, snapshot, begin(snapshot) if self._options.starting == "earliest" else end(snapshot))
+        for topic, snapshot in snapshots.items():
+            at = max(held[topic], begin(snapshot)) if topic in held else position_of(reader, snapshot, options.starting)
+            places[topic] = self._first(reader, snapshot, at)
         self._hold(reader, {topic: place.at for topic, place in places.items()})
         return encode(places)
 
@@ -235,15 +138,17 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadMaxBytes(self._options.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        reader = self._options.reader()
-        self._until = {topic: end(reader.snapshot(topic)) for topic in self._options.topics(reader)}
+        reader = self._reader()
+        self._until = {topic: end(snapshot) for topic, snapshot in asked(reader, self._options, self._options.topics(reader)).items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        places, reader = decode(start), self._options.reader()
+        """Spark asks only once the batch up to `start` is committed: the subscription goes there."""
+        places, reader = decode(start), self._reader()
+        self._done(reader, places)
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
-        for topic in self._options.topics(reader) if self._until is None else self._until:
-            snapshot = reader.snapshot(topic)
+        snapshots = asked(reader, self._options, self._known(reader) if self._until is None else list(self._until))
+        for topic, snapshot in snapshots.items():
             region = self._region = snapshot.region
             stop = end(snapshot) if self._until is None else self._until[topic]
             place = places.get(topic)
@@ -258,37 +163,60 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             else:
                 pending[topic] = between(snapshot, self._coming(reader, snapshot, place), stop, may_lose=True)
         self._hold(reader, new)
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.batch_bytes
+        stops = self._stops(pending, snapshots, limit)
+        seen = reader.vectors({topic: _before(at) for topic, at in stops.items()}) if stops else {}
+        for topic, at in stops.items():
+            if topic in seen:  # else it was deleted at this moment
+                place = advanced(places[topic], self._region, at, seen[topic])
+                places[topic] = replace(place, size_bytes=size_up_to(pending[topic], at))
+        if places == decode(start):
+            return start  # the very same text: Spark takes any other for news
+        return encode(places, (self._options.task_bytes, self._options.tasks_min))
+
+    def _stops(self, pending: dict[str, list[EntryRange]], snapshots: dict[str, TopicSnapshot], limit: ReadLimit) -> Positions:
         if isinstance(limit, ReadAllAvailable):
-            most = 1 << 62
-        for topic, at in limited(pending, most).items():
-            places[topic] = advanced(places[topic], self._region, at, reader.vector(topic, _before(at)))
-        return encode(places)
+            return limited(pending, 1 << 62)
+        stops = limited(pending, limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.batch_bytes)
+        if not self._options.batch_rows:
+            return stops
+        fewer = limited_rows(pending, snapshots, self._options.batch_rows)
+        return {topic: min(at, fewer[topic]) for topic, at in stops.items() if topic in fewer}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begins, stops, reader = decode(start), decode(end), self._options.reader()
-        snapshots: dict[str, TopicSnapshot] = {}
+        begins, stops, reader = decode(start), decode(end), self._reader()
+        moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
+        snapshots = asked(reader, self._options, moved)
         kept: dict[str, Kept] = {}
         ranges: list[EntryRange] = []
-        for topic, stop in stops.items():
-            if begins.get(topic) == stop:
-                continue
-            snapshots[topic] = snapshot = reader.snapshot(topic)
+        for topic, snapshot in snapshots.items():
             lossy = self._options.gaps_allowed
-            found, wanted = plan(reader, snapshot, begins.get(topic), stop, may_lose=self._options.may_lose, moved_may_lose=lossy)
-            ranges += found
+            found, wanted = plan(reader, snapshot, begins.get(topic), stops[topic], may_lose=self._options.may_lose, moved_may_lose=lossy)
+            ranges += sized(found, stops[topic].size_bytes)
             if wanted != ALL:
                 kept[topic] = wanted
-        return self._options.bundles(ranges, snapshots, kept)
+        task_bytes, tasks_min = tasks_of(end) or (self._options.task_bytes, self._options.tasks_min)
+        return bundles(ranges, snapshots, kept, task_bytes, tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_bundle(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark says so one batch late, and may say so again."""
-        reader = self._options.reader()
-        ends = {topic: place.at for topic, place in decode(end).items() if place.region in ("", self._region)}
-        self._hold(reader, {topic: at for topic, at in ends.items() if at > self._held.get(topic, (-1, -1))})
+        self._done(self._reader(), decode(end))
+
+    def _done(self, reader: BlockReader, places: Places) -> None:
+        """The subscription moves to where the checkpoint is; never back."""
+        here = {topic: place.at for topic, place in places.items() if place.region in ("", self._region)}
+        self._hold(reader, {topic: at for topic, at in here.items() if at > self._held.get(topic, (-1, -1))})
+
+    def _known(self, reader: BlockReader) -> list[str]:
+        """Topics and partitions; looked for anew when the interval is over."""
+        now = time.monotonic()
+        at, topics = self._topics
+        if not topics or now - at >= self._options.discovery_s:
+            topics = self._options.topics(reader)
+            self._topics = now, topics
+        return topics
 
     def _first(self, reader: BlockReader, snapshot: TopicSnapshot, at: Position) -> Place:
         """The place of a topic that is read from `at` on. What lies before it is not wanted, also where another region still has it."""
@@ -309,9 +237,14 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _hold(self, reader: BlockReader, positions: dict[str, Position]) -> None:
         """The subscription stands before what is not read yet."""
-        for topic, at in positions.items() if self._options.subscription else ():
-            reader.hold(topic, self._options.subscription, at)
-            self._held[topic] = at
+        if self._options.subscription and positions:
+            reader.hold(self._options.subscription, positions)
+            self._held |= positions
+
+    def _reader(self) -> BlockReader:
+        if self._connected is None:
+            self._connected = self._options.reader()
+        return self._connected
 
 
 def _before(at: Position) -> Position:
@@ -325,8 +258,13 @@ class HeliographDataSource(DataSource):
     def name(cls) -> str:
         return "heliograph"
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> str | StructType:
+        given = dict(self.options)
+        if given.get("columns") != "registered":
+            return SCHEMA
+        options = Options(given)
+        reader = options.reader()
+        return registered_columns(reader, options.topics(reader))
 
     def reader(self, schema: StructType) -> HeliographReader:
         return HeliographReader(schema, dict(self.options))

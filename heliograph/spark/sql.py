@@ -4,9 +4,10 @@
     CREATE TEMPORARY VIEW known AS SELECT * FROM clicks WHERE country IS NOT NULL;
     CREATE SINK out WITH (format = 'parquet', path = '/data/clicks', checkpoint = '/data/clicks.state', trigger = '10 seconds');
     INSERT INTO out SELECT id, country, at FROM known;
+    SELECT count(*) FROM STREAM clicks WITH (starting = 'latest');
 
-Is: the three statements that Spark has no words for (CREATE STREAM TABLE and CREATE TABLE ... WITH over topics, CREATE SINK, INSERT INTO a sink), and the
-cutting of a text into statements. Isn't: a dialect: every other statement goes to Spark as it is.
+Is: the statements that Spark has no words for (CREATE STREAM TABLE and CREATE TABLE ... WITH over topics, CREATE SINK, INSERT INTO a sink, STREAM of such a
+table with options), and the cutting of a text into statements. Isn't: a dialect: every other statement goes to Spark as it is.
 Source: docs/spark.md, "As SQL".
 """
 
@@ -21,6 +22,7 @@ from heliograph.model.errors import ConfigError
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 _TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
 _SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
+_STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*\((?P<options>[^()]*)\))?", re.IGNORECASE)
 _INSERT = re.compile(rf"INSERT\s+INTO\s+{_NAME}\s+(?P<query>(SELECT|WITH|FROM)\b.*)", re.IGNORECASE | re.DOTALL)
 _OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
@@ -43,6 +45,9 @@ class Pipeline:
         """defaults: options of every topic table and heliograph sink, such as admin_url and token."""
         self._spark, self._defaults = spark, dict(defaults or {})
         self._sinks: dict[str, Sink] = {}
+        self._tables: dict[str, tuple[str, dict[str, str]]] = {}
+        """By name: columns, and options, so that STREAM name WITH (...) can read it otherwise."""
+        self._made = 0
         self.queries: list[Any] = []
 
     def run(self, text: str) -> Any:
@@ -55,6 +60,7 @@ class Pipeline:
     def _run(self, statement: str) -> Any:
         if found := _TABLE.fullmatch(statement):
             return self._table(found)
+        statement = self._streams(statement)
         if found := _SINK.fullmatch(statement):
             self._sinks[found["name"].lower()] = _sink(found["name"], options_of(found["options"], statement))
             return None
@@ -66,13 +72,33 @@ class Pipeline:
         return self._spark.sql(statement)
 
     def _table(self, found: re.Match[str]) -> Any:
-        reader = self._spark.readStream if found["stream"] else self._spark.read
-        reader = reader.format("heliograph").options(**self._defaults, **options_of(found["options"], found[0]))
-        if columns := (found["columns"] or "").strip()[1:-1].strip():
-            reader = reader.schema(columns)
-        rows = reader.load()
-        rows.createOrReplaceTempView(found["name"])
+        columns, options = (found["columns"] or "").strip()[1:-1].strip(), options_of(found["options"], found[0])
+        self._tables[found["name"].lower()] = columns, options
+        return self._view(self._spark.readStream if found["stream"] else self._spark.read, found["name"], columns, options)
+
+    def _view(self, reader: Any, name: str, columns: str, options: Mapping[str, str]) -> Any:
+        reader = reader.format("heliograph").options(**{**self._defaults, **options})
+        rows = (reader.schema(columns) if columns else reader).load()
+        rows.createOrReplaceTempView(name)
         return rows
+
+    def _streams(self, statement: str) -> str:
+        """STREAM name WITH (key = 'value') of a table of topics becomes a view of its own, with these options over the table's."""
+        quoted, at = set[int](), 0
+        for token in _TOKENS.findall(statement):
+            quoted.update(range(at, at + len(token)) if token[0] in "'\"`" else ())
+            at += len(token)
+
+        def view(found: re.Match[str]) -> str:
+            known = self._tables.get(found["name"].lower())
+            if known is None or found.start() in quoted:
+                return found[0]
+            self._made += 1
+            name = f"{found['name']}_stream_{self._made}"
+            self._view(self._spark.readStream, name, known[0], {**known[1], **options_of(found["options"] or "", found[0])})
+            return name
+
+        return _STREAM.sub(view, statement)
 
     def _insert(self, sink: Sink, query: str) -> Any:
         rows = self._spark.sql(query)

@@ -9,7 +9,8 @@ import pytest
 
 from heliograph.client.blocks import TopicSnapshot
 from heliograph.model.errors import ConfigError, CorruptData, Trimmed
-from heliograph.spark.offsets import Place, Positions, begin, between, decode, encode, end, limited
+from heliograph.spark.offsets import Place, Positions, begin, between, decode, encode, end, limited, size_up_to, sized, tasks_of
+from heliograph.spark.planning import pack
 
 OWN = (1, 1, 1)
 
@@ -95,3 +96,33 @@ def test_the_checkpoint_is_small_and_its_text_depends_on_nothing_but_the_places(
     )
     assert decode({"format": 1, "topics": {"t": [7, 12]}}) == {"t": Place("", (7, 12), None)}
     assert decode(encode({"t": Place("", (7, 12), None)})) == {"t": Place("", (7, 12), None)}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_batch_that_runs_again_is_cut_into_the_same_tasks_though_its_ledgers_grew(seed: int) -> None:
+    """The sink numbers the rows of a task: another cut would be other numbers, and rows would be taken for repeated ones."""
+    rng = random.Random(seed)
+    ledgers = tuple((7 + n, rng.randrange(5, 300), rng.randrange(5_000, 900_000)) for n in range(rng.randrange(1, 4)))
+    topics = [f"persistent://a/b/t{n}" for n in range(rng.randrange(1, 5))]
+
+    def snapshot(topic: str, grown: int) -> TopicSnapshot:
+        last, entries, size = ledgers[-1]
+        now = (*ledgers[:-1], (last, entries + grown, size + grown * rng.randrange(1, 50_000)))
+        return TopicSnapshot(topic, now, (last, entries + grown - 1), (1, 1, 1), {1: "us"})
+
+    before = {topic: snapshot(topic, 0) for topic in topics}
+    pending = {topic: between(s, begin(s), end(s), may_lose=False) for topic, s in before.items()}
+    stops = limited(pending, rng.choice((20_000, 200_000, 1 << 40)))
+    places = {topic: Place("us", at, {}, size_bytes=size_up_to(pending[topic], at)) for topic, at in stops.items()}
+    offset = json.loads(json.dumps(encode(places, (rng.randrange(10_000, 500_000), rng.randrange(1, 5)))))
+    cuts = []
+    for grown in (0, rng.randrange(1, 400)):
+        ranges = []
+        for topic, place in decode(offset).items():
+            s = snapshot(topic, grown)
+            ranges += sized(between(s, begin(s), place.at, may_lose=False), place.size_bytes)
+        planned = tasks_of(offset)
+        assert planned is not None
+        cuts.append(pack(ranges, *planned))
+    assert cuts[0] == cuts[1]
+    assert tasks_of(encode(places)) is None and decode(encode(places)) == places

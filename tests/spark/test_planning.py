@@ -10,7 +10,8 @@ pytest.importorskip("pyspark")
 
 import itertools
 
-from heliograph.spark.source import EntryRange, pack
+from heliograph.spark.offsets import EntryRange
+from heliograph.spark.planning import pack
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -99,3 +99,14 @@ def test_what_cannot_be_understood_is_said(text: str, what: str) -> None:
 
 def test_options_may_be_quoted_names_and_values_with_quotes() -> None:
     assert options_of("a='1', 'b.c' = 'it''s, =',", "") == {"a": "1", "b.c": "it's, ="}
+
+
+def test_a_stream_of_a_table_may_have_options_of_its_own() -> None:
+    spark = Spark()
+    made = Pipeline(spark, defaults={"admin_url": "http://x", "token": "a"})
+    made.run("CREATE TABLE t (a int) WITH (topic = 'p', starting = 'earliest'); SELECT 'STREAM t', u.a FROM STREAM t WITH (starting = 'latest', token = 'b') u")
+    given = {"admin_url": "http://x", "token": "b", "topic": "p", "starting": "latest"}
+    assert ("options", *sorted(given.items())) in [(call[0], *sorted(call[1:])) for call in spark.calls]
+    assert spark.calls[-1] == ("sql", "SELECT 'STREAM t', u.a FROM t_stream_1 u")
+    made.run("SELECT * FROM STREAM other WITH (a = 'b')")
+    assert spark.calls[-1] == ("sql", "SELECT * FROM STREAM other WITH (a = 'b')")

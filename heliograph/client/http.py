@@ -1,0 +1,130 @@
+"""Http: requests to a region's admin ports over connections that are kept, from code that blocks: Spark's workers, jobs, tools.
+
+Is: JSON and streams over the standard library, redirects between brokers, TLS, a token. Isn't: asyncio, or a retry of what an answer refused.
+Invariants: a kept connection that the broker closed meanwhile is opened anew, once; so every request here may be sent twice, and callers only make such.
+Not for several threads at once.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
+
+_TIMEOUT_S = 60
+_HOPS_MAX = 5
+
+
+def tls_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext | None:
+    """Of the files of whom to trust, and of who this is; None where neither is given: the system's. Raises MetadataUnavailable."""
+    if not (ca or certificate):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise MetadataUnavailable(f"the TLS files {ca} {certificate} {key} cannot be read: {error}") from error
+    return context
+
+
+class Http:
+    """Raises NotFound, MetadataUnavailable (nobody answers, or not at this moment), HeliographError (refused)."""
+
+    def __init__(self, bases: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
+        """bases: admin URLs of one region, separated by commas; the next one is asked where one does not answer."""
+        self.bases = [base.strip().rstrip("/") for base in bases.split(",") if base.strip()]
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._tls = tls
+        self._kept: dict[str, http.client.HTTPConnection] = {}
+
+    def another(self) -> Http:
+        """With connections of its own, for an answer that is read while others are asked."""
+        made = Http(",".join(self.bases), tls=self._tls)
+        made._headers = self._headers
+        return made
+
+    def json(self, method: str, path: str, body: Any = None, *, base: str = "") -> Any:
+        """The answer's JSON; None where it is empty. base: another broker than those that were named."""
+        answer = self.open(method, path, body, base=base)
+        text = answer.read()
+        return json.loads(text) if text else None
+
+    def open(self, method: str, path: str, body: Any = None, *, base: str = "") -> http.client.HTTPResponse:
+        """The answer, to be read to its end before the next request to the same broker."""
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        headers = {**self._headers, "Content-Type": "application/json"} if data is not None else self._headers
+        if base:
+            return self._follow(method, base + path, data, headers)
+        for number, each in enumerate(list(self.bases)):
+            try:
+                answer = self._follow(method, each + path, data, headers)
+            except MetadataUnavailable:
+                if number == len(self.bases) - 1:
+                    raise
+                continue
+            self.bases = self.bases[number:] + self.bases[:number]  # who answers is asked first from now on
+            return answer
+        raise MetadataUnavailable("no admin URL was named")
+
+    def _follow(self, method: str, url: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        for _ in range(_HOPS_MAX):
+            answer = self._request(method, url, data, headers)
+            target = answer.getheader("Location", "")
+            if answer.status == 307 and target:
+                answer.read()
+                url = target
+                continue
+            if answer.status < 300:
+                return answer
+            reason = answer.read().decode(errors="replace").strip()
+            if answer.status == 404:
+                raise NotFound(f"{url}: {reason}")
+            kind = MetadataUnavailable if answer.status >= 500 else HeliographError
+            raise kind(f"{url}: {answer.status} {reason}")
+        raise MetadataUnavailable(f"{url}: brokers send this request from one to the next; try again")
+
+    def _request(self, method: str, url: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        parts = urlsplit(url)
+        base, path = f"{parts.scheme}://{parts.netloc}", parts.path + (f"?{parts.query}" if parts.query else "")
+        fresh = base not in self._kept
+        try:
+            return self._once(base, method, path, data, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self._drop(base)
+            if fresh:
+                raise self._silent(base, error) from error
+        try:
+            return self._once(base, method, path, data, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self._drop(base)
+            raise self._silent(base, error) from error
+
+    def _once(self, base: str, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
+        connection = self._kept.get(base)
+        if connection is None:
+            host = base.partition("://")[2]
+            if base.startswith("https:"):
+                connection = http.client.HTTPSConnection(host, timeout=_TIMEOUT_S, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_S)
+            self._kept[base] = connection
+        connection.request(method, path, data, headers)
+        return connection.getresponse()
+
+    def _drop(self, base: str) -> None:
+        connection = self._kept.pop(base, None)
+        if connection is not None:
+            connection.close()
+
+    def _silent(self, base: str, error: Exception) -> MetadataUnavailable:
+        return MetadataUnavailable(f"{base} does not answer ({error}); is the region up, and is this its admin URL?")
+
+    def close(self) -> None:
+        """Also what is half read."""
+        for base in list(self._kept):
+            self._drop(base)

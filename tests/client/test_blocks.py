@@ -1,0 +1,208 @@
+"""Ranges of many topics from brokers that move them, break off, and come back, and from objects that are there or not: every entry once, in order.
+
+Two real HTTP servers stand for a region's brokers; what they do wrong is drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.client.blocks import BlockReader
+from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
+from heliograph.model.errors import MetadataUnavailable, NotFound
+from heliograph.wire.run import Run, encode_block
+
+TOPICS = [f"persistent://a/b/t{n}" for n in range(6)]
+LEDGERS = {topic: 10 + 10 * n for n, topic in enumerate(TOPICS)}
+ENTRIES = 60
+
+
+def entry(topic: str, number: int) -> bytes:
+    return f"{topic}:{number}".encode()
+
+
+def block(topic: str, ledger: int, first: int, last: int) -> bytes:
+    parts = [entry(topic, number) for number in range(first, last + 1)]
+    return b"".join(encode_block(Run(parts, [len(p) for p in parts]), ledger, first))
+
+
+class Region:
+    """Two brokers; `owner`: by topic, the number of its one. faults: how many requests still go wrong."""
+
+    def __init__(self, seed: int, faults: int = 0) -> None:
+        self.rng, self.faults, self.requests = random.Random(seed), faults, 0
+        self.owner = {topic: self.rng.randrange(2) for topic in TOPICS}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+        region = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None: ...
+
+            def do_POST(self) -> None:
+                given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                broker = region.brokers.index(self.server)
+                with region.lock:
+                    region.requests += 1
+                    if self.path.endswith("/blocks"):
+                        self.answer_blocks(broker, given["ranges"])
+                    else:
+                        self.answer_each(broker, given)
+
+            def answer_each(self, broker: int, given: dict[str, Any]) -> None:
+                names = given.get("topics") or given.get("ranges")
+                found: dict[str, Any] = {}
+                elsewhere: dict[str, list[str]] = {}
+                for topic in names:
+                    if region.owner[topic] != broker:
+                        elsewhere.setdefault(region.url(region.owner[topic]), []).append(topic)
+                    elif "ranges" in given:
+                        found[topic] = [region.objects.get(topic) for _ in given["ranges"][topic]]
+                    else:
+                        ledgers = [{"ledger": LEDGERS[topic], "entries": ENTRIES, "size_bytes": 1000}]
+                        found[topic] = {"ledgers": ledgers, "last_confirmed": [LEDGERS[topic], ENTRIES - 1], "origin": [1, 1, 1]}
+                body = json.dumps({"found": found, "elsewhere": elsewhere, "missing": {}, "later": {}, "regions": {"1": "us"}}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def answer_blocks(self, broker: int, ranges: list[Any]) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for topic, ledger, first, last in ranges:
+                    fault = region.rng.random() if region.faults > 0 else 1.0
+                    region.faults -= fault < 0.6
+                    if fault < 0.2:  # it is given to the other broker at this moment
+                        region.owner[topic] = 1 - broker
+                    if region.owner[topic] != broker:
+                        url = region.url(region.owner[topic]).encode()
+                        self.chunk(b"\0\1\0\0" + len(url).to_bytes(4, "big") + url)
+                        continue
+                    at = first
+                    while at <= last:
+                        stop = min(last, at + region.rng.randrange(1, 20))
+                        data = block(topic, ledger, at, stop)
+                        if 0.2 <= fault < 0.6 and region.rng.random() < 0.5:  # it dies, within a block or between two
+                            self.chunk(data[: region.rng.randrange(len(data) + 1)])
+                            self.close_connection = True
+                            return
+                        self.chunk(data)
+                        at = stop + 1
+                    self.chunk(b"\0" * 8)
+                self.wfile.write(b"0\r\n\r\n")
+
+            def chunk(self, data: bytes) -> None:
+                if data:
+                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+        self.brokers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+        for server in self.brokers:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def url(self, broker: int) -> str:
+        return f"http://127.0.0.1:{self.brokers[broker].server_address[1]}"
+
+    def close(self) -> None:
+        for server in self.brokers:
+            server.shutdown()
+            server.server_close()
+
+
+@pytest.fixture
+def make() -> Iterator[Any]:
+    made: list[Region] = []
+
+    def one(seed: int, faults: int = 0) -> Region:
+        made.append(Region(seed, faults))
+        return made[-1]
+
+    yield one
+    for region in made:
+        region.close()
+
+
+def read(reader: BlockReader, ranges: list[tuple[str, int, int, int]], sealed: tuple[int, ...] = ()) -> list[tuple[int, bytes]]:
+    return [(number, bytes(part)) for number, _, _, run in reader.runs(ranges, sealed=sealed) for part in run.parts]
+
+
+def drawn(rng: random.Random) -> tuple[list[tuple[str, int, int, int]], list[tuple[int, bytes]]]:
+    """(ranges, what is in them)."""
+    ranges = []
+    for _ in range(rng.randrange(1, 20)):
+        topic, first = rng.choice(TOPICS), rng.randrange(ENTRIES)
+        ranges.append((topic, LEDGERS[topic], first, rng.randrange(first, ENTRIES)))
+    return ranges, [(n, entry(topic, e)) for n, (topic, _, first, last) in enumerate(ranges) for e in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_entry_comes_once_and_in_the_order_of_the_ranges(make: Any, seed: int) -> None:
+    """The sink counts a partition's rows: another order after a move would be other sequence ids."""
+    region, rng = make(seed, faults=seed % 12), random.Random(seed)
+    reader = BlockReader(f"{region.url(0)},{region.url(1)}")
+    for _ in range(3):
+        ranges, expected = drawn(rng)
+        assert read(reader, ranges) == expected
+    reader.close()
+
+
+def test_many_topics_are_a_few_requests(make: Any) -> None:
+    region = make(1)
+    reader = BlockReader(region.url(0))
+    assert set(reader.snapshots(TOPICS)) == set(TOPICS) and region.requests <= 2
+    ranges = [(topic, LEDGERS[topic], 0, 5) for topic in TOPICS] * 50
+    before = region.requests
+    assert len(read(reader, ranges)) == 6 * len(ranges)
+    assert region.requests - before == 2, "one a broker"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(make: Any, seed: int, tmp_path: Path) -> None:
+    region, rng = make(seed), random.Random(seed)
+    for number, topic in enumerate(TOPICS):
+        ledger = LEDGERS[topic]
+        pieces = [block(topic, ledger, first, min(first + 6, ENTRIES - 1)) for first in range(0, ENTRIES, 7)]
+        path, whole = tmp_path / str(number), b"head" + b"".join(pieces)
+        kind = rng.choice(("good", "good", "gone", "torn", "other"))
+        if kind == "torn":
+            whole = whole[: rng.randrange(4, len(whole) - 1)]
+        if kind == "other":
+            whole = b"head" + b"".join(block(topic, ledger + 1, first, min(first + 6, ENTRIES - 1)) for first in range(0, ENTRIES, 7))
+        if kind != "gone":
+            path.write_bytes(whole)
+        region.objects[topic] = {"url": f"file://{path}", "first": 0, "start": 4, "stop": 4 + sum(map(len, pieces))}
+    ranges, expected = drawn(rng)
+    assert read(BlockReader(region.url(0)), ranges, tuple(range(len(ranges)))) == expected
+
+
+def test_an_object_gives_its_part_and_nothing_that_is_not_whole(tmp_path: Path) -> None:
+    topic, path = TOPICS[0], tmp_path / "object"
+    pieces = [block(topic, 10, first, first + 9) for first in range(0, 40, 10)]
+    path.write_bytes(b"".join(pieces))
+    second = ObjectRange(f"file://{path}", 10, 10, len(pieces[0]), sum(map(len, pieces)))
+    found = [(at, run.count) for at, run in read_object(second, 13, 32)]
+    assert found == [(13, 7), (20, 10), (30, 3)]
+    for broken in (second._replace(first=11), second._replace(ledger=9), second._replace(stop=second.stop - len(pieces[3])), second._replace(url="s3://x/y")):
+        with pytest.raises(ObjectUnread):
+            list(read_object(broken, 13, 32))
+
+
+def test_a_region_that_does_not_answer_is_an_error_in_the_end(make: Any) -> None:
+    region = make(1)
+    region.close()
+    with pytest.raises(MetadataUnavailable, match="does not answer"):
+        BlockReader(region.url(0), patience_s=0.2).snapshots(TOPICS)
+    with pytest.raises((MetadataUnavailable, NotFound)):
+        read(BlockReader(region.url(0), patience_s=0.2), [(TOPICS[0], 10, 0, 3)])

@@ -1,0 +1,74 @@
+"""A micro-batch's files come into their tables once, whatever failed before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from heliograph.model.errors import ConfigError
+from heliograph.spark.jobs.landing import Landing, Staged
+
+QUERY = "0123456789ab"
+
+
+def stage(landing: Landing, batch: int, table: str, name: str, **columns: list[object]) -> Staged:
+    made, name = pa.table(columns), f"{name}.parquet"
+    pq.write_table(made, landing.staging(QUERY, batch, table) / name)
+    return Staged(table, name, made.num_rows, made.schema)
+
+
+def rows(root: Path, table: str, column: str, *, delta: bool) -> list[object]:
+    if delta:
+        deltalake = pytest.importorskip("deltalake")
+        found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root / table))).execute(f"select {column} from t")
+        return sorted(pa.table(found)[column].to_pylist(), key=str)
+    files = sorted(str(path) for path in (root / table).rglob("*.parquet"))
+    return sorted(ds.dataset(files).to_table(columns=[column])[column].to_pylist()) if files else []
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, delta: bool) -> None:
+    landing = Landing(tmp_path, delta=delta)
+    landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2]), stage(landing, 0, "a", "two", n=[3]), stage(landing, 0, "b", "one", n=[9])])
+    stage(landing, 1, "a", "failed", n=[666])  # an attempt that died before it was done
+    landing.land(QUERY, 1, [stage(landing, 1, "a", "again", n=[4])])
+    landing.land(QUERY, 1, [stage(landing, 1, "a", "third", n=[4])])  # the driver died before Spark knew that it was done
+    landing.land("another-query", 1, [])
+    assert rows(tmp_path, "a", "n", delta=delta) == [1, 2, 3, 4]
+    assert rows(tmp_path, "b", "n", delta=delta) == [9]
+    assert not (tmp_path / "_staging" / QUERY).exists(), "nothing is left behind"
+
+
+def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, rename = Landing(tmp_path, delta=False), Path.rename
+
+    def dies(path: Path, target: Path) -> Path:
+        if path.name == "b":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    staged = [stage(landing, 5, "a", "x", n=[1]), stage(landing, 5, "b", "x", n=[2])]
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", dies)
+        landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", delta=False) == [1] and rows(tmp_path, "b", "n", delta=False) == []
+    # the columns were mended before it runs again: what went to `a` goes to `b` now
+    landing.land(QUERY, 5, [stage(landing, 5, "b", "y", n=[1]), stage(landing, 5, "b", "z", n=[2])])
+    assert rows(tmp_path, "a", "n", delta=False) == [] and rows(tmp_path, "b", "n", delta=False) == [1, 2]
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_columns_are_added_and_not_changed(tmp_path: Path, delta: bool) -> None:
+    landing = Landing(tmp_path, delta=delta)
+    landing.land(QUERY, 0, [stage(landing, 0, "a", "x", n=[1])])
+    landing.land(QUERY, 1, [stage(landing, 1, "a", "x", n=[2], more=["m"])])
+    landing.land(QUERY, 2, [stage(landing, 2, "a", "x", more=["k"])])
+    with pytest.raises(ConfigError, match="columns are added, not changed"):
+        landing.land(QUERY, 3, [stage(landing, 3, "a", "x", n=["text"]), stage(landing, 3, "b", "x", n=[1])])
+    assert not (tmp_path / "b").exists() or delta, "nothing lands of a batch that cannot"
+    if delta:
+        assert rows(tmp_path, "a", "more", delta=True) == [None, "k", "m"]

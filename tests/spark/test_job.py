@@ -1,0 +1,142 @@
+"""Job files: what is read, and one sentence for each thing that is wrong; a driver that starts again what fails, on a clock of the test's."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from heliograph.spark import driver as driver_module
+from heliograph.spark.driver import Driver
+from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
+from heliograph.spark.supervisor import pauses
+
+GOOD = "[[query]]\nname = 'a'\nsql = 'SELECT 1'\n"
+COPY = "[[query]]\nname = 'c'\ncheckpoint = '/c'\nsource = {topic = 't'}\nsink = {format = 'parquet'}\n"
+
+
+def parsed(text: str) -> Job:
+    return job_of(tomllib.loads(text), Path("/jobs"))
+
+
+def test_the_example_is_a_job() -> None:
+    made = parsed(EXAMPLE)
+    assert [(q.name, q.kind) for q in made.queries] == [("clicks", "sql"), ("archive", "source")]
+    assert (made.master, made.conf["spark.sql.shuffle.partitions"], made.defaults["admin_url"]) == ("local[2,4]", "4", "http://127.0.0.1:8080")
+    assert made.queries[1].select == ("topic", "cast(value as string) as body")
+
+
+def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_path: Path) -> None:
+    (tmp_path / "q.sql").write_text("SELECT 2")
+    (tmp_path / "job.toml").write_text(
+        "heliograph = {admin_url = 'x', task_bytes = 5, fail_on_data_loss = false}\n[[query]]\nname = 'a'\nsql_file = 'q.sql'\n"
+        "[[query]]\nname = 'b'\njob = 'etl'\noptions = {tiers = [1, 2]}\n"
+    )
+    made = read_job(tmp_path / "job.toml")
+    assert made.defaults == {"admin_url": "x", "task_bytes": "5", "fail_on_data_loss": "false"}
+    assert made.queries[0].sql == "SELECT 2" and made.queries[1].start == "heliograph.spark.jobs.etl:start" and made.queries[1].options == {"tiers": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", r"no \[\[query\]\]"),
+        ("[[query]]\nname = 'a'", "nothing to do"),
+        (GOOD + "job = 'etl'", "sql and job"),
+        ("[[query]]\nsql = 'x'", "has no name"),
+        (GOOD + GOOD, "two queries are named 'a'"),
+        (COPY + COPY.replace("'c'", "'d'"), "checkpoint /c"),
+        (COPY.replace("checkpoint = '/c'\n", ""), "wants a checkpoint folder"),
+        (COPY.replace("format = 'parquet'", "path = 'x'"), "wants a format"),
+        (COPY + "select = 'x'", "select is a list"),
+        (COPY + "selct = 'x'", "has no 'selct'"),
+        (GOOD + "trigger = '1 s'", "has no 'trigger'"),
+        ("[[query]]\nname = 'a'\nstart = 'x'", "module:function"),
+        ("[supervise]\nstop_s = 0\n" + GOOD, "number of seconds"),
+        ("[spark]\nmater = 'x'\n" + GOOD, "has no 'mater'"),
+        ("heliograph = {a = [1]}\n" + GOOD, "true or false"),
+        ("[[query]]\nname = 'a'\nsql_file = 'none.sql'", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        parsed(text)
+
+
+def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_job(tmp_path / "none.toml")
+    (tmp_path / "x.toml").write_text("[")
+    with pytest.raises(ConfigError, match="no TOML"):
+        read_job(tmp_path / "x.toml")
+
+
+class Stream:
+    """A streaming query, as far as the driver looks at one."""
+
+    def __init__(self) -> None:
+        self.isActive, self.error, self.runId, self.stopped = True, None, "r", False
+        self.lastProgress: dict[str, Any] | None = None
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def fail(self, text: str) -> None:
+        self.isActive, self.error = False, RuntimeError(text)
+
+    def stop(self) -> None:
+        self.isActive, self.stopped = False, True
+
+
+def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, Stream]] = []
+    said: list[tuple[str, dict[str, Any]]] = []
+    refuse: list[Exception] = []
+    together: list[Stream] = []
+    now = [0.0]
+
+    def start(spark: Any, defaults: Any, query: Any) -> list[Any]:
+        if refuse:
+            raise refuse.pop()
+        started.append((query.name, Stream()))
+        together.append(Stream())
+        return [started[-1][1], together[-1]]
+
+    monkeypatch.setattr(driver_module, "start_query", start)
+    made = Driver(parsed(GOOD + COPY), None, lambda event, **fields: said.append((event, fields)), clock=lambda: now[0])
+    assert made.look() and [name for name, _ in started] == ["a", "c"]
+    started[0][1].fail("traceback\nheliograph.model.errors.Trimmed: gone")
+    made.look()
+    assert said[-1] == ("query.failed", {"query": "a", "again_in_s": 1.0, "error": "heliograph.model.errors.Trimmed: gone"})
+    assert [stream.stopped for stream in together] == [True, False], "what belongs to it stops with it"
+    made.look()
+    assert len(started) == 2, "not before its pause is over"
+    now[0], refuse[:] = 1.0, [RuntimeError("no region")]
+    made.look()
+    assert said[-1][1]["again_in_s"] == 2.0 and len(started) == 2
+    now[0] = 3.0
+    made.look()
+    assert [name for name, _ in started] == ["a", "c", "a"] and started[1][1].isActive
+    started[2][1].lastProgress = {"batchId": 4, "numInputRows": 7, "processedRowsPerSecond": 3.4, "durationMs": {"triggerExecution": 12}}
+    now[0] = 20.0
+    made.look()
+    assert said[-1] == ("query.progress", {"query": "a", "batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12})
+    now[0] = 500.0
+    started[2][1].fail("again")
+    made.look()
+    assert said[-1][1]["again_in_s"] == 1.0, "after a long good time, from the beginning"
+    now[0] = 501.0
+    made.look()
+    for stream in [*together, *(stream for _, stream in started)]:
+        stream.isActive = False
+    assert not made.look(), "all done"
+    refuse[:] = [ConfigError("wrong from the start")]
+    with pytest.raises(ConfigError):
+        Driver(parsed(GOOD), None, lambda *_, **__: None, clock=lambda: 0.0).look()
+
+
+def test_pauses_double_up_to_a_most() -> None:
+    assert [pauses(60, n) for n in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]

@@ -1,0 +1,125 @@
+"""Entries to columns: every form that a client writes, against the library that made it, and broken ones among good ones."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from heliograph.client.blocks import TopicSnapshot  # noqa: E402
+from heliograph.model.errors import CorruptData  # noqa: E402
+from heliograph.spark.messages import Rows  # noqa: E402
+from heliograph.spark.reading import RAW  # noqa: E402
+from heliograph.wire import pulsar_pb2 as pb  # noqa: E402
+from heliograph.wire.run import FLAG_HIDDEN, Run  # noqa: E402
+
+TOPIC = "persistent://a/b/t-partition-3"
+SNAPSHOT = TopicSnapshot(TOPIC, ((7, 10, 100),), (7, 9), (1, 2, 0xAB), {1: "us", 2: "eu"})
+TIME = pa.timestamp("us", "UTC")
+INT, LONG = pa.int32(), pa.int64()
+WHERE = [("region", INT), ("epoch", INT), ("incarnation", pa.string()), ("ledger", LONG), ("entry", LONG), ("batch_index", INT)]
+TYPES = {
+    **dict.fromkeys(("topic", "key", "producer_name", "origin_region"), pa.string()),
+    **dict.fromkeys(("sequence_id", "ledger", "entry", "schema_version"), pa.int64()),
+    **dict.fromkeys(("batch_index", "partition"), pa.int32()),
+    **dict.fromkeys(("publish_time", "event_time"), TIME),
+    "value": pa.binary(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "coordinate": pa.struct(WHERE),
+}
+"""As Spark makes them of the source's schema."""
+
+
+def entry(payload: bytes, **fields: Any) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=5, publish_time=1000, **fields).SerializeToString()
+    return len(metadata).to_bytes(4, "big") + metadata + payload
+
+
+def batch(singles: list[tuple[dict[str, Any], bytes]], **fields: Any) -> bytes:
+    parts = []
+    for given, value in singles:
+        single = pb.SingleMessageMetadata(payload_size=len(value), **given).SerializeToString()
+        parts += [len(single).to_bytes(4, "big"), single, value]
+    return entry(b"".join(parts), num_messages_in_batch=len(singles), **fields)
+
+
+def gathered(entries: list[bytes], wanted: set[str], *, keep_bad: bool = False, **columns: Any) -> Rows:
+    rows = Rows(frozenset(wanted), keep_bad=keep_bad)
+    rows.add(TOPIC, SNAPSHOT, 7, 40, Run(entries, [len(e) for e in entries], **columns))
+    return rows
+
+
+def listed(rows: Rows, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*[rows.column(name, TYPES[name]).to_pylist() for name in names], strict=True))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_quick_way_and_the_whole_way_cut_a_batch_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    singles = []
+    for n in range(rng.randrange(1, 60)):
+        given: dict[str, Any] = {}
+        if rng.random() < 0.3:
+            given["partition_key"] = "k" * rng.randrange(1, 200)
+        if rng.random() < 0.3:
+            given["event_time"] = rng.randrange(1, 1 << 45)
+        if rng.random() < 0.5:
+            given["sequence_id"] = n
+        if rng.random() < 0.1:
+            given["null_value"] = True
+        if rng.random() < 0.1:
+            given["compacted_out"] = True
+        size = 0 if "null_value" in given else rng.choice((0, 1, 127, 128, 16_383, 16_384, rng.randrange(300)))
+        singles.append((given, rng.randbytes(size)))
+    made = batch(singles)
+    quick, whole = gathered([made], {"batch_index"}), gathered([made], {"batch_index", "key"})
+    expected = [(None if g.get("null_value") else v, n) for n, (g, v) in enumerate(singles) if not g.get("compacted_out")]
+    assert list(zip(quick.values, quick.column("batch_index", pa.int32()).to_pylist(), strict=True)) == expected
+    assert quick.values == whole.values
+    keys = [g.get("partition_key") for g, _ in singles if not g.get("compacted_out")]
+    assert whole.column("key", pa.string()).to_pylist() == keys
+
+
+def test_what_an_entry_says_stands_beside_each_of_its_messages() -> None:
+    single = entry(b"x", partition_key="k", properties=[pb.KeyValue(key="a", value="b")], event_time=2000, schema_version=(3).to_bytes(8, "big"))
+    hidden, two = entry(b"h"), batch([({}, b"y"), ({"sequence_id": 9}, b"z")])
+    rows = gathered([single, hidden, two], RAW, flags=[0, FLAG_HIDDEN, 0])
+    assert listed(rows, "value", "key", "sequence_id", "batch_index", "ledger", "entry", "schema_version", "partition") == [
+        (b"x", "k", 5, -1, 7, 40, 3, 3),
+        (b"y", None, 5, 0, 7, 42, None, 3),
+        (b"z", None, 9, 1, 7, 42, None, 3),
+    ]
+    assert listed(rows, "properties", "origin_region", "producer_name", "topic")[0] == ([("a", "b")], "us", "p", TOPIC)
+    assert [each.timestamp() for each in rows.column("publish_time", TYPES["publish_time"]).to_pylist()] == [1.0] * 3
+    assert rows.column("event_time", TYPES["event_time"]).to_pylist()[0].timestamp() == 2.0
+    where = rows.column("coordinate", TYPES["coordinate"]).to_pylist()
+    assert where[2] == {"region": 1, "epoch": 2, "incarnation": "00000000000000ab", "ledger": 7, "entry": 42, "batch_index": 1}
+    assert rows.schema_versions() == [(TOPIC, 3, 0, 1), (TOPIC, None, 1, 3)]
+    assert rows.place(2) == f"{TOPIC} 7:42, message 1"
+
+
+def test_a_replicated_entry_has_the_coordinate_of_its_origin() -> None:
+    rows = gathered([entry(b"a"), entry(b"b")], {"coordinate", "origin_region"}, origin=(2, 1, 5), spans=((3, 8, 1), (4, 0, 1)))
+    assert [(c["region"], c["ledger"], c["entry"]) for c in rows.column("coordinate", TYPES["coordinate"]).to_pylist()] == [(2, 3, 8), (2, 4, 0)]
+    assert rows.column("origin_region", pa.string()).to_pylist() == ["eu", "eu"]
+
+
+SHORT = entry(b"x")[:9], entry(b"\1\2", num_messages_in_batch=2), batch([({}, b"abc")])[:-1]
+BROKEN = (b"", b"\0\0\0\xff", *SHORT, entry(b"x", compression=3, uncompressed_size=9))
+
+
+@pytest.mark.parametrize("wanted", [set(), {"key", "batch_index"}], ids=["quick", "whole"])
+@pytest.mark.parametrize("broken", range(len(BROKEN)))
+def test_an_entry_that_cannot_be_taken_apart_is_one_bad_row(broken: int, wanted: set[str]) -> None:
+    entries = [batch([({}, b"a"), ({}, b"b")]), BROKEN[broken], entry(b"c")]
+    rows = gathered(entries, wanted, keep_bad=True)
+    assert rows.values == [b"a", b"b", BROKEN[broken], b"c"] and rows.bad == [2]
+    assert rows.column("entry", pa.int64()).to_pylist() == [40, 40, 41, 42]
+    for name in wanted:
+        assert len(rows.column(name, TYPES[name])) == 4
+    with pytest.raises(CorruptData, match="7:41 cannot be read"):
+        gathered(entries, wanted)

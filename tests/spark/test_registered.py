@@ -1,0 +1,190 @@
+"""Registered schemas: payloads of several versions and types into the same columns, against the libraries that wrote them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+fastavro = pytest.importorskip("fastavro")
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
+
+from heliograph.client.blocks import TopicSnapshot  # noqa: E402
+from heliograph.model.errors import ConfigError  # noqa: E402
+from heliograph.spark.declared import CORRUPT, Declared  # noqa: E402
+from heliograph.spark.messages import Rows  # noqa: E402
+from heliograph.spark.registered import Registered, registered_columns  # noqa: E402
+from heliograph.spark.schemas import columns_of  # noqa: E402
+from heliograph.wire import pulsar_pb2 as pb  # noqa: E402
+from heliograph.wire.run import Run  # noqa: E402
+
+TOPIC = "persistent://a/b/t"
+SNAPSHOT = TopicSnapshot(TOPIC, ((1, 9, 9),), (1, 9), (1, 1, 1), {1: "us"})
+FIRST = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}, {"name": "who", "type": ["null", "string"], "default": None}]}
+SECOND = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "customer", "aliases": ["who"], "type": ["null", "string"], "default": None},
+        {"name": "paid", "type": "boolean", "default": True},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}], "default": None},
+    ],
+}
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Registry:
+    """As much of a BlockReader as the columns want."""
+
+    def __init__(self, **schemas: list[tuple[str, Any]]) -> None:
+        self._rows = {
+            f"persistent://a/b/{topic}": [{"version": n, "type": kind, "data": json.dumps(data), "properties": {}} for n, (kind, data) in enumerate(rows)]
+            for topic, rows in schemas.items()
+        }
+        self.asked = 0
+
+    def schemas(self, topic: str) -> list[dict[str, Any]]:
+        self.asked += 1
+        return self._rows.get(topic, [])
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+def read(registry: Registry, schema: Any, messages: list[tuple[int | None, bytes]], mode: str = "PERMISSIVE") -> list[dict[str, Any]]:
+    declared = Declared(schema, mode)
+    made = Registered(declared)
+    made.learn(registry)  # type: ignore[arg-type]
+    rows = Rows(frozenset(name[1:] for name in declared.about), keep_bad=True)
+    for entry, (version, payload) in enumerate(messages):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1)
+        if version is not None:
+            metadata.schema_version = version.to_bytes(8, "big")
+        head = metadata.SerializeToString()
+        whole = len(head).to_bytes(4, "big") + head + payload
+        rows.add(TOPIC, SNAPSHOT, 1, entry, Run([whole], [len(whole)]))
+    found: list[dict[str, Any]] = made.of(rows).to_pylist()
+    return found
+
+
+def test_avro_of_two_versions_is_read_into_the_newest() -> None:
+    registry = Registry(t=[("AVRO", FIRST), ("AVRO", SECOND)])
+    kinds = [("id", pa.int64()), ("customer", pa.string()), ("paid", pa.bool_()), ("at", pa.timestamp("us", "UTC")), ("_schema_version", pa.int64())]
+    given = {"id": 1 << 40, "customer": "b", "paid": False, "at": AT}
+    messages = [(0, avro(FIRST, {"id": 1, "who": "a"})), (1, avro(SECOND, given)), (None, avro(SECOND, {**given, "at": None}))]
+    found = read(registry, pa.schema([*kinds, (CORRUPT, pa.string())]), messages)
+    assert found == [
+        {"id": 1, "customer": "a", "paid": True, "at": None, "_schema_version": 0, CORRUPT: None},
+        {**given, "_schema_version": 1, CORRUPT: None},
+        {**given, "at": None, "_schema_version": None, CORRUPT: None},
+    ]
+    assert registry.asked == 1
+
+
+def test_a_payload_that_its_schema_cannot_read_is_a_bad_row() -> None:
+    registry = Registry(t=[("AVRO", FIRST)])
+    schema = pa.schema([("id", pa.int32()), (CORRUPT, pa.string())])
+    found = read(registry, schema, [(0, avro(FIRST, {"id": 1})), (0, b""), (7, avro(FIRST, {"id": 2})), (0, avro(FIRST, {"id": 3}))])
+    assert [r["id"] for r in found] == [1, None, None, 3] and [r[CORRUPT] is not None for r in found] == [False, True, True, False]
+    narrow = pa.schema([("id", pa.int8()), (CORRUPT, pa.string())])
+    assert [r["id"] for r in read(registry, narrow, [(0, avro(FIRST, {"id": 300})), (0, avro(FIRST, {"id": 3}))], "DROPMALFORMED")] == [3]
+    with pytest.raises(ConfigError, match="1:1, message 0"):
+        read(registry, schema, [(0, avro(FIRST, {"id": 1})), (0, b"")], "FAILFAST")
+
+
+def test_versions_that_avro_does_not_resolve_go_by_name() -> None:
+    other = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}, {"name": "more", "type": "int"}]}
+    registry = Registry(t=[("AVRO", FIRST), ("AVRO", other)])
+    found = read(registry, pa.schema([("id", pa.int32()), ("who", pa.string()), (CORRUPT, pa.string())]), [(0, avro(FIRST, {"id": 1, "who": "a"}))])
+    assert found == [{"id": 1, "who": "a", CORRUPT: None}]
+
+
+def test_json_and_primitive_types() -> None:
+    registry = Registry(t=[("JSON", FIRST), ("INT32", ""), ("STRING", "")])
+    schema = pa.schema([("id", pa.int32()), ("value", pa.string()), (CORRUPT, pa.string())])
+    found = read(registry, schema, [(0, b'{"id": 4}'), (2, b"text"), (0, b"nonsense")])
+    assert [(r["id"], r["value"], r[CORRUPT]) for r in found] == [(4, None, None), (None, "text", None), (None, None, "nonsense")]
+    assert columns_of({"type": "INT64", "data": ""}).simpleString() == "struct<value:bigint>"
+    numbers = read(Registry(t=[("DOUBLE", "")]), pa.schema([("value", pa.float64())]), [(0, struct.pack(">d", 2.5)), (0, b"short")])
+    assert [r["value"] for r in numbers] == [2.5, None]
+
+
+def protobuf() -> tuple[dict[str, str], Any]:
+    """(definition as Pulsar's registry holds it, message class)."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="o.proto", package="x", syntax="proto3")
+    line = file.message_type.add(name="Line")
+    line.field.add(name="sku", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    kind = file.enum_type.add(name="Kind")
+    kind.value.add(name="NONE", number=0)
+    kind.value.add(name="PAID", number=1)
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=kinds.TYPE_UINT64, label=kinds.LABEL_OPTIONAL)
+    order.field.add(name="kind", number=2, type=kinds.TYPE_ENUM, type_name=".x.Kind", label=kinds.LABEL_OPTIONAL)
+    order.field.add(name="lines", number=3, type=kinds.TYPE_MESSAGE, type_name=".x.Line", label=kinds.LABEL_REPEATED)
+    order.field.add(name="first", number=4, type=kinds.TYPE_MESSAGE, type_name=".x.Line", label=kinds.LABEL_OPTIONAL)
+    entry = order.nested_type.add(name="TagsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
+    order.field.add(name="tags", number=5, type=kinds.TYPE_MESSAGE, type_name=".x.Order.TagsEntry", label=kinds.LABEL_REPEATED)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    files = base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()).decode()
+    names = {"rootMessageTypeName": "x.Order", "rootFileDescriptorName": "o.proto"}
+    return {"fileDescriptorSet": files, **names}, message_factory.GetMessageClass(pool.FindMessageTypeByName("x.Order"))
+
+
+def test_protobuf_with_nested_repeated_map_and_enum_fields() -> None:
+    definition, order = protobuf()
+    row = {"type": "PROTOBUF_NATIVE", "data": json.dumps(definition)}
+    want = "struct<id:decimal(20,0),kind:string,lines:array<struct<sku:string>>,first:struct<sku:string>,tags:map<string,int>>"
+    assert columns_of(row).simpleString() == want
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    message = order(id=(1 << 64) - 1, kind=1, lines=[{"sku": "a"}, {"sku": "b"}], tags={"t": 5})
+    found = read(Registry(t=[("PROTOBUF_NATIVE", definition)]), to_arrow_schema(columns_of(row), timezone="UTC"), [(0, message.SerializeToString())])
+    assert {**found[0], "id": int(found[0]["id"])} == {
+        "id": (1 << 64) - 1,
+        "kind": "PAID",
+        "lines": [{"sku": "a"}, {"sku": "b"}],
+        "first": None,
+        "tags": [("t", 5)],
+    }
+
+
+def test_the_columns_of_topics_are_those_of_their_newest_schema() -> None:
+    registry: Any = Registry(t=[("AVRO", FIRST), ("AVRO", SECOND)], u=[("JSON", SECOND)], v=[("AVRO", FIRST)], none=[])
+    found = registered_columns(registry, [f"persistent://a/b/{name}" for name in ("t", "u", "none")])
+    assert found.simpleString() == f"struct<id:bigint,customer:string,paid:boolean,at:timestamp,_topic:string,{CORRUPT}:string>"
+    for names, what in ((("t", "v"), "different schemas"), (("none",), "no topic has")):
+        with pytest.raises(ConfigError, match=what):
+            registered_columns(registry, [f"persistent://a/b/{name}" for name in names])
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "what"),
+    [
+        ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["int", "string"]}]}, "union of 2"),
+        ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}, "holds itself"),
+        ("AVRO", "int", "no record"),
+        ("AVRO", {"type": "record"}, "cannot be read"),
+        ("KEY_VALUE", {}, "no columns here"),
+        ("PROTOBUF_NATIVE", {"fileDescriptorSet": "!"}, "cannot be read"),
+    ],
+)
+def test_what_has_no_columns_is_said(kind: str, data: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        columns_of({"type": kind, "data": json.dumps(data)})

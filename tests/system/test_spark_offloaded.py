@@ -1,0 +1,61 @@
+"""Offloaded ledgers are read straight from a real S3 server (versitygw), by URLs that the broker signed; from the broker where that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.client.blocks import BlockReader
+from heliograph.spark.messages import Rows
+from tests.system.test_object_store import S3, TOPIC, Standalone, payload, s3, until
+
+__all__ = ["s3"]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+COUNT = 3000
+
+
+@pytest.fixture
+def region(s3: S3, tmp_path: Path) -> Iterator[Standalone]:
+    with Standalone(tmp_path / "region", s3.endpoint) as made:
+        made.rest("POST", "/admin/v2/namespaces/public/default/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        for start in range(0, COUNT, 1000):
+            made.publish(start, start + 1000)
+            made.roll_over()
+        made.publish(COUNT, COUNT + 10)  # the open ledger
+        made.command("topics", "offload", TOPIC)
+        until(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 120)
+        yield made
+
+
+def read(reader: BlockReader) -> list[bytes | None]:
+    snapshot = reader.snapshot(TOPIC)
+    ranges = [(snapshot.topic, ledger, 0, entries - 1) for ledger, entries, _ in snapshot.ledgers]
+    sealed = [number for number, part in enumerate(ranges) if part[1] < snapshot.last[0]]
+    rows = Rows(frozenset(), keep_bad=False)
+    for number, ledger, first, run in reader.runs(ranges, sealed=sealed):
+        rows.add(ranges[number][0], snapshot, ledger, first, run)
+    return rows.values
+
+
+def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: Standalone, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [payload(n) for n in range(COUNT + 10)]
+    admin = f"http://127.0.0.1:{region.web}"
+    by_broker: list[int] = []
+    genuine = BlockReader._from_broker
+
+    def noted(self: BlockReader, streams: Any, left: Any, number: int, objects: Any) -> Any:
+        by_broker.append(number)
+        return genuine(self, streams, left, number, objects)
+
+    monkeypatch.setattr(BlockReader, "_from_broker", noted)
+    assert read(BlockReader(admin)) == expected
+    ledgers = len(BlockReader(admin).snapshot(TOPIC).ledgers)
+    assert by_broker == [ledgers - 1], "the open ledger alone was asked of the broker"
+    places = BlockReader(admin)._objects({0: (TOPIC, BlockReader(admin).snapshot(TOPIC).ledgers[0][0], 5, 9)})
+    assert places[0].url.startswith(f"{s3.endpoint}/") and "X-Amz-Signature=" in places[0].url
+    s3.process.stop(kill=True)  # the worker cannot reach the store; the bookies have it all yet
+    by_broker.clear()
+    assert read(BlockReader(admin)) == expected and len(set(by_broker)) == ledgers
