@@ -1,0 +1,149 @@
+{{- define "heliograph.labels" -}}
+app.kubernetes.io/name: heliograph
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+heliograph/region: {{ .root.Values.region.name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* What the schema of the values cannot say. */}}
+{{- define "heliograph.checked" -}}
+{{- $own := .Values.brokers }}
+{{- $count := int $own.replicas }}
+{{- if and $own.advertised (ne (len $own.advertised) $count) }}
+{{- fail (printf "brokers.advertised has %d addresses for %d brokers: clients must be told one for each" (len $own.advertised) $count) }}
+{{- end }}
+{{- if and $own.linkAddresses (ne (len $own.linkAddresses) $count) }}
+{{- fail (printf "brokers.linkAddresses has %d addresses for %d brokers: other regions must be told one for each" (len $own.linkAddresses) $count) }}
+{{- end }}
+{{- if not (hasKey .Values.configPeers .Values.region.name) }}
+{{- fail (printf "configPeers does not name region %s itself: it holds all regions that the instance began with" .Values.region.name) }}
+{{- end }}
+{{- if lt (mul (int .Values.bookies.replicas) (max 1 (len .Values.zones))) 2 }}
+{{- fail "there is one bookie: each entry is kept by two of them" }}
+{{- end }}
+{{- end }}
+
+{{/* Pods start again when what they are told has changed. */}}
+{{- define "heliograph.annotations" -}}
+{{- toJson (merge (dict "heliograph/settings" (.Values | toJson | sha256sum | trunc 16)) .Values.podAnnotations) }}
+{{- end }}
+
+{{- define "heliograph.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "heliograph.inside" -}}
+{{ .Release.Namespace }}.svc.cluster.local
+{{- end }}
+
+{{/* Bookies: one set for each zone, or one. A list of {name, zone}. */}}
+{{- define "heliograph.bookies" -}}
+{{- $sets := list }}
+{{- range .Values.zones }}
+{{- $sets = append $sets (dict "name" (printf "%s-bookie-%s" $.Values.region.name .) "zone" .) }}
+{{- else }}
+{{- $sets = append $sets (dict "name" (printf "%s-bookie" .Values.region.name) "zone" "") }}
+{{- end }}
+{{- toJson $sets }}
+{{- end }}
+
+{{/* What all processes are told; roles: those of this one. */}}
+{{- define "heliograph.common" -}}
+{{- $region := .root.Values.region.name }}
+{{- $inside := include "heliograph.inside" .root }}
+{{- $tls := dict "ca" "/srv/heliograph/tls/ca.pem" "internal" true }}
+{{- range .roles }}
+{{- $_ := set $tls (printf "%s_cert" .) (printf "/srv/heliograph/tls/%s.%s.pem" . $region) }}
+{{- $_ := set $tls (printf "%s_key" .) (printf "/srv/heliograph/tls/%s.%s.key" . $region) }}
+{{- end }}
+{{- if has "broker" .roles }}
+{{- $_ := set $tls "server_cert" $tls.broker_cert }}
+{{- $_ := set $tls "server_key" $tls.broker_key }}
+{{- end }}
+{{- $meta := list }}
+{{- range $i := until (int .root.Values.meta.replicas) }}
+{{- $meta = append $meta (printf "%s-meta-%d.%s-meta.%s:7001" $region $i $region $inside) }}
+{{- end }}
+{{- $security := .root.Values.security }}
+{{- toJson (dict "format" 1 "region" $region "meta" $meta "config" (list (printf "%s-config-0.%s-config.%s:7002" $region $region $inside)) "tls" $tls "security" $security) }}
+{{- end }}
+
+{{- define "heliograph.pod" -}}
+serviceAccountName: {{ .root.Values.region.name }}-heliograph
+automountServiceAccountToken: false
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets: {{ toJson . }}
+{{- end }}
+{{- with .root.Values.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+terminationGracePeriodSeconds: 90
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ .root.Release.Name }}, app.kubernetes.io/component: {{ .component }}}}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: topology.kubernetes.io/zone
+          labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ .root.Release.Name }}, app.kubernetes.io/component: {{ .component }}}}
+  {{- with .zone }}
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: topology.kubernetes.io/zone, operator: In, values: [{{ . | quote }}]}]
+  {{- end }}
+{{- end }}
+
+{{- define "heliograph.container" -}}
+name: {{ .component }}
+image: {{ include "heliograph.image" .root }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+command: [python, -m, region_node.process, --settings, /srv/heliograph/settings/$(POD_NAME).json]
+env:
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: HELIOGRAPH_NODE_ID, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: HELIOGRAPH_BIND, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "heliograph.mounts" -}}
+- {name: settings, mountPath: /srv/heliograph/settings, readOnly: true}
+- {name: tls, mountPath: /srv/heliograph/tls, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- range .Values.secretMounts }}
+- {name: secret-{{ . }}, mountPath: /srv/heliograph/secrets/{{ . }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "heliograph.volumes" -}}
+- {name: settings, configMap: {name: {{ .settings }}}}
+- {name: tls, secret: {secretName: {{ .root.Values.tlsSecret }}, defaultMode: 288}}
+- {name: tmp, emptyDir: {}}
+{{- range .root.Values.secretMounts }}
+- {name: secret-{{ . }}, secret: {secretName: {{ . }}, defaultMode: 288}}
+{{- end }}
+{{- end }}
+
+{{- define "heliograph.claim" -}}
+- metadata: {name: {{ .name }}}
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .class }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources: {requests: {storage: {{ .size }}}}
+{{- end }}

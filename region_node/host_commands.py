@@ -1,0 +1,129 @@
+"""The commands `hosts` (where an instance on several hosts is described) and `host` (on each of them).
+
+Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`). Terraform's modules give these commands; so can a person, or a script.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heliograph.model.errors import ConfigError
+
+Description = Annotated[Path, typer.Argument(help="The description, JSON.", metavar="FILE")]
+Prefix = Annotated[Path, typer.Option("--prefix", help="Where program and settings lie on this host.", show_default=True)]
+Wait = Annotated[float, typer.Option("--wait", help="Seconds.", min=1, max=86400)]
+_PREFIX = Path("/opt/heliograph")
+
+
+def register(app: typer.Typer) -> None:
+    hosts = typer.Typer(help="Describe an instance on several hosts, and make what each host is given.", no_args_is_help=True)
+    hosts.command()(check)
+    hosts.command()(render)
+    hosts.command()(certificates)
+    hosts.command()(targets)
+    app.add_typer(hosts, name="hosts")
+    host = typer.Typer(help="On a host of an instance: put to use what was copied to it, wait, leave.", no_args_is_help=True)
+    for command in (activate, well, provision, leave):
+        host.command()(command)
+    app.add_typer(host, name="host")
+
+
+def check(file: Description) -> None:
+    """Say what is wrong with a description, or which processes it means."""
+    from region_node.hosts.inventory import nodes, parse
+
+    inventory = parse(_read(file))
+    for region, host in inventory.hosts():
+        typer.echo(f"{region} {host}: {', '.join(node.name for node in nodes(inventory, region, host))}")
+
+
+def render(
+    file: Description,
+    ca: Annotated[Path, typer.Option("--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs.")],
+    out: Annotated[Path, typer.Option("--out", help="A folder for each host is made in it.")],
+) -> None:
+    """Make each host's folder: settings, certificates, units."""
+    from region_node.hosts import render as rendering
+    from region_node.hosts.inventory import parse
+
+    for folder in rendering.render(parse(_read(file)), ca, out):
+        typer.echo(folder)
+
+
+def certificates(
+    region: Annotated[list[str], typer.Option("--region", help="A region; again for each.")],
+    ca: Annotated[Path, typer.Option("--ca", help="Folder of the instance's certificate authority; made if missing. Keep it: its key signs.")],
+    name: Annotated[list[str] | None, typer.Option("--name", help="REGION=HOST: a name or address for its certificates; again for each.")] = None,
+) -> None:
+    """Make missing certificates alone: ROLE.REGION.pem and .key beside ca.pem, for a Kubernetes secret say."""
+    from region_node.instance.ca import ensure_certificates
+
+    names: dict[str, list[str]] = {one: [] for one in region}
+    for given in name or []:
+        at, _, host = given.partition("=")
+        if at not in names or not host:
+            raise ConfigError(f"--name wants REGION=HOST with one of the regions {', '.join(names)}, not {given!r}")
+        names[at].append(host)
+    ensure_certificates(ca, region, names)
+    typer.echo(ca)
+
+
+def targets(file: Description, out: Annotated[Path, typer.Option("--out", help="JSON for Prometheus' file_sd_configs.")]) -> None:
+    """Write where Prometheus finds every broker's and bookie's metrics."""
+    from region_node.hosts.inventory import parse
+    from region_node.hosts.targets import targets_of
+
+    scratch = out.with_name(out.name + ".new")
+    scratch.write_text(json.dumps(targets_of(parse(_read(file))), indent=1) + "\n")
+    scratch.replace(out)
+    typer.echo(out)
+
+
+def activate(
+    release: Annotated[str, typer.Option("--release", help="Name of the environment in releases/.")],
+    prefix: Prefix = _PREFIX,
+    wait: Wait = 600.0,
+) -> None:
+    """Put the copied folder and a release to use: start, or, in this host's turn, while all of the region is well, change."""
+    from region_node.hosts import steps
+
+    typer.echo(steps.activate(prefix.absolute(), release, wait, typer.echo))
+
+
+def well(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
+    """Wait until all of the region is there, or say what is not."""
+    from region_node.hosts import steps
+
+    steps.well(prefix.absolute(), wait)
+    typer.echo("well")
+
+
+def provision(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
+    """Write the regions, and public/default, into the global configuration; repeating it changes only what differs."""
+    from region_node.hosts import steps
+
+    steps.provision(prefix.absolute(), wait, typer.echo)
+
+
+def leave(
+    prefix: Prefix = _PREFIX,
+    wait: Wait = 3600.0,
+    whole: Annotated[bool, typer.Option("--whole-region", help="The region ends: nothing is moved to other hosts first.")] = False,
+) -> None:
+    """Take this host out of its region, bookies emptied first, and DELETE its data."""
+    from region_node.hosts import steps
+
+    steps.leave(prefix.absolute(), wait, typer.echo, whole=whole)
+
+
+def _read(file: Path) -> object:
+    try:
+        return json.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{file} is no JSON: {error}") from error

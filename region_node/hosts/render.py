@@ -1,0 +1,181 @@
+"""Render: the folder of each host, as it is copied there: settings, certificates, units, and what its commands must know.
+
+Is: an inventory and a CA's folder in, files out; the same input gives the same bytes. Isn't: the copying, or the CA's key, which stays where it is.
+A host gets the certificates of its own roles and region alone. `host.json`: see `Manifest`.
+Source: docs/operating/deploying.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heliograph.model.errors import ConfigError
+from region_node.hosts import inventory as described
+from region_node.hosts.inventory import Inventory, Node
+from region_node.instance.ca import ensure_certificates
+from region_node.settings import build
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a host's own commands go by. `nodes`: in the order in which they start; lists of names: all of the region, once all is done."""
+
+    host: str
+    region: str
+    prefix: str
+    service: str
+    nodes: tuple[str, ...]
+    meta: tuple[str, ...]
+    voters: tuple[str, ...]
+    bookies: tuple[str, ...]
+    brokers: tuple[str, ...]
+    own_bookies: tuple[str, ...] = ()
+    voter: str = ""
+    """This host's, where it has one; `replaces`: the member whose place it takes."""
+    voter_address: str = ""
+    joins: bool = False
+    replaces: str = ""
+    folders: tuple[str, ...] = ()
+    """All that a removal deletes, beside `prefix`."""
+    user: str = ""
+    regions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of the instance: for the host that writes them into the global configuration."""
+    config: str = ""
+    """host:port, where this host has the role config."""
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Raises ConfigError."""
+        try:
+            return build(cls, json.loads(path.read_text()), "host.json")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror}): nothing was copied to this host, or the prefix is another one") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} is no JSON ({error}): copy the host's folder again") from error
+
+
+def render(inventory: Inventory, ca: Path, out: Path) -> list[Path]:
+    """Makes missing certificates in `ca`, and a folder for each host in `out`; folders of other hosts there go away."""
+    names = {
+        name: sorted({at for host in region.hosts.values() for at in (host.address, host.client_address, host.link_address) if at})
+        for name, region in inventory.regions.items()
+    }
+    ensure_certificates(ca, list(inventory.regions), names)
+    out.mkdir(parents=True, exist_ok=True)
+    kept = {host for _, host in inventory.hosts()}
+    for old in out.iterdir():
+        if old.is_dir() and old.name not in kept:
+            shutil.rmtree(old)
+    return [_host(inventory, region, host, ca, out / host) for region, host in inventory.hosts()]
+
+
+def _host(inventory: Inventory, region: str, host: str, ca: Path, folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "tls").mkdir(parents=True)
+    nodes = described.nodes(inventory, region, host)
+    for node in nodes:
+        _write(folder / f"{node.name}.json", _json(node.settings))
+        if inventory.service == "systemd":
+            _write(folder / f"heliograph-{node.name}.service", unit(inventory, host, node))
+    roles = {role for node in nodes for role in node.roles}
+    own = roles | ({"replicator"} if "broker" in roles else {"broker"})  # with a broker's certificate any host asks its region's metadata
+    for role in sorted(own):
+        for end in ("pem", "key"):
+            _write(folder / "tls" / f"{role}.{region}.{end}", (ca / f"{role}.{region}.{end}").read_text(), 0o600)
+    _write(folder / "tls" / "ca.pem", (ca / "ca.pem").read_text())
+    for name, text in inventory.files.items():
+        _write(folder / name, text)
+    _write(folder / "host.json", _json(asdict(manifest(inventory, region, host, nodes))))
+    return folder
+
+
+def manifest(inventory: Inventory, region_name: str, host_name: str, nodes: list[Node]) -> Manifest:
+    region = inventory.regions[region_name]
+    host = region.hosts[host_name]
+    voter = described.node_name(host_name, host, "meta") if "meta" in host.roles else ""
+    replaces = ""
+    if voter and host.generation > 1:
+        replaces = f"{host_name}-meta" if host.generation == 2 else f"{host_name}-g{host.generation - 1}-meta"
+    bookies = [node.settings["bookie"] for node in nodes if "bookie" in node.roles]
+    disks = [path for bookie in bookies for path in (*bookie["journal_dirs"], *bookie["ledger_dirs"])]
+    config = f"{host.address}:{inventory.ports.config}" if "config" in host.roles else ""
+    return Manifest(
+        host=host_name,
+        region=region_name,
+        prefix=inventory.prefix_of(host_name),
+        service=inventory.service,
+        user=inventory.user if inventory.service == "systemd" else "",
+        nodes=tuple(node.name for node in nodes),
+        meta=tuple(f"{h.address}:{inventory.ports.meta}" for h in region.with_role("meta").values()),
+        voters=tuple(described.voters(region)),
+        bookies=tuple(described.of_role(region, "bookie")),
+        brokers=tuple(described.of_role(region, "broker")),
+        own_bookies=tuple(node.name for node in nodes if "bookie" in node.roles),
+        voter=voter,
+        voter_address=f"{host.address}:{inventory.ports.meta}" if voter else "",
+        joins=bool(voter) and (host.joins or host.generation > 1),
+        replaces=replaces,
+        folders=(inventory.data_of(host_name), *disks),
+        config=config,
+        regions=_regions(inventory) if config else {},
+    )
+
+
+def _regions(inventory: Inventory) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, region in inventory.regions.items():
+        (at,) = region.with_role("config").values()
+        found[name] = {
+            "number": region.number,
+            "service_url": described.service_url(inventory, name),
+            "admin_url": described.admin_url(inventory, name),
+            "link_urls": described.link_urls(inventory, name),
+            "raft": f"{at.link_address or at.address}:{inventory.ports.raft}",
+        }
+    return found
+
+
+def unit(inventory: Inventory, host: str, node: Node) -> str:
+    """A systemd unit."""
+    prefix = inventory.prefix_of(host)
+    bookie = node.settings.get("bookie", {})
+    writes = " ".join(sorted({inventory.data_of(host), *bookie.get("journal_dirs", ()), *bookie.get("ledger_dirs", ())}))
+    return f"""[Unit]
+Description=Heliograph {node.name} ({", ".join(node.roles)})
+After=network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+User={inventory.user}
+ExecStart={prefix}/current/bin/python -m region_node.process --settings {prefix}/etc/{node.name}.json
+Restart=always
+RestartSec=1
+TimeoutStopSec=60
+LimitNOFILE=1048576
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectHome=yes
+ProtectSystem=strict
+ReadWritePaths={writes}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _json(fields: Any) -> str:
+    return json.dumps(fields, indent=1, sort_keys=True) + "\n"
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.touch(mode)
+    path.chmod(mode)
+    path.write_text(text)

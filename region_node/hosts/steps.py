@@ -1,0 +1,221 @@
+"""What a host does when it is told: take over the folder and the release that were copied to it, join, leave, write the regions down.
+
+Is: the order of these steps; each may be repeated, and goes on where an interrupted one stopped. Isn't: copying (Terraform, or `scp`), or installing.
+Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well; the turn ends when it is well again.
+Folders below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the one in use).
+Source: docs/operating/deploying.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import filecmp
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from global_config.admin import ConfigAdmin
+from heliograph.model.errors import AlreadyExists, ConfigError, HeliographError
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.client import MetaClient
+from heliograph.runtime.clock import SystemClock, system_rng
+from region_node.hosts.region import RegionWatch, certificate
+from region_node.hosts.render import Manifest
+from region_node.hosts.service import Services, services_of
+
+_POLL_S = 0.3
+_FIRST = ("public", "public/default")
+
+Say = Callable[[str], None]
+
+
+def activate(prefix: Path, release: str, wait_s: float, say: Say, services_of: Callable[[Manifest], Services] = services_of) -> str:
+    """Puts `etc.next` and a release to use. Returns what was done. Raises ConfigError.
+
+    `nothing`; `noted`: no process is told anything new, but the host knows its region anew; `started`; `changed`.
+    """
+    etc, staged, current = prefix / "etc", prefix / "etc.next", prefix / "current"
+    if not (prefix / "releases" / release / "bin" / "python").exists():
+        raise ConfigError(f"there is no release {release} in {prefix / 'releases'}: install it first")
+    wanted = Manifest.read((staged if staged.exists() else etc) / "host.json")
+    before = Manifest.read(etc / "host.json") if etc.exists() else None
+    services = services_of(wanted)
+    running = [node for node in (before.nodes if before else ()) if services.running(node)]
+    installed = current.exists() and os.readlink(current) == f"releases/{release}"
+    news = _differing(etc, staged) if staged.exists() and before is not None else set()
+
+    def switch() -> None:
+        if staged.exists():
+            old = prefix / "etc.old"
+            shutil.rmtree(old, ignore_errors=True)
+            if etc.exists():
+                etc.rename(old)
+            staged.rename(etc)
+        fresh = prefix / "current.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(f"releases/{release}")
+        fresh.replace(current)
+        _own(wanted)
+
+    if before is not None and installed and news <= {"host.json"} and set(running) == set(wanted.nodes):
+        if news:
+            switch()
+        shutil.rmtree(staged, ignore_errors=True)
+        return "noted" if news else "nothing"
+    if not running:
+        switch()
+        for node in wanted.nodes:
+            services.start(node)
+        if wanted.joins:
+            asyncio.run(_join(wanted, etc, wait_s))
+        return "started"
+    assert before is not None
+    asyncio.run(_change(before, wanted, prefix, services, switch, wait_s, say))
+    return "changed"
+
+
+async def _change(before: Manifest, wanted: Manifest, prefix: Path, services: Services, switch: Callable[[], None], wait_s: float, say: Say) -> None:
+    staged = prefix / "etc.next"
+    watch = RegionWatch(wanted, staged if staged.exists() else prefix / "etc")
+    try:
+        say("waits for its turn")
+        async with watch.turn(wait_s):
+            await watch.until_well(wait_s, f"before {wanted.host} was changed")
+            for node in reversed(before.nodes):
+                say(f"stops {node}")
+                await asyncio.to_thread(services.stop, node)
+                if node not in wanted.nodes:
+                    services.forget(node)
+            switch()
+            for node in wanted.nodes:
+                say(f"starts {node}")
+                services.start(node)
+            if wanted.joins:
+                await watch.join(wait_s)
+            await watch.until_well(wait_s, f"after {wanted.host} was changed")
+    finally:
+        watch.close()
+
+
+async def _join(manifest: Manifest, etc: Path, wait_s: float) -> None:
+    watch = RegionWatch(manifest, etc)
+    try:
+        await watch.join(wait_s)
+    finally:
+        watch.close()
+
+
+def well(prefix: Path, wait_s: float) -> None:
+    """Returns once all of the region is there. Raises ConfigError with what is missing."""
+
+    async def wait() -> None:
+        watch = RegionWatch(Manifest.read(prefix / "etc" / "host.json"), prefix / "etc")
+        try:
+            await watch.until_well(wait_s, "after the start")
+        finally:
+            watch.close()
+
+    asyncio.run(wait())
+
+
+def leave(prefix: Path, wait_s: float, say: Say, *, whole: bool) -> None:
+    """Takes the host out of its region and deletes its data. whole: the region ends, so nothing is moved away first. Raises ConfigError."""
+    if not (prefix / "etc").exists():
+        return
+    manifest = Manifest.read(prefix / "etc" / "host.json")
+    services = services_of(manifest)
+    brokers = [node for node in manifest.nodes if node in manifest.brokers]
+    if not whole:
+        asyncio.run(_empty(manifest, prefix / "etc", services, brokers, wait_s, say))
+    for node in reversed(manifest.nodes):
+        services.stop(node)
+        services.forget(node)
+    for folder in manifest.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(prefix / "etc", ignore_errors=True)
+
+
+async def _empty(manifest: Manifest, etc: Path, services: Services, brokers: list[str], wait_s: float, say: Say) -> None:
+    watch = RegionWatch(manifest, etc)
+    try:
+        async with watch.turn(wait_s):
+            for bookie in manifest.own_bookies:
+                say(f"empties {bookie}")
+                await watch.empty(bookie, wait_s)
+            for node in brokers:
+                say(f"stops {node}")
+                await asyncio.to_thread(services.stop, node)
+            if manifest.voter:
+                await watch.leave(wait_s)
+            for bookie in manifest.own_bookies:
+                await asyncio.to_thread(services.stop, bookie)
+                await watch.forget(bookie)
+    finally:
+        watch.close()
+
+
+def provision(prefix: Path, wait_s: float, say: Say) -> None:
+    """Writes all regions, and `public/default`, into the global configuration, from a host with the role config. Raises ConfigError."""
+    manifest = Manifest.read(prefix / "etc" / "host.json")
+    if not manifest.config:
+        raise ConfigError(f"{manifest.host} has not the role config: give this command to the host of the region that has it")
+    asyncio.run(_provision(manifest, prefix / "etc", wait_s, say))
+
+
+async def _provision(manifest: Manifest, etc: Path, wait_s: float, say: Say) -> None:
+    clock = SystemClock()
+    store = MetaClient([manifest.config], clock=clock, rng=system_rng(), ssl=certificate(manifest.region, etc, "config"))
+    deadline = clock.monotonic() + wait_s
+    try:
+        while True:
+            try:
+                await _write_down(store, manifest.regions, say)
+                return
+            except HeliographError as error:  # a majority of the regions may still be starting
+                if clock.monotonic() > deadline:
+                    raise ConfigError(f"the global configuration could not be written within {wait_s:.0f} s: {error}") from error
+            await asyncio.sleep(_POLL_S)
+    finally:
+        store.close()
+
+
+async def _write_down(store: MetaClient, regions: dict[str, dict[str, Any]], say: Say) -> None:
+    report, _ = await store.members()
+    roles = {row["member"]: row["role"] for row in report["members"]}
+    for name, row in regions.items():
+        if name not in roles:
+            say(f"{name} receives the configuration")
+            await store.members("add", name, row["raft"])
+        if roles.get(name) != "voter":
+            await store.members("promote", name)
+    admin = ConfigAdmin(store)
+    for name, row in regions.items():
+        found = RegionInfo(name=name, number=row["number"], service_url=row["service_url"], admin_url=row["admin_url"], link_urls=row["link_urls"])
+        await admin.ensure_region(found)
+    tenant, namespace = _FIRST
+    with contextlib.suppress(AlreadyExists):
+        await admin.create_tenant(tenant, TenantInfo(admin_roles=(), allowed_regions=tuple(regions)))
+    with contextlib.suppress(AlreadyExists):
+        await admin.create_namespace(namespace, NamespacePolicies(regions=tuple(regions)))
+
+
+def _differing(one: Path, other: Path) -> set[str]:
+    """Names, relative, of files that are not the same in both, or in one alone."""
+    files = [{str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()} for folder in (one, other)]
+    both = files[0].keys() & files[1].keys()
+    return (files[0].keys() ^ files[1].keys()) | {name for name in both if not filecmp.cmp(files[0][name], files[1][name], shallow=False)}
+
+
+def _own(manifest: Manifest) -> None:
+    """With systemd the processes run as a user of their own, whose the data and the keys are."""
+    if not manifest.user:
+        return
+    for folder in manifest.folders:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    for top in (*manifest.folders, str(Path(manifest.prefix) / "etc")):
+        for folder, _, files in os.walk(top):
+            for path in (folder, *(os.path.join(folder, name) for name in files)):
+                shutil.chown(path, manifest.user)

@@ -1,0 +1,139 @@
+# An instance: one description of all regions, certificates from its own CA, then the regions side by side, then what all of them share.
+
+locals {
+  work = abspath(var.work)
+  description = jsonencode({
+    name     = var.name
+    prefix   = var.prefix
+    data     = var.data
+    service  = var.service
+    user     = var.user
+    ports    = var.ports
+    settings = var.settings
+    files    = var.files
+    regions = {
+      for name, region in var.regions : name => {
+        number      = region.number
+        service_url = region.service_url
+        admin_url   = region.admin_url
+        joins       = region.joins
+        settings    = jsondecode(region.settings)
+        hosts = {
+          for host, fields in region.hosts : host => {
+            address        = fields.address
+            roles          = fields.roles
+            client_address = fields.client_address
+            link_address   = fields.link_address
+            brokers        = fields.brokers
+            bookies        = fields.bookies
+            zone           = fields.zone
+            journal_dirs   = fields.journal_dirs
+            ledger_dirs    = fields.ledger_dirs
+            generation     = fields.generation
+            joins          = fields.joins
+          }
+        }
+      }
+    }
+  })
+  wheels = var.wheels == "" ? [] : sort(fileset(var.wheels, "*.whl"))
+  release = {
+    name        = substr(sha256(join("\n", concat([var.packages, var.pip_options, var.python], [for wheel in local.wheels : filesha256("${var.wheels}/${wheel}")]))), 0, 12)
+    wheels      = var.wheels == "" ? "" : abspath(var.wheels)
+    packages    = var.packages
+    pip_options = var.pip_options
+    python      = var.python
+  }
+  # The host through which the instance's own facts are written down: the configuration node of the first region.
+  first = [
+    for name in sort(keys(var.regions)) : {
+      address  = one([for host in var.regions[name].hosts : host.ssh_address == "" ? host.address : host.ssh_address if contains(host.roles, "config")])
+      host_key = one([for host in var.regions[name].hosts : host.ssh_host_key if contains(host.roles, "config")])
+      name     = one([for host, fields in var.regions[name].hosts : host if contains(fields.roles, "config")])
+    } if !var.regions[name].joins
+  ][0]
+}
+
+resource "terraform_data" "rendered" {
+  triggers_replace = [sha256(local.description), var.renew]
+
+  provisioner "local-exec" {
+    command     = "set -eu; umask 077; mkdir -p \"$WORK\"; printf '%s' \"$DESCRIPTION\" > \"$WORK/instance.json\"; \"$HELIOGRAPH\" hosts render \"$WORK/instance.json\" --ca \"$WORK/ca\" --out \"$WORK/hosts\""
+    interpreter = ["/bin/sh", "-c"]
+    environment = {
+      WORK        = local.work
+      DESCRIPTION = local.description
+      HELIOGRAPH  = var.heliograph
+    }
+  }
+}
+
+module "region" {
+  source   = "../region"
+  for_each = var.regions
+
+  name = each.key
+  hosts = {
+    for name, host in each.value.hosts : name => {
+      ssh_address  = host.ssh_address == "" ? host.address : host.ssh_address
+      ssh_host_key = host.ssh_host_key
+      generation   = host.generation
+    }
+  }
+  rendered = "${local.work}/hosts"
+  changed  = terraform_data.rendered.id
+  prefix   = var.prefix
+  service  = var.service
+  user     = var.user
+  ssh      = var.ssh
+  release  = local.release
+  work     = local.work
+  wait_s   = var.wait_s
+}
+
+# The regions, and the tenant public, in the global configuration. Waits until a majority of the regions is there.
+resource "terraform_data" "provisioned" {
+  triggers_replace = [terraform_data.rendered.id, sha256(join(",", [for region in module.region : region.active]))]
+
+  connection {
+    type         = "ssh"
+    host         = local.first.address
+    host_key     = local.first.host_key
+    user         = var.ssh.user
+    port         = var.ssh.port
+    private_key  = var.ssh.key_file == "" ? null : file(var.ssh.key_file)
+    bastion_host = var.ssh.bastion_host
+    bastion_user = var.ssh.bastion_user
+    timeout      = var.ssh.timeout
+  }
+
+  provisioner "remote-exec" {
+    inline = ["${var.ssh.sudo} '${replace(var.prefix, "{host}", local.first.name)}/current/bin/heliograph' host provision --prefix '${replace(var.prefix, "{host}", local.first.name)}' --wait ${var.wait_s}"]
+  }
+}
+
+# An apply is done when every region is well: all bookies, brokers, and voters there.
+resource "terraform_data" "well" {
+  for_each         = var.regions
+  triggers_replace = [terraform_data.provisioned.id]
+
+  connection {
+    type         = "ssh"
+    host         = one([for host in each.value.hosts : host.ssh_address == "" ? host.address : host.ssh_address if contains(host.roles, "config")])
+    host_key     = one([for host in each.value.hosts : host.ssh_host_key if contains(host.roles, "config")])
+    user         = var.ssh.user
+    port         = var.ssh.port
+    private_key  = var.ssh.key_file == "" ? null : file(var.ssh.key_file)
+    bastion_host = var.ssh.bastion_host
+    bastion_user = var.ssh.bastion_user
+    timeout      = var.ssh.timeout
+  }
+
+  provisioner "remote-exec" {
+    inline = [
+      for host, fields in each.value.hosts :
+      "${var.ssh.sudo} '${replace(var.prefix, "{host}", host)}/current/bin/heliograph' host well --prefix '${replace(var.prefix, "{host}", host)}' --wait ${var.wait_s}"
+      if contains(fields.roles, "config")
+    ]
+  }
+}

