@@ -112,7 +112,7 @@ class BookieHttp:
             "liveBytes": sum(one.live_bytes for one in bookie.dirs),
             "writeCacheBytes": bookie.cached_bytes,
             "journalSegments": sum(one.journal.segments for one in bookie.journals if one.journal is not None),
-            "badReads": bookie.bad_reads,
+            "badReads": bookie.counts.failed_reads,
             "journals": [{"directory": one.place.name, "failure": one.failure, "full": one.full} for one in bookie.journals],
             "ledgerDirectories": [
                 {
@@ -179,7 +179,11 @@ class BookieHttp:
             ("bookie_entry_log_bytes", "gauge", sum(one.log_bytes for one in dirs)),
             ("bookie_live_bytes", "gauge", sum(one.live_bytes for one in dirs)),
             ("bookie_journal_segments", "gauge", sum(one.journal.segments for one in bookie.journals if one.journal is not None)),
-            ("bookie_bad_reads_total", "counter", bookie.bad_reads),
+            ("bookie_bad_reads_total", "counter", bookie.counts.failed_reads),
+            ("bookie_WRITE_BYTES", "counter", bookie.counts.added_bytes),
+            ("bookie_READ_BYTES", "counter", bookie.counts.read_bytes),
+            ("bookie_DELETED_LEDGER_COUNT", "counter", bookie.counts.deleted),
+            ("bookie_catch_up_yields_total", "counter", sum(one.catch_up.yields for one in bookie.dirs)),
             ("bookie_compacted_logs_total", "counter", sum(one.compactor.compacted_logs for one in dirs)),
             ("bookie_compaction_reclaimed_bytes_total", "counter", sum(one.compactor.reclaimed_bytes for one in dirs)),
             ("bookie_scrub_rounds_total", "counter", min(one.scrubber.rounds for one in dirs)),
@@ -194,7 +198,14 @@ class BookieHttp:
             values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
             values.append(("bookie_gc_surplus_copies_total", "counter", collector.given_up))
             values.append(("bookie_gc_refused", "gauge", int(bool(collector.rules.refusal))))
-        return [(name, kind, {}, value) for name, kind, value in values]
+        counts = bookie.counts
+        outcomes = {"ADD": (counts.added, counts.refused), "READ": (counts.reads, counts.failed_reads)}
+        by_success: list[Sample] = [
+            (f"bookkeeper_server_{what}_ENTRY_count", "counter", {"success": success}, value)
+            for what, pair in outcomes.items()
+            for success, value in zip(("true", "false"), pair, strict=True)
+        ]
+        return [*((name, kind, {}, value) for name, kind, value in values), *by_success]
 
 
 def _said(trouble: str, dropped: list[str]) -> Answer:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from heliograph import __version__
 from heliograph.model.errors import NotFound, Unauthorized
+from heliograph.model.leadership import is_subscription
 from heliograph.model.names import TopicName
 from heliograph.model.routes import delivers
 from heliograph.runtime.disk import Buffer
@@ -21,18 +22,23 @@ from region_node.tls import Certificates, client_context, server_context
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
+    from global_config.deferred import DeferredEdits
     from heliograph.raft.client import MetaClient
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
+    from region_node.clusters import PulsarClusters
     from region_node.dr.canary import Canary
     from region_node.dr.leases import WriteLeases
     from region_node.dr.promises import Promises
+    from region_node.dr.schedule import DrillSchedule
     from region_node.dr.tombstones import Tombstones
+    from region_node.dr.turns import SubscriptionTurns
     from region_node.kafka.broker import KafkaBroker
     from region_node.ownership.records import BrokerRecord
     from region_node.ownership.service import Ownership
     from region_node.pulsar.listener import LookupAnswer, PulsarListener
     from region_node.region_epoch import RegionEpoch
+    from region_node.region_level import RegionLevel
     from region_node.security.service import Security
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
@@ -77,10 +83,12 @@ class BrokerRole:
         self.meta: MetaClient
         self.config: MetaClient
         self.links: LinkManager
+        self.clusters: PulsarClusters
         self.topics: TopicService
         self.ownership: Ownership
         self.balancer: Balancer
         self.isolation: IsolationRules
+        self.level: RegionLevel
         self.listener: PulsarListener
         self.kafka: KafkaBroker | None = None
         """None where no Kafka port is set."""
@@ -91,7 +99,10 @@ class BrokerRole:
         self._entry_cache: EntryCache
         self._appends: Appends
         self._epoch: RegionEpoch
+        self.deferred: DeferredEdits
+        self.drills: DrillSchedule | None = None
         self.leases: WriteLeases
+        self.turns: SubscriptionTurns
         self.canary: Canary
         self.promises: Promises
         self.tombstones: Tombstones
@@ -116,6 +127,8 @@ class BrokerRole:
         self.canary.start()
         self.promises.start()
         self.tombstones.run()
+        if self.drills is not None:
+            await self.drills.start()
         return ports
 
     async def stop(self) -> None:
@@ -130,8 +143,10 @@ class BrokerRole:
 
     async def _connect(self) -> None:
         from global_config.admin import ConfigAdmin
+        from global_config.deferred import DeferredEdits
         from region_node.dr.leases import LeaseSettings, WriteLeases
         from region_node.region_epoch import RegionEpoch
+        from region_node.store_metrics import StoreCounts
         from region_node.transactions.naming import RegionView
 
         self._certificates = Certificates(self.settings.tls, self.settings.region)
@@ -140,8 +155,12 @@ class BrokerRole:
         self.config = meta_client(self.settings.config, self._runtime, self._certificates.dialer("broker", "config"))
         self._stops.append(closing(self.config.close))
         coordinators = self.settings.broker.transactions.coordinators if self.settings.broker.transaction_coordinator_enabled else 0
+        self._store_counts = StoreCounts("metadata-store", self.meta), StoreCounts("configuration-metadata-store", self.config)
         self.view = RegionView(self.config, self.settings.region, coordinators)
         await self.view.ready()
+        self.deferred = DeferredEdits(self.config, self.meta, self.view, region=self.settings.region, clock=self._runtime.clock)
+        self._stops.append(self.deferred.stop)
+        await self.deferred.start()
         self._epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self._runtime.rng)
         self._stops.append(self._epoch.stop)
         await self._epoch.start()
@@ -159,12 +178,21 @@ class BrokerRole:
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
+        from heliograph.model.levels import SPLIT_BUNDLES
+        from heliograph.runtime.usage import memory_limit_bytes
+        from region_node.balance.divider import BundleDivider
         from region_node.balance.gauge import BrokerGauge
+        from region_node.balance.quotas import QuotaBook
         from region_node.balance.rules import IsolationRules
         from region_node.balance.service import Balancer
+        from region_node.clusters import PulsarClusters
+        from region_node.dr.turns import SubscriptionTurns
+        from region_node.ownership.bundles import BundleBook
         from region_node.ownership.service import Ownership
+        from region_node.region_level import RegionLevel
         from region_node.replicated_schemas import ReplicatedSchemas
         from region_node.replicated_subscriptions import ReplicatedSubscriptions
+        from region_node.security import grants
         from region_node.security.urls import ListedRegions, UrlList
         from region_node.tiering import BrokerTier
         from region_node.topics.filter_book import load_filters
@@ -222,11 +250,12 @@ class BrokerRole:
             connect=replicator_tls(self.settings.tls, lambda *files: self._certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
-            settings=replace(self._runtime.of(LinkSettings), audit=own.audit, compression=own.link_compression),
+            settings=replace(self._runtime.of(LinkSettings), audit=own.audit, compression=own.link_compression, budget=own.link_budget),
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         self._stops.append(self.links.close)
         self.links.subscriptions = ReplicatedSubscriptions(lambda: self.topics)
+        book = BundleBook(self.meta, self.view)
         self.topics = TopicService(
             region=self._epoch.info,
             factory=factory,
@@ -237,12 +266,25 @@ class BrokerRole:
             arrival=lambda topic: self.ownership.arrival(topic),
             context=factory.context,
             filters=load_filters(own.entry_filters),
+            bundles=book.of,
             clock=clock,
             rng=rng,
-            settings=replace(self._runtime.of(TopicSettings), batch_index_acks=own.batch_index_acks, policies=own.policies, compaction=own.compaction),
+            settings=replace(
+                self._runtime.of(TopicSettings),
+                batch_index_acks=own.batch_index_acks,
+                policies=own.policies,
+                compaction=own.compaction,
+                loads_max=own.topic_loads_max,
+            ),
             create_partitioned=ConfigAdmin(self.config).create_partitioned,
         )
+        self.clusters = self.links.clusters = PulsarClusters(self.settings.region, self.view, self.links, lambda: self.topics.schemas)
         self.topics.gate_of = self.leases.gate
+        self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config), self.view, name)
+        self.turns = SubscriptionTurns(self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock)
+        self.topics.turn_of = self.turns.of
+        self._stops.append(self.turns.stop)
+        await self.turns.start()
         await self._build_tombstones()
         self._stops.append(self.topics.close)
         schemas = self.links.schemas = ReplicatedSchemas(
@@ -251,6 +293,7 @@ class BrokerRole:
             region_number=lambda: self._epoch.info().number,
             partitions=self.view.partitions,
             changed=self.links.schemas_changed,
+            unpark=self.links.unpark,
         )
         self._stops.append(closing(schemas.close))
         self.isolation = IsolationRules(self.meta, self.view, self.settings.region)
@@ -266,8 +309,10 @@ class BrokerRole:
             settings=own.ownership,
             place=lambda candidates, bundle: self.balancer.place(candidates, bundle),
             permit=self.isolation.permitted,
+            book=book,
         )
         self._stops.append(self.ownership.stop)
+        self.topics.share_groups(self.settings.node_id, lambda: self.ownership.lease)
         if own.transaction_coordinator_enabled:
             self.transactions = Transactions(
                 meta=self.meta,
@@ -279,6 +324,9 @@ class BrokerRole:
                 settings=own.transactions,
             )
             self._stops.append(self.transactions.close)
+        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.ownership.brokers)
+        self._stops.append(closing(self.level.close))
+        self.level.check_own()
         self.balancer = Balancer(
             broker=self.settings.node_id,
             mover=self.ownership,
@@ -287,6 +335,9 @@ class BrokerRole:
             clock=clock,
             rng=rng,
             settings=own.balance,
+            divider=BundleDivider(self.ownership, self.topics.loaded, factory, lambda: self.level.reach(SPLIT_BUNDLES, "splitting a bundle")),
+            upkeep=self.level.upkeep,
+            quotas=QuotaBook(self.meta, self.ownership.bundles, own.balance.capacity(memory_limit_bytes())),
         )
 
     async def _build_security(self) -> None:
@@ -302,6 +353,7 @@ class BrokerRole:
         )
 
     async def _listen(self) -> dict[str, int]:
+        from heliograph.runtime.usage import open_files_max
         from region_node.pulsar.listener import ListenerSettings, PulsarListener
         from region_node.pulsar.revoking import Revoking
         from replicator.receiver import LinkReceiver, ReceiverSettings
@@ -342,9 +394,11 @@ class BrokerRole:
             security=self.security,
             usage=self._usage,
             transactions=self.transactions,
+            clusters=self.clusters,
             settings=ListenerSettings(
                 broker_entry_metadata=own.broker_entry_metadata,
                 message_bytes_max=own.message_bytes_max,
+                connections_max=own.connections_max or max(1000, open_files_max() - 1000),
                 connections_per_address=self.settings.security.connections_per_address,
                 proxy_protocol=self.settings.security.proxy_protocol,
             ),
@@ -394,8 +448,6 @@ class BrokerRole:
             rng=self._runtime.rng,
         )
         self.kafka.number = await own_number(self.meta, self.settings.node_id)
-        await self.kafka.configs.start()
-        self._stops.append(closing(self.kafka.configs.close))
         await self.kafka.positions.start()
         self._stops.append(closing(self.kafka.positions.close))
         self.kafka.coordinator = Coordinator(self.kafka)
@@ -421,8 +473,11 @@ class BrokerRole:
             return
         from global_config.admin import ConfigAdmin
         from region_node.admin.context import Admin
+        from region_node.admin.disaster import conductor_for
+        from region_node.admin.schedules import OwnCredentials
         from region_node.admin.server import AdminServer
         from region_node.admin.transactions import way_to_others
+        from region_node.dr.schedule import DrillSchedule
         from region_node.dr.signing import Signer
         from region_node.security.urls import UrlList
 
@@ -432,7 +487,7 @@ class BrokerRole:
             topics=self.topics,
             links=self.links,
             view=self.view,
-            config=ConfigAdmin(self.config),
+            config=ConfigAdmin(self.config, self.deferred),
             clock=self._runtime.clock,
             version=__version__,
             config_status=self.config.status,
@@ -449,11 +504,14 @@ class BrokerRole:
             metrics_topics_max=own.metrics_topics_max,
             metrics_consumers=own.metrics_consumers,
             connection_counts=lambda: self.listener.counts(),
+            stores=self._store_counts,
             tier=self.tier,
             face_samples=self.kafka.samples if self.kafka is not None else None,
             balancer=self.balancer,
             isolation=self.isolation,
             leases=self.leases,
+            turns=self.turns,
+            deferred=self.deferred,
             promises=self.promises,
             tombstones=self.tombstones,
             signer=Signer(self.settings.region, self.meta, self.config, self._runtime.rng),
@@ -464,6 +522,8 @@ class BrokerRole:
         if self.kafka is not None:
             topics = self.topics
             self.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))
+        self.drills = DrillSchedule(self.config, lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)), clock=self._runtime.clock)
+        self._stops.insert(-1, self.drills.stop)
         server = AdminServer(admin)
         self._stops.insert(-1, server.stop)
         ports["admin"] = await server.start(bind, own.admin_port)
@@ -477,24 +537,29 @@ class BrokerRole:
     async def _build_tombstones(self) -> None:
         from global_config.admin import ConfigAdmin
         from heliograph.model.errors import NotFound
+        from region_node.dr.switching import Switching
         from region_node.dr.tombstones import Tombstone, Tombstones
 
-        def names(found: Tombstone) -> list[str]:
+        async def names(found: Tombstone) -> list[str]:
+            if found.whole:
+                return await self.topics.stored(found.topic)
             name = TopicName.parse(found.topic)
             return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
 
         async def owned(found: Tombstone) -> list[str]:
-            return [name for name in names(found) if await self.ownership.owner(name) is self.ownership.record]
+            return [name for name in await names(found) if await self.ownership.owner(name) is self.ownership.record]
 
         async def purge(found: Tombstone) -> bool:
             for name in await owned(found):
                 if await self.topics.exists(name):
                     await self.topics.purge(name)
-            return not any([await self.topics.exists(name) for name in names(found)])
+            return not any([await self.topics.exists(name) for name in await names(found)])
 
         async def forget(found: Tombstone) -> None:
+            config = ConfigAdmin(self.config)
+            await Switching(self.config, self._runtime.clock.wall_ms).forget(found.topic)
             try:
-                await ConfigAdmin(self.config).delete_partitioned(found.topic)
+                await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
             except NotFound:
                 pass  # it was plain, or somebody was faster
 
@@ -559,8 +624,8 @@ class BrokerRole:
     # -- values -------------------------------------------------------------------------------------------------------
 
     def _on_leadership(self, namespace: str) -> None:
-        if hasattr(self, "topics"):  # what is heard before there are topics holds for them when they are loaded
-            self.topics.leadership_changed(namespace)
+        if hasattr(self, "turns"):  # what is heard before there are topics holds for them when they are loaded
+            (self.turns.changed if is_subscription(namespace) else self.topics.leadership_changed)(namespace)
 
     def _region_number(self, name: str) -> int | None:
         found = self.view.region(name)

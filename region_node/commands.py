@@ -20,6 +20,7 @@ from heliograph.model.errors import ConfigError
 from region_node import (
     backup_commands,
     bookie_commands,
+    host_commands,
     ledger_commands,
     member_commands,
     region_commands,
@@ -36,6 +37,7 @@ from region_node.instance.layout import InstancePlan, load_plan, make_plan, save
 
 RestartOption = Annotated[bool, typer.Option("--restart/--no-restart", help="Start processes again when they die.")]
 TlsOption = Annotated[bool, typer.Option("--tls", help="TLS for clients beside the plain ports, and mutual TLS between all processes.")]
+PinOption = Annotated[bool, typer.Option("--pin", help="A core of its own for each broker, as far as there are some; the other processes share the rest.")]
 DataOption = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _DEFAULT_DATA = Path(".heliograph")
@@ -57,6 +59,7 @@ def register(app: typer.Typer) -> None:
     process.command("start")(process_start)
     app.add_typer(process, name="process")
     bookie_commands.register(app)
+    host_commands.register(app)
     token_commands.register(app)
     topic_commands.register(app)
     tier_commands.register(app)
@@ -79,6 +82,7 @@ def standalone(
     brokers: Annotated[int, typer.Option(help="Broker processes; they share the two ports.", min=1, max=16)] = 1,
     bookies: Annotated[int, typer.Option(help="Bookie processes; each entry is kept by two.", min=2, max=16)] = 2,
     tls: TlsOption = False,
+    pin: PinOption = False,
     restart: RestartOption = True,
 ) -> None:
     """One region with everything on this machine, in the foreground until Ctrl-C.
@@ -87,7 +91,7 @@ def standalone(
     """
     data = data.resolve()
     wanted = {"brokers": {"standalone": brokers}, "bookies": bookies, "wan": "none", "service_port": service_port, "admin_port": admin_port, "tls": tls}
-    plan = _plan(data, ["standalone"], wanted, standalone=True)
+    plan = _pinned(data, _plan(data, ["standalone"], wanted, standalone=True), pin)
     region = plan.regions[0]
     if (region.service_port, region.admin_port) != (service_port, admin_port):
         region_ports = {"service_port": service_port, "admin_port": admin_port}
@@ -115,6 +119,7 @@ def up(
     brokers: Annotated[str, typer.Option(help="Broker processes: a number, or by region such as us=2,eu=1.")] = "1",
     bookies: Annotated[int, typer.Option(help="Bookie processes in each region.", min=2, max=16)] = 3,
     tls: TlsOption = False,
+    pin: PinOption = False,
     restart: RestartOption = True,
     json_output: JsonOption = False,
 ) -> None:
@@ -124,13 +129,22 @@ def up(
     """
     data = data.resolve()
     names = [name.strip() for name in regions.split(",") if name.strip()]
-    _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls})
+    plan = _plan(data, names, {"brokers": _broker_counts(brokers, names), "bookies": bookies, "wan": wan, "tls": tls})
+    _pinned(data, plan, pin)
     start_background(data, Console(stderr=True, quiet=json_output), restart=restart)
     answer = call(data, "status")
     if json_output:
         typer.echo(json.dumps(answer))
     else:
         _show(answer, data)
+
+
+def _pinned(data: Path, plan: InstancePlan, pin: bool) -> InstancePlan:
+    """Whether processes are pinned is said anew at each start."""
+    if plan.pin != pin:
+        plan.pin = pin
+        save_plan(data, plan)
+    return plan
 
 
 def _broker_counts(text: str, regions: list[str]) -> dict[str, int]:

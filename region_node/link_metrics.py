@@ -5,6 +5,7 @@ Is: numbers of the whole broker, by region. Isn't: a link of one topic (`region_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from region_node.metrics import Sample
@@ -17,6 +18,9 @@ def samples(links: LinkManager) -> Iterator[Sample]:
     labels = {"cluster": links.region}
     for (target, cause), count in sorted(links.restarts.items()):
         yield "heliograph_replication_link_restarts_total", "counter", {**labels, "remote_cluster": target, "cause": str(cause)}, count
+    parked = Counter((link.target, str(link.parked.cause)) for link in links.parked if link.parked is not None)
+    for (target, why), number in sorted(parked.items()):
+        yield "heliograph_replication_parked_links", "gauge", {**labels, "remote_cluster": target, "cause": why}, number
     for target, traffic in sorted(links.traffic.items()):
         yield "heliograph_replication_run_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.run_bytes
         yield "heliograph_replication_wire_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.wire_bytes

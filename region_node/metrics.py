@@ -73,8 +73,8 @@ def cache_samples(region: str, cache: EntryCache, managed_ledgers: int, now: flo
         yield f"pulsar_ml_cache_{name}_entries_total", "counter", labels, value
 
 
-def connection_samples(region: str, broker: str, active: int, created: int, refused: int, ended: int) -> Iterable[Sample]:
-    """Of the Pulsar listener, since it started; `refused`: gone before CONNECT was answered."""
+def connection_samples(region: str, broker: str, active: int, created: int, refused: int, ended: int, held: int, held_by_memory: int) -> Iterable[Sample]:
+    """Of the Pulsar listener, since it started; `refused`: gone before CONNECT was answered; `held`: not read from just now."""
     labels = {"cluster": region, "broker": broker, "metric": "broker_connection"}
     numbers = (
         ("active_connections", active),
@@ -82,14 +82,29 @@ def connection_samples(region: str, broker: str, active: int, created: int, refu
         ("connection_create_success_count", created - refused),
         ("connection_create_fail_count", refused),
         ("connection_closed_total_count", ended),
+        ("broker_throttled_connections", held),
+        ("broker_throttled_connections_global_limit", held_by_memory),
     )
     for name, value in numbers:
         yield f"pulsar_{name}", "gauge", labels, value
 
 
+def _started_s() -> float:
+    """Of this process, since the epoch; 0 where the system does not say."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/stat") as file:
+            booted = next(int(line.split()[1]) for line in file if line.startswith("btime "))
+    except (OSError, ValueError, StopIteration):
+        return 0.0
+    return booted + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def process_samples() -> Iterable[Sample]:
     """What the operating system says about this process."""
     times = os.times()
+    yield "process_start_time_seconds", "gauge", {}, _started_s()
     yield "process_cpu_seconds_total", "counter", {}, times.user + times.system
     try:
         with open("/proc/self/statm") as file:

@@ -19,11 +19,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.runtime import usage
+from region_node import logs
 from region_node import settings as settings_module
 from region_node.composition import Role, Runtime, build, system_runtime
 from region_node.settings import ProcessSettings
@@ -37,40 +40,49 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
 
-class EventFormatter(logging.Formatter):
-    """Time, level, event, and the fields that came with it: `… INFO topic.loaded topic=persistent://…`."""
-
-    _own = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={value}" for name, value in record.__dict__.items() if name not in self._own)
-        text = f"{self.formatTime(record)} {record.levelname} {record.getMessage()}{fields}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs until a signal; ends the process with 0, 1 (a fault), or 2 (something to put right first)."""
     parser = argparse.ArgumentParser(prog="region_node.process", description="One process of a Heliograph region.")
     parser.add_argument("--settings", required=True, metavar="FILE", help="JSON; the environment (HELIOGRAPH_...) overrides it")
     parser.add_argument("--role", default="", help=f"comma separated, of {', '.join(settings_module.ROLES)}; else what the file says")
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--log-format", choices=logs.FORMATS, help="lines for people, or JSON for programs; else what the settings say")
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its core writes to stderr by itself
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(EventFormatter())
-    logging.basicConfig(level=chosen.log_level, handlers=[handler])
+    handler = logs.install(logs.LogSettings(format=chosen.log_format or "console"), chosen.log_level)
     try:
         roles = tuple(role for role in chosen.role.split(",") if role)
         settings = settings_module.load(chosen.settings, os.environ, roles=roles)
+        wanted = replace(settings.log, format=chosen.log_format) if chosen.log_format else settings.log
+        handler = logs.install(wanted, chosen.log_level, region=settings.region, node=settings.node_id)
+        if settings.cpus:
+            usage.pin(usage.parse_cpus(settings.cpus))
         with _folder(settings), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            code = runner.run(run(settings, system_runtime()))
+            runtime = system_runtime()
+            code = runner.run(_logged(run(settings, runtime), handler, runtime, settings.log.window_s))
     except ConfigError as error:
         code = _refuse(str(error))
     except OSError as error:
         code = _refuse(_os_sentence(error))
     except KeyboardInterrupt:
         code = 130
+    handler.say_left_out()
     sys.exit(code)
+
+
+async def _logged(running: Coroutine[Any, Any, int], handler: logs.EventHandler, runtime: Runtime, window_s: float) -> int:
+    """Says what the log's limit left out also where nothing more is logged."""
+
+    async def say() -> None:
+        while True:
+            await asyncio.sleep(window_s)
+            handler.say_left_out(runtime.clock.wall_ms() / 1000)
+
+    saying = asyncio.ensure_future(say())
+    try:
+        return await running
+    finally:
+        saying.cancel()
 
 
 async def run(settings: ProcessSettings, runtime: Runtime) -> int:

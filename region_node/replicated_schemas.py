@@ -2,8 +2,8 @@
 
 Is: which topics have schemas at all (one watch of the metadata a broker), reading and taking over, and telling links of new versions, whichever broker
 of the region stored them. Isn't: the registry (`region_node.schemas.registry`), or a link.
-Invariants: what another region gives has that region's numbers, and changes nothing that is here; only versions of this region's own numbers are
-told on as they come, all of them when a link opens.
+Invariants: what another region gives has that region's numbers, and changes nothing that is here unless somebody has decided so; only versions of
+this region's own numbers are told on as they come, all of them when a link opens.
 Source: docs/protocols/links.md, "Schemas".
 """
 
@@ -12,19 +12,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from heliograph.model.errors import CorruptData, LinkError
 from heliograph.model.names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.wire.link_schemas import BYTES_MAX, SchemaRow
-from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry
+from region_node.schemas.registry import REGION_SHIFT, SchemaRegistry, conflicting, shown
+from replicator.causes import Cause
+from replicator.schemas import SchemaConflict
 
 log = logging.getLogger("region_node.schemas")
 
 _PREFIX = "/schemas/"
+_NAMED = 5
+_TOLD_BYTES = 1 << 20
+
+
+def _told(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
+    """The first of them, as many as an answer takes, one at least: what is left shows when these are decided."""
+    kept: list[SchemaRow] = []
+    room = _TOLD_BYTES
+    for row in rows[:_NAMED]:
+        room -= len(row[1])
+        if room < 0 and kept:
+            break
+        kept.append(row)
+    return kept
 
 
 class ReplicatedSchemas:
     """Implements `replicator.schemas.SchemaHost`. partitions(topic): how many; 0: it is not partitioned. changed(topic, or one of its partitions):
-    there is a new version of this region's own."""
+    there is a new version of this region's own. unpark(topic): its links that are parked look again."""
 
     def __init__(
         self,
@@ -34,8 +51,10 @@ class ReplicatedSchemas:
         region_number: Callable[[], int],
         partitions: Callable[[str], int],
         changed: Callable[[str], None],
+        unpark: Callable[[str], None],
     ) -> None:
         self._registry, self._region_number, self._partitions, self._changed = registry, region_number, partitions, changed
+        self._unpark = unpark
         self._topics: dict[str, None] = {}
         self.close = meta.watch(_PREFIX, self._on_key)
 
@@ -47,19 +66,37 @@ class ReplicatedSchemas:
 
     async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
         name = TopicName.parse(topic)
-        here = {number for number, _ in await self._registry.dump(name, BYTES_MAX)}
-        fresh = [row for row in rows if row[0] not in here]
+        here = dict(await self._registry.dump(name, BYTES_MAX))
+        try:
+            parted = conflicting(here.items(), rows)
+            fresh = [row for row in rows if row[0] not in here]
+            for row in fresh:
+                shown(*row)
+        except CorruptData as error:
+            raise LinkError(Cause.SCHEMA_REFUSED, f"a version of its schema cannot be read here: {error}") from error
+        if parted:
+            numbers = ", ".join(map(str, parted[:_NAMED]))
+            raise SchemaConflict(f"other schemas are here under the numbers {numbers}", _told([(number, here[number]) for number in parted]))
         if fresh:
             new = await self._registry.restore(name, fresh)
             log.info("schemas.adopted", extra={"topic": topic, "versions": new})
+        self._unpark(topic)  # the way back may be parked for what is decided now
+
+    async def overrule(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+        name = TopicName.parse(topic)
+        try:
+            await self._registry.replace(name, rows)
+        except CorruptData as error:
+            raise LinkError(Cause.SCHEMA_REFUSED, f"a version of its schema cannot be read here: {error}") from error
+        log.warning("schemas.overruled", extra={"topic": topic, "numbers": [number for number, _ in rows]})
 
     def _on_key(self, key: str, value: bytes | None, version: int) -> None:
         base, _, number = key.removeprefix(_PREFIX).partition("/")[2].partition("/")[2].rpartition("/")
         if value is None or not base:
             return
         self._topics[base] = None
-        if int(number, 16) >> REGION_SHIFT == self._region_number() - 1:
-            self._changed(base)
-            name = TopicName.parse(base)
-            for index in range(self._partitions(base)):
-                self._changed(str(name.with_partition(index)))
+        name, own = TopicName.parse(base), int(number, 16) >> REGION_SHIFT == self._region_number() - 1
+        for topic in (base, *(str(name.with_partition(index)) for index in range(self._partitions(base)))):
+            self._unpark(topic)
+            if own:
+                self._changed(topic)

@@ -20,10 +20,12 @@ from typing import Any, TypeVar
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
 from heliograph.model.policy_table import checked
+from heliograph.runtime.usage import parse_cpus
 from region_node.balance.settings import BalanceSettings
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.settings import CanarySettings
 from region_node.kafka.settings import KafkaSettings
+from region_node.logs import LogSettings
 from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
 from region_node.transactions.settings import TransactionSettings
@@ -69,6 +71,10 @@ class BrokerSettings:
     advertised_host: str = ""
     listeners: dict[str, str] = field(default_factory=dict)
     """Advertised beside the default one: listener name -> URL."""
+    connections_max: int = 0
+    """Of clients, to all Pulsar ports together; the next one is refused. 0: as many as this process may have files open, without a thousand."""
+    topic_loads_max: int = 64
+    """Topics that are loaded at the same time; the others wait for their turn, so that clients who all come at once leave room for those who are there."""
     cache_mb: int = 64
     """Pulsar's managedLedgerCacheSizeMB."""
     cache_eviction: str = _CACHE.eviction.value
@@ -100,9 +106,13 @@ class BrokerSettings:
     ownership: OwnershipSettings = field(default_factory=OwnershipSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     canary: CanarySettings = field(default_factory=CanarySettings)
+    drill_token_file: str = ""
+    """A super user's token, with which drills that begin by themselves ask other regions; "": they want none."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     link_compression: CompressionSettings = field(default_factory=CompressionSettings)
+    link_budget: dict[str, float] = field(default_factory=dict)
+    """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not named: no bound."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     transaction_coordinator_enabled: bool = True
@@ -122,6 +132,8 @@ class BrokerSettings:
             checked(self.policies)
         except NotAllowed as error:
             raise ConfigError(f"broker.policies: {error}") from error
+        if self.connections_max < 0 or not 1 <= self.topic_loads_max <= 100_000:
+            raise ConfigError("broker.connections_max must be 0 (as the system allows) or more, and broker.topic_loads_max 1 to 100000")
         if not 1 <= self.cache_mb <= 1 << 20:
             raise ConfigError(f"broker.cache_mb must be at least 1, not {self.cache_mb}")
         if not 1 <= self.racks_min <= 64:
@@ -224,8 +236,11 @@ class ProcessSettings:
     format: int = FORMAT
     roles: tuple[str, ...] = ()
     bind: str = "127.0.0.1"
+    cpus: str = ""
+    """Cores that this process runs on alone, such as `0-3,8`; empty: any."""
     meta: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
+    log: LogSettings = field(default_factory=LogSettings)
     tls: TlsSettings | None = None
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     bookie: BookieSettings = field(default_factory=BookieSettings)
@@ -241,6 +256,8 @@ class ProcessSettings:
             check_name("node", self.node_id)
         except NotAllowed as error:
             raise ConfigError(str(error)) from error
+        if self.cpus:
+            parse_cpus(self.cpus)
         for role in self.roles:
             if role not in ROLES:
                 raise ConfigError(f"roles: {role!r} is none of {', '.join(ROLES)}")

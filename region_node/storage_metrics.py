@@ -1,4 +1,4 @@
-"""Metrics of appends, in Pulsar's names: latencies and sizes by namespace, and how long the newest took.
+"""Metrics of appends and reads, in Pulsar's names: latencies and sizes by namespace, and how long the newest appends took.
 
 Is: what `storage.managed_ledger.appends` counts, as text in pieces, and the broker's part of it as samples. Isn't: a row of one topic
 (`topic_metrics`).
@@ -37,7 +37,13 @@ COLUMNS = (
     ("pulsar_ml_AddEntryWithReplicasBytesRate", "gauge", ""),
     ("pulsar_ml_AddEntrySucceed", "gauge", ""),
     ("pulsar_ml_AddEntryErrors", "gauge", ""),
+    ("pulsar_storage_read_rate", "gauge", ""),
+    ("pulsar_ml_ReadEntriesRate", "gauge", ""),
+    ("pulsar_ml_ReadEntriesBytesRate", "gauge", ""),
+    ("pulsar_ml_ReadEntriesSucceeded", "gauge", ""),
+    ("pulsar_ml_ReadEntriesErrors", "gauge", ""),
     *_ranges("AddEntryLatencyBuckets", _LATENCIES_MS),
+    *_ranges("LedgerAddEntryLatencyBuckets", _LATENCIES_MS),  # the same: an append never waits before its ledger has it
     *_ranges("EntrySizeBuckets", SIZES),
     *_ranges("LedgerSwitchLatencyBuckets", _LATENCIES_MS),
 )
@@ -49,7 +55,9 @@ def numbers(counts: AppendCounts, now: float) -> list[float]:
     latencies, sizes, switches, entries = counts.latencies, counts.sizes, counts.switches, counts.entries
     rates = counts.rates(now)
     histograms = (*latencies, entries, counts.sum_s * 1000, *sizes, entries, counts.size_bytes)
-    return [*histograms, rates[0], *rates, entries, counts.errors, *latencies, *sizes, *switches]
+    appended, read = rates[:3], rates[3:]
+    totals = [rates[0], *appended, entries, counts.errors, rates[3], *read, counts.reads, counts.read_errors]
+    return [*histograms, *totals, *latencies, *latencies, *sizes, *switches]
 
 
 def pieces(region: str, appends: Appends, now: float) -> Iterator[str]:
@@ -70,6 +78,7 @@ def pieces(region: str, appends: Appends, now: float) -> Iterator[str]:
 
 def samples(region: str, appends: Appends, now: float) -> Iterator[Sample]:
     """Of the whole broker."""
-    rate = sum(counts.rates(now)[0] for counts in appends.namespaces.values())
-    yield "pulsar_broker_storage_write_rate", "gauge", {"cluster": region}, rate
+    for name, at in (("write", 0), ("read", 3)):
+        rate = sum(counts.rates(now)[at] for counts in appends.namespaces.values())
+        yield f"pulsar_broker_storage_{name}_rate", "gauge", {"cluster": region}, rate
     yield from summary("pulsar_broker_publish_latency", {"cluster": region}, appends.newest, 1000)

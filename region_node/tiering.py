@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound, StoreRefused
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.names import TopicName, bundle_of
+from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run
 from region_node.metrics import Sample
+from region_node.tier_metrics import TierMetrics
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
 from storage.managed_ledger.shadow import ShadowLedger
@@ -144,18 +145,19 @@ class BrokerTier:
             lender=None if ownership is None else self,
             schemas=self.schemas,
         )
+        self._topic_metrics = TierMetrics(self.tiering, self.reader, clock)
 
     # -- topics that nobody has loaded (a Lender) -----------------------------------------------------------------------
 
     def lends(self, topic: str) -> bool:
         assert self._ownership is not None
         ownership, name = self._ownership(), TopicName.parse(topic)
-        policies = self._view.namespace(name.namespace)
-        if policies is None or topic in self._topics().loaded:
+        table = ownership.bundles(name.namespace)
+        if table is None or topic in self._topics().loaded:
             return False
         if ownership.owns(topic):
             return True
-        return self._collects() and ownership.present_owner(name.namespace, bundle_of(topic, policies.bundles)) is None
+        return self._collects() and ownership.present_owner(name.namespace, table.of(topic)) is None
 
     async def load(self, topic: str) -> bool:
         """Where no broker owns its bundle, one is found first, as for a client; that one loads it then."""
@@ -302,8 +304,7 @@ class BrokerTier:
             yield f"heliograph_tier_{name}_total", "counter", labels, value
         for topic, failures in tiering.failures().items():
             yield "heliograph_tier_failing", "gauge", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, failures
-        for topic, errors in tiering.errors().items():
-            yield "pulsar_ledgeroffloader_offload_error", "counter", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, errors
+        yield from self._topic_metrics.samples(region)
         for ledger in self._opened():
             size = sum(info.size_bytes for info in ledger.ledgers() if stored(info))
             if size:

@@ -3,14 +3,15 @@
 Is: rows of numbers read straight from loaded topics, in slices, and their text by families; kept for a moment. Isn't: TopicStats (the admin
 interface's), or any counting.
 Invariants: the loop is held for one slice at a time; above `topics_max` rows are namespaces (Pulsar's names and labels for that case), so that the
-number of series is bounded; scrapes that come together are answered by one.
+number of series is bounded; scrapes that come together are answered by one; no scrape but the first waits for one that takes long, and what it
+gets is at most AHEAD_PAUSE_MAX_S older than what it would have waited for.
 Source: Prometheus text format 0.0.4; Pulsar's metric names.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from heliograph.model.names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.metrics import escaped
 from region_node.subscriptions.consumer import Consumer
+from region_node.subscriptions.delayed import DELAYED_ENTRY_BYTES
 from region_node.subscriptions.shared import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
@@ -28,9 +30,16 @@ SLICE = 500
 _LINES = 4000
 KEPT_S = 1.0
 """Two scrapers at once cost one scrape."""
+AHEAD_FROM_S = 0.3
+"""What takes longer to make is made ahead, for as long as somebody asks for it: a scrape then gets what is there."""
+AHEAD_REST, AHEAD_PAUSE_MAX_S = 10, 10.0
+"""Between two of them: so many times what one took, at most so long."""
+FORGET_S = 180.0
+"""Nobody asked for so long: it is not made ahead any more."""
 
 Columns = tuple[tuple[str, str], ...]
 ACK_RATE = "pulsar_consumer_msg_ack_rate"
+DELAYED_SIZE = "pulsar_delayed_message_index_size_bytes"
 
 TOPIC: Columns = (
     ("pulsar_subscriptions_count", "gauge"),
@@ -50,7 +59,10 @@ TOPIC: Columns = (
     (ACK_RATE, "gauge"),
     ("pulsar_storage_logical_size", "gauge"),
     ("pulsar_publish_rate_limit_times", "gauge"),
+    (DELAYED_SIZE, "gauge"),
 )
+QUOTA: Columns = (("pulsar_storage_backlog_quota_limit", "gauge"),)
+"""Bytes; 0 where there is none."""
 SUBSCRIPTION: Columns = (
     ("pulsar_subscription_back_log", "gauge"),
     ("pulsar_subscription_consumers_count", "gauge"),
@@ -68,7 +80,10 @@ SUBSCRIPTION: Columns = (
     ("pulsar_subscription_last_acked_timestamp", "gauge"),
     ("pulsar_subscription_last_consumed_flow_timestamp", "gauge"),
     ("pulsar_subscription_last_consumed_timestamp", "gauge"),
+    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "gauge"),
+    ("pulsar_subscription_msg_drop_rate", "gauge"),
 )
+"""And what its delayed messages take in memory, which is in the topics' family, as Pulsar has it."""
 CONSUMER: Columns = (
     ("pulsar_consumer_msg_rate_out", "gauge"),
     ("pulsar_consumer_msg_throughput_out", "gauge"),
@@ -103,6 +118,7 @@ NAMESPACE: Columns = (
     ("pulsar_ml_NumberOfMessagesInBacklog", "gauge"),
     ("pulsar_ml_StoredMessagesSize", "gauge"),
 )
+MARKED: Columns = (("pulsar_ml_MarkDeleteRate", "gauge"),)
 CURSOR: Columns = (
     ("pulsar_ml_cursor_nonContiguousDeletedMessagesRange", "gauge"),
     ("pulsar_ml_cursor_persistZookeeperSucceed", "gauge"),
@@ -147,6 +163,10 @@ class Rows:
     def __bool__(self) -> bool:
         return bool(self._rows)
 
+    def first(self) -> Iterable[tuple[str, float]]:
+        """(labels, its first number) of each row."""
+        return ((labels, row[0]) for labels, row in self._rows.items())
+
     def total(self, at: int) -> float:
         return sum(row[at] for row in self._rows.values())
 
@@ -179,29 +199,56 @@ class TopicMetrics:
         consumers: bool = False,
         more: Callable[[], Iterable[str]] = tuple,
         bundle: Callable[[TopicName], str] = lambda _: "",
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """consumers: a series for each of them, and for each cursor, too. more: families that come besides, in pieces that each take a moment.
         bundle: labels of the one that a topic lies in; "": it is in none."""
         self._consumers, self._more, self._bundle = consumers, more, bundle
         self._topics, self._links, self._region, self._clock, self._topics_max = topics, links, region, clock, topics_max
+        self._marked: dict[str, float] = {}
+        """Of each namespace: how often cursors had moved at the last scrape."""
         self._lock = asyncio.Lock()
         self._made_at = -KEPT_S
         self._made: tuple[bytes, dict[str, float]] = (b"", {})
+        self._took_s = self._asked_at = 0.0
+        self._sleep = sleep
+        self._ahead: asyncio.Task[None] | None = None
 
     async def text(self) -> tuple[bytes, dict[str, float]]:
         """(text, what the whole broker has, by the names behind pulsar_broker_)."""
+        self._asked_at = self._clock.monotonic()
+        if self._ahead is not None and not self._ahead.done():
+            return self._made
         async with self._lock:
             if self._clock.monotonic() - self._made_at >= KEPT_S:
-                self._made = await self._make()
-                self._made_at = self._clock.monotonic()
-            return self._made
+                await self._make_anew()
+        if self._took_s >= AHEAD_FROM_S and (self._ahead is None or self._ahead.done()):
+            self._ahead = asyncio.get_running_loop().create_task(self._make_ahead())
+        return self._made
+
+    async def _make_anew(self) -> None:
+        began = self._clock.monotonic()
+        self._made = await self._make()
+        self._made_at = self._clock.monotonic()
+        self._took_s = self._made_at - began
+
+    async def _make_ahead(self) -> None:
+        while self._took_s >= AHEAD_FROM_S:
+            await self._sleep(min(AHEAD_REST * self._took_s, AHEAD_PAUSE_MAX_S))
+            if self._clock.monotonic() - self._asked_at > FORGET_S:
+                return
+            await self._make_anew()
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
 
     async def _make(self) -> tuple[bytes, dict[str, float]]:
         topics = list(self._topics())
         single = len(topics) <= self._topics_max
         by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK), Rows(COMPACTION)
         by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
-        by_namespace, by_cursor, by_bundle = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE)
+        by_namespace, by_cursor, by_bundle, by_quota, by_mark = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE), Rows(QUOTA), Rows(MARKED)
         count_of: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
         for at, topic in enumerate(topics):
@@ -213,7 +260,10 @@ class TopicMetrics:
             count_of[labels] = count_of.get(labels, 0) + 1
             found = topic_numbers(topic)
             by_topic.add(labels, found)
-            by_namespace.add(self._labels(topic.name, False, known), (found[_BACKLOG], found[_SIZE]))
+            space = self._labels(topic.name, False, known)
+            by_namespace.add(space, (found[_BACKLOG], found[_SIZE]))
+            if topic.name.persistent:
+                by_mark.add(space, (sum(cursor.moves for cursor in topic.ledger.cursors.values() if isinstance(cursor, Cursor)),))
             if (buffer := topic.transactions.buffer if topic.transactional else None) is not None:
                 by_transaction.add(labels, (len(buffer.open), buffer.commits, buffer.aborts))
             if topic.compacted is not None:
@@ -226,6 +276,7 @@ class TopicMetrics:
                     if isinstance(cursor, Cursor):
                         by_cursor.add(f'{owner},cursor_name="{escaped(cursor.name)}"', (cursor.holes, cursor.writes, cursor.write_errors))
             if single:
+                by_quota.add(labels, ((topic.policies.quota("destination_storage") or (0,))[0],))
                 for name, subscription in topic.subscriptions.items():
                     if (counts := subscription.filtering) is not None:
                         filtered = (counts.processed, counts.accepted, counts.rejected, counts.rescheduled)
@@ -240,9 +291,10 @@ class TopicMetrics:
             labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
             by_link.add(labels, (link.backlog_entries, link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s))
         families = [] if single else [*_counts(count_of)]
-        some = by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle
+        some = by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle, by_quota, self._rates_of(by_mark)
+        besides = {ACK_RATE: by_consumer.column(-1, ACK_RATE), DELAYED_SIZE: by_subscription.column(-1, DELAYED_SIZE)}
         for rows in (by_topic, by_subscription, by_link, *(rows for rows in some if rows)):
-            for family in rows.lines({ACK_RATE: by_consumer.column(-1, ACK_RATE)} if rows is by_topic else None):
+            for family in rows.lines(besides if rows is by_topic else None):
                 families.append(family)
                 await asyncio.sleep(0)
         for family in self._more():
@@ -250,6 +302,15 @@ class TopicMetrics:
             await asyncio.sleep(0)
         totals = {name: by_topic.total(at) for at, name in enumerate(TOTALS)}
         return "".join(families).encode(), {"topics_count": len(topics), **totals, "storage_logical_size": totals["storage_size"]}
+
+    def _rates_of(self, marked: Rows) -> Rows:
+        """Of counts by namespace, a second since the last scrape; what came or went meanwhile with its topic does not count."""
+        counts, before = dict(marked.first()), self._marked
+        self._marked, elapsed = counts, max(KEPT_S, self._clock.monotonic() - self._made_at)
+        rates = Rows(MARKED)
+        for labels, count in counts.items():
+            rates.add(labels, (max(0.0, count - before.get(labels, count)) / elapsed,))
+        return rates
 
     def _labels(self, name: TopicName, single: bool, known: dict[tuple[str, str], str]) -> str:
         """known: of namespaces, so that each is made once."""
@@ -271,7 +332,7 @@ def _counts(count_of: dict[str, int]) -> Iterable[str]:
 def topic_numbers(topic: Topic) -> list[float]:
     """In the order of TOPIC."""
     ledger, subscriptions = topic.ledger, topic.subscriptions.values()
-    consumers = backlog = backlog_bytes = messages = size_bytes = 0
+    consumers = backlog = backlog_bytes = messages = size_bytes = delayed = 0
     rate = throughput = acked = 0.0
     for subscription in subscriptions:
         cursor = subscription.cursor
@@ -279,23 +340,33 @@ def topic_numbers(topic: Topic) -> list[float]:
         backlog_bytes = max(backlog_bytes, cursor.backlog_bytes)
         messages, size_bytes = messages + subscription.messages_out, size_bytes + subscription.bytes_out
         rates = subscription.meter.rates
+        delayed += delayed_count(subscription)
         rate, throughput, acked = rate + rates[0], throughput + rates[1], acked + rates[3]
         for consumer in subscription.consumers:
             consumers, messages, size_bytes = consumers + 1, messages + consumer.messages_out, size_bytes + consumer.bytes_out
     into = topic.meter.rates
     counts = (len(topic.subscriptions), len(topic.producers.producers), consumers, backlog)
     totals = topic.messages_in, topic.bytes_in, messages, size_bytes
-    return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, *totals, acked, ledger.size_bytes, topic.rate_limited]
+    limited = topic.rate_limited, delayed * DELAYED_ENTRY_BYTES
+    return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, *totals, acked, ledger.size_bytes, *limited]
+
+
+def delayed_count(subscription: Subscription) -> int:
+    """Entries that wait for their time."""
+    shared = subscription.dispatcher
+    return shared.delayed.count if isinstance(shared, SharedDispatcher) and shared.delayed is not None else 0
 
 
 def subscription_numbers(subscription: Subscription) -> list[float]:
-    """In the order of SUBSCRIPTION."""
+    """In the order of SUBSCRIPTION, and the size of what is delayed."""
     shared = subscription.dispatcher if isinstance(subscription.dispatcher, SharedDispatcher) else None
-    delayed = shared.delayed.count if shared is not None and shared.delayed is not None else 0
+    delayed = delayed_count(subscription)
     held = (shared.unacked, int(shared.blocked)) if shared is not None else (0, 0)
     backlog = subscription.cursor.backlog_entries
     times = subscription.last_expired_ms, subscription.last_acked_ms, subscription.last_flow_ms, subscription.last_consumed_ms
-    return [backlog, len(subscription.consumers), *held, delayed, *subscription.meter.rates, subscription.expired, backlog - delayed, *times]
+    *rates, dropped = subscription.meter.rates
+    totals = subscription.expired, backlog - delayed, *times, subscription.last_marked_ms, dropped
+    return [backlog, len(subscription.consumers), *held, delayed, *rates, *totals, delayed * DELAYED_ENTRY_BYTES]
 
 
 def consumer_numbers(consumer: Consumer) -> list[float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from region_node.metrics import Sample
+from region_node.metrics import Sample, summary
 from region_node.transactions.latency import BUCKETS_MS
 from region_node.transactions.service import Transactions
 
@@ -22,6 +22,8 @@ def samples(region: str, transactions: Transactions) -> Iterator[Sample]:
             ("aborted_total", core.aborted),
             ("timeout_total", core.timed_out),
             ("append_log_total", kept.writes),
+            ("tb_client_commit_failed_total", kept.latencies.failed_commits),
+            ("tb_client_abort_failed_total", kept.latencies.failed_aborts),
         )
         for name, value in counters:
             yield f"pulsar_txn_{name}", "counter", labels, value
@@ -29,3 +31,5 @@ def samples(region: str, transactions: Transactions) -> Iterator[Sample]:
             yield f"pulsar_txn_execution_latency_le_{bound}", "counter", labels, count
         yield "pulsar_txn_execution_latency_sum", "counter", labels, kept.latencies.sum_ms
         yield "pulsar_txn_execution_latency_count", "counter", labels, kept.latencies.count
+        yield from summary("pulsar_txn_tb_client_commit_latency", labels, kept.latencies.commits_ms)
+        yield from summary("pulsar_txn_tb_client_abort_latency", labels, kept.latencies.aborts_ms)

@@ -1,14 +1,19 @@
-"""One two-region instance for the link tests; each test takes its own topic."""
+"""Instances that tests share: one of two regions for all, one of three for each module that asks; each test takes its own namespace or topic."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from geo_tests.wan.disaster import stopped_pids
 from geo_tests.wan.instance import Instance
+from tests.broker.processes import Region
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,4 +33,30 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         instance.namespace("public/geo", ["us", "eu"])
         yield instance
     finally:
+        instance.down()
+
+
+@pytest.fixture(scope="session")
+def kafka_region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    """One region that speaks Kafka's protocol, with one broker; each test takes its own topics and groups."""
+    from geo_tests.wan.kafka_support import prepare
+
+    with Region(tmp_path_factory.mktemp("kafka")) as made:
+        prepare(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """Three regions, so that two of them are a majority without the third."""
+    folder = tmp_path_factory.mktemp("trio")
+    near = {"rtt_ms": 10, "jitter_ms": 1}
+    (folder / "wan.json").write_text(json.dumps({"us-eu": near, "us-ap": near, "eu-ap": near}))
+    instance = Instance(folder / "data", regions=("us", "eu", "ap"), wan=str(folder / "wan.json"))
+    try:
+        yield instance
+    finally:
+        for pid in stopped_pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         instance.down()

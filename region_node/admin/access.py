@@ -15,7 +15,9 @@ class Access(Enum):
     PUBLIC = "anybody"
     METRICS = "anybody, unless the settings say otherwise"
     ANY = "any role"
+    PASSED_ON = "any role: whoever is asked in its name checks"
     PRODUCE = "produce to the topic"
+    EACH = "consume each of the topics that the body names: the handler checks them"
     CONSUME = "consume the topic, by the subscription where the path names one"
     LOOK_UP = "produce to or consume the topic"
     LIST = "produce to or consume all topics of the namespace"
@@ -31,10 +33,13 @@ _CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examineme
 
 ROWS: tuple[tuple[str, str, Access], ...] = (
     ("GET", r"/status\.html|/heliograph/v1/health|/admin/v2/brokers/(health|ready)|/openapi.*", Access.PUBLIC),
+    ("GET", r"/console/?|/console/\{file\}", Access.PUBLIC),
+    ("*", r"/console/at/\{region\}/\{path\}", Access.PASSED_ON),
     ("GET", r"/metrics/?", Access.METRICS),
     ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
     ("*", rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*)", Access.SUPER),
     ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Access.SUPER),
+    ("*", r"/admin/v2/resource-quotas(/.*)?", Access.SUPER),
     ("GET", rf"{_NAMESPACE}/topics|{_TOPICS}|{_TOPICS}/partitioned", Access.LIST),
     ("GET", rf"{_TOPIC}/({_READ})", Access.LOOK_UP),
     ("*", rf"{_TOPIC}/({_CONSUMER})", Access.CONSUME),
@@ -43,6 +48,8 @@ ROWS: tuple[tuple[str, str, Access], ...] = (
     ("POST", r"/admin/v2/schemas/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.PRODUCE),
     ("POST", r"/topics/.*\{tenant\}/\{namespace\}/\{topic\}(/.*)?", Access.PRODUCE),
     ("GET", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/.*", Access.CONSUME),
+    ("POST", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/transactions/verdict", Access.SUPER),
+    ("POST", r"/heliograph/v1/reading/(snapshots|vectors|hold|held|objects|blocks)", Access.EACH),
     ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.TENANT),
     ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.SUPER),
     ("PUT", r"/admin/v2/tenants/.*", Access.SUPER),

@@ -16,13 +16,13 @@ from typing import Any
 from aiohttp import web
 
 from heliograph.runtime.clock import Clock
+from region_node.redaction import without_secrets
 from region_node.subscriptions.meter import iso_time
 
 log = logging.getLogger("region_node.audit")
 
 KEPT = 1000
 _READS = ("GET", "HEAD", "OPTIONS")
-_SECRET = ("secret", "password", "token", "credential", "authenticationparameters", "privatekey")
 
 
 class AuditLog:
@@ -32,7 +32,7 @@ class AuditLog:
 
     def record(self, request: web.Request, status: int, reason: str = "") -> None:
         """Of a request that was answered; reads are passed over."""
-        if request.method in _READS or status == 307:
+        if request.method in _READS or status == 307 or request.get("passed_on"):
             return
         principal = request.get("principal")
         entry: dict[str, Any] = {
@@ -44,7 +44,7 @@ class AuditLog:
             "status": status,
         }
         if "change" in request:
-            entry["before"], entry["after"] = (_plain(part) for part in request["change"])
+            entry["before"], entry["after"] = (without_secrets(part) for part in request["change"])
         if reason:
             entry["reason"] = reason
         self._newest.append(entry)
@@ -53,10 +53,3 @@ class AuditLog:
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest last."""
         return list(self._newest)[-count:] if count > 0 else []
-
-
-def _plain(value: Any) -> Any:
-    """The same without secrets."""
-    if isinstance(value, dict):
-        return {key: "***" if any(part in str(key).lower() for part in _SECRET) else _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

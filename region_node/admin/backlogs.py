@@ -8,18 +8,18 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotFound
-from heliograph.model.names import TopicName, bundle_of, bundle_range, topic_hash
+from heliograph.model.names import TopicName, topic_hash
 from region_node.admin.context import Admin
 
 
 async def _topics(admin: Admin, request: web.Request) -> list[TopicName]:
     """Of the namespace, or of the bundle in the path."""
     namespace, wanted = admin.namespace(request), request.match_info.get("bundle", "").lower()
-    count = admin.policies(namespace).bundles
-    if wanted and not any(bundle_range(index, count) == wanted for index in range(count)):
+    table = admin.table(namespace)
+    if wanted and table.named(wanted) is None:
         raise NotFound(f"{wanted} is no bundle of {namespace}")
     topics = await admin.topics.topics(namespace)
-    return [TopicName.parse(topic) for topic in topics if not wanted or bundle_range(bundle_of(topic, count), count) == wanted]
+    return [TopicName.parse(topic) for topic in topics if not wanted or table.of(topic) == table.named(wanted)]
 
 
 async def clear(admin: Admin, request: web.Request) -> Any:

@@ -24,14 +24,14 @@ async def names(admin: Admin, request: web.Request) -> Any:
 async def values(admin: Admin, request: web.Request) -> Any:
     """What was set while the brokers ran."""
     set_, _ = admin.topics.policies.brokers()
-    return {policy.broker: _text(set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
+    return {policy.broker: _text(policy, set_[policy.name]) for policy in BY_BROKER.values() if policy.name in set_}
 
 
 async def runtime(admin: Admin, request: web.Request) -> Any:
     record = admin.ownership.record
     held = admin.topics.policies.of_namespace("").values
     fixed = {"clusterName": admin.region, "brokerId": record.broker, "webServiceUrl": record.admin_url, "brokerServiceUrl": record.listeners.get("", "")}
-    return fixed | {policy.broker: _text(held[policy.name]) for policy in BY_BROKER.values() if policy.name in held}
+    return fixed | {policy.broker: _text(policy, held[policy.name]) for policy in BY_BROKER.values() if policy.name in held}
 
 
 async def change(admin: Admin, request: web.Request) -> Any:
@@ -40,6 +40,8 @@ async def change(admin: Admin, request: web.Request) -> Any:
         value = json.loads(given)
     except ValueError:
         value = given
+    if (part := PARTS.get(policy.broker)) is not None:
+        value = {part: value}
     checked = policy.check(policy.broker, value)
     await _write(admin, request, lambda p: p | {policy.name: checked})
 
@@ -63,7 +65,13 @@ def _policy(request: web.Request) -> Policy:
     return found
 
 
-def _text(value: Any) -> str:
+PARTS = {"allowAutoSubscriptionCreation": "allowAutoSubscriptionCreation"}
+"""Settings that are one field of their policy's record -> that field."""
+
+
+def _text(policy: Policy, value: Any) -> str:
+    if (part := PARTS.get(policy.broker)) is not None:
+        value = value.get(part)
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote
@@ -19,8 +19,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound
-from heliograph.model.names import TopicName, bundle_of, bundle_range, check_name
+from heliograph.model.names import TopicName, check_name
 from heliograph.model.policies import NamespacePolicies
 from heliograph.runtime.clock import Clock
 from region_node import storage_metrics
@@ -35,6 +36,7 @@ from region_node.topic_metrics import TopicMetrics
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
+    from global_config.deferred import DeferredEdits
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from region_node.dr.promises import Promises
     from region_node.dr.signing import Signer
     from region_node.dr.tombstones import Tombstones
+    from region_node.dr.turns import SubscriptionTurns
+    from region_node.store_metrics import StoreCounts
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from region_node.topics.topic import Topic
@@ -122,10 +126,16 @@ class Admin:
     tombstones: Tombstones | None = None
     leases: WriteLeases | None = None
     """Of active-passive namespaces."""
+    deferred: DeferredEdits | None = None
+    """Changes of policies that wait for the global configuration."""
+    turns: SubscriptionTurns | None = None
+    """Of subscriptions that are active in one region at a time."""
+    stores: Sequence[StoreCounts] = ()
+    """What this broker asked of its metadata stores."""
     metrics_topics_max: int = 10_000
     metrics_consumers: bool = False
-    connection_counts: Callable[[], tuple[int, int, int, int]] | None = None
-    """Of the Pulsar listener: open, made, refused, gone."""
+    connection_counts: Callable[[], tuple[int, int, int, int, int, int]] | None = None
+    """Of the Pulsar listener: open, made, refused, gone, held, held for memory."""
     audit: AuditLog = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     _session: ClientSession | None = field(default=None)
@@ -144,16 +154,17 @@ class Admin:
         )
 
     def _bundle_labels(self, name: TopicName) -> str:
-        policies = self.view.namespace(name.namespace)
-        if policies is None:
+        table = self.ownership.bundles(name.namespace)
+        if table is None:
             return ""
-        bundle = f"{name.namespace}/{bundle_range(self.bundle(name), policies.bundles)}"
+        bundle = f"{name.namespace}/{table.name(table.of(str(name)))}"
         return f'cluster="{self.region}",broker="{self.ownership.record.broker}",bundle="{bundle}",metric="bundle"'
 
     def _append_metrics(self) -> Iterable[str]:
         return storage_metrics.pieces(self.region, self.appends, self.clock.monotonic()) if self.appends is not None else ()
 
     async def close(self) -> None:
+        self.topic_metrics.close()
         if self._session is not None:
             await self._session.close()
 
@@ -175,7 +186,7 @@ class Admin:
         policies = self.view.namespace(namespace)
         if policies is None:  # the service's own namespace has no tenant behind it
             tenant = namespace.partition("/")[0]
-            raise NotFound(f"Tenant {tenant} does not exist" if self.view.tenant(tenant) is None else f"Namespace {namespace} does not exist")
+            raise NotFound(f"{'Tenant' if self.view.tenant(tenant) is None else 'Namespace'} does not exist")  # in Pulsar's words: its clients compare them
         return policies
 
     def regions(self, names: Any) -> tuple[str, ...]:
@@ -186,6 +197,13 @@ class Admin:
         if unknown:
             raise web.HTTPForbidden(reason=f"Invalid cluster id: {', '.join(unknown)}")
         return tuple(dict.fromkeys(names))
+
+    def parted(self, names: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(regions, Pulsar clusters) of a list of clusters. Raises as `regions`."""
+        if not isinstance(names, list):
+            raise Malformed("expected a list of clusters")
+        clusters = [name for name in names if isinstance(name, str) and self.view.cluster(name) is not None]
+        return self.regions([name for name in names if name not in clusters]), tuple(dict.fromkeys(clusters))
 
     async def exists(self, topic: TopicName) -> bool:
         """Whether there is such a topic in this region, plain or partitioned."""
@@ -220,8 +238,18 @@ class Admin:
     async def ledger(self, topic: TopicName) -> ManagedLedger:
         return (await self.log(topic)).ledger
 
-    def bundle(self, topic: TopicName) -> int:
-        return bundle_of(str(topic), self.policies(topic.namespace).bundles)
+    def table(self, namespace: str) -> BundleTable:
+        """Its bundles in this region; as it was made, where it is not served here. Raises NotFound."""
+        policies = self.policies(namespace)
+        return self.ownership.bundles(namespace) or BundleTable.equal(policies.bundles)
+
+    def bundle(self, request: web.Request) -> tuple[str, int]:
+        """(namespace, bundle) of the path. Raises NotFound (no such namespace), NotAllowed (no such bundle; the sentence names those that there are)."""
+        namespace, wanted = self.namespace(request), request.match_info["bundle"]
+        table = self.table(namespace)
+        if (found := table.named(wanted)) is None:
+            raise NotAllowed(f"{wanted} is no bundle of {namespace}: there are {', '.join(table.names()[:64])}")
+        return namespace, found
 
     async def call(self, record: BrokerRecord, method: str, path: str, body: Any = None) -> Any:
         """The same interface on another broker; its JSON, or None where the answer is empty. Raises NotFound, MetadataUnavailable."""

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
-from heliograph.model.names import bundle_range, check_name
+from heliograph.model.names import check_name
 from heliograph.model.positions import Position
 from heliograph.wire.run import encode_block
 from region_node.admin.context import Admin, Malformed, flag
@@ -24,6 +24,7 @@ from replicator.lookup import own_before, vector_at
 
 if TYPE_CHECKING:
     from region_node.topics.port import ReadablePort
+    from replicator.log import ReplicatedLog
     from storage.ledger.autorecovery import AutoRecovery
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,9 @@ async def status(admin: Admin, request: web.Request) -> Any:
     return {
         "region": admin.region,
         "version": admin.version,
+        "level": info.feature_level if (info := admin.view.region(admin.region)) is not None else 1,
         "broker": admin.ownership.record.broker,
-        "brokers": [{"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid} for r in admin.ownership.brokers()],
+        "brokers": [{"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid, "level": r.level} for r in admin.ownership.brokers()],
         "bundles": [_bundle(admin, namespace, index) for namespace, index in admin.ownership.owned()],
         "topics": len(admin.topics.loaded),
         "links": links,
@@ -51,8 +53,8 @@ async def status(admin: Admin, request: web.Request) -> Any:
 
 
 def _bundle(admin: Admin, namespace: str, index: int) -> str:
-    policies = admin.view.namespace(namespace)
-    return f"{namespace}/{bundle_range(index, policies.bundles)}" if policies is not None else namespace
+    table = admin.ownership.bundles(namespace)
+    return f"{namespace}/{table.name(index)}" if table is not None and index < table.count else namespace
 
 
 async def config_status(admin: Admin, request: web.Request) -> Any:
@@ -62,19 +64,22 @@ async def config_status(admin: Admin, request: web.Request) -> Any:
 async def snapshot(admin: Admin, request: web.Request) -> Any:
     """The open ledger is counted up to the last entry that clients may read."""
     log = await admin.log(admin.topic(request))
-    ledger = (await admin.loaded(admin.topic(request))).readable
+    found = snapshot_of(log, (await admin.loaded(admin.topic(request))).readable)
+    return {**found, "topic": log.topic, "regions": {str(region.number): region.name for region in admin.view.regions()}}
+
+
+def snapshot_of(log: ReplicatedLog, ledger: ReadablePort) -> dict[str, Any]:
     last = ledger.last_confirmed
     rows = [{"ledger": info.ledger, "entries": info.entries, "size_bytes": info.size_bytes} for info in ledger.ledgers() if info.ledger <= last[0]]
     if rows and rows[-1]["ledger"] == last[0]:
         rows[-1]["entries"] = last[1] + 1
     return {
-        "topic": log.topic,
         "ledgers": [row for row in rows if row["entries"]],
         "last_confirmed": list(last),
         "origin": list(log.origin),
         "past": [[list(origin), list(through)] for origin, through in log.state.past],
         "trimmed": not ledger.ledgers() or ledger.ledgers()[0].first_index > 0,
-        "regions": {str(region.number): region.name for region in admin.view.regions()},
+        "messages": max(0, log.ledger.confirmed_index - ledger.ledgers()[0].first_index) if rows else 0,
     }
 
 
@@ -87,7 +92,7 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     answer = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await answer.prepare(request)
     try:
-        await _write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
+        await write_blocks(answer, ledger, at, min(last, ledger.last_confirmed))
     except HeliographError as error:  # the status has gone out already: the reader must see that this is not all
         log.warning("admin.blocks_broken", extra={"topic": topic.text, "error": str(error)})
         if request.transport is not None:
@@ -97,7 +102,7 @@ async def blocks(admin: Admin, request: web.Request) -> Any:
     return answer
 
 
-async def _write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position) -> None:
+async def write_blocks(answer: web.StreamResponse, ledger: ReadablePort, at: Position, last: Position) -> None:
     while at <= last:
         runs = await ledger.read(at, _READ_ENTRIES_MAX, _READ_BYTES_MAX)
         for number, first, run in runs:
@@ -116,12 +121,16 @@ async def vector(admin: Admin, request: web.Request) -> Any:
     if "at" not in request.query:
         return {"topic": log.topic, "origin": list(log.origin), "vector": _vector(log.vector)}
     at = _position(request, "at")
+    return {"topic": log.topic, "origin": list(log.origin), "at": list(at), "vector": await vector_rows(log, at)}
+
+
+async def vector_rows(log: ReplicatedLog, at: Position) -> list[dict[str, Any]]:
+    """By origin, the last coordinate at or below a position."""
     found = await vector_at(log, at)
     for origin, through in found.items():
         if log.state.is_own(origin) and through < log.vector.prefix(origin):  # where an entry of its own can be named, others know whether they have it
             found[origin] = await own_before(log, through) or through
-    rows = [{"origin": list(origin), "prefix": list(found[origin])} for origin in sorted(found)]
-    return {"topic": log.topic, "origin": list(log.origin), "at": list(at), "vector": rows}
+    return [{"origin": list(origin), "prefix": list(found[origin])} for origin in sorted(found)]
 
 
 def _vector(found: Vector) -> list[dict[str, Any]]:

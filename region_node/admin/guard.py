@@ -26,8 +26,10 @@ ORIGINAL = "X-Original-Principal"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def guard(security: Security, *, metrics_open: bool, refuse: Callable[[int, str], web.Response]) -> Middleware:
-    """The middleware."""
+def guard(
+    security: Security, *, metrics_open: bool, refuse: Callable[[int, str], web.Response], is_tenant: Callable[[str], bool] = lambda _: True
+) -> Middleware:
+    """The middleware. is_tenant: whether there is such a tenant: who may do nothing in one that is not there hears that, as from Pulsar."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -47,6 +49,8 @@ def guard(security: Security, *, metrics_open: bool, refuse: Callable[[int, str]
             answer.headers["WWW-Authenticate"] = 'Bearer, Basic realm="heliograph"'
             return answer
         except Unauthorized as error:
+            if access is Access.TENANT and not is_tenant(request.match_info.get("tenant", "")):
+                return refuse(404, "Tenant does not exist")
             return refuse(403, str(error))
         except NotAllowed as error:
             return refuse(412, str(error))
@@ -65,7 +69,7 @@ async def _identify(security: Security, request: web.Request) -> Principal:
 
 def _check(security: Security, principal: Principal, access: Access, request: web.Request) -> None:
     rights, names = security.rights, request.match_info
-    if access in (Access.ANY, Access.METRICS):
+    if access in (Access.ANY, Access.METRICS, Access.EACH, Access.PASSED_ON):
         return
     tenant, namespace = names.get("tenant", ""), f"{names.get('tenant', '')}/{names.get('namespace', '')}"
     match access:

@@ -6,7 +6,6 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.names import bundle_range
 from region_node.admin.context import Admin, Elsewhere, flag
 from region_node.ownership.service import answer_of
 
@@ -34,7 +33,8 @@ async def topic(admin: Admin, request: web.Request) -> Any:
 
 async def bundle(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
-    return web.Response(text=bundle_range(admin.bundle(name), admin.policies(name.namespace).bundles))
+    table = admin.table(name.namespace)
+    return web.Response(text=table.name(table.of(str(name))))
 
 
 _ONE = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"

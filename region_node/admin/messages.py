@@ -29,20 +29,24 @@ _NTH_MAX = 1_000_000
 _ANALYSED_MAX = 100_000
 
 
-async def nth_unacked(topic: Topic, name: str, count: int) -> Position:
-    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises NotFound, NotAllowed."""
+async def nth_unacked(topic: Topic, name: str, count: int, *, of_all: bool = False) -> Position:
+    """Position of the count-th entry (from 1) that clients see and the subscription has not acknowledged. Raises NotFound, NotAllowed.
+
+    of_all: where there is no such subscription, of everything: Pulsar makes one at the earliest message to look at it, here nothing is made."""
     if not 1 <= count <= _NTH_MAX:
         raise NotAllowed(f"a position in the backlog is 1 to {_NTH_MAX}, not {count}")
     found = topic.subscriptions.get(name)
-    if found is None:
+    if found is None and not of_all:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
-    at, left, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), count, topic.readable.last_confirmed
+    start = BEFORE_ALL if found is None else found.cursor.mark_delete
+    at, left, last = (start[0], start[1] + 1), count, topic.readable.last_confirmed
     while at <= last:
         runs = await topic.readable.read(at, _LOOK_ENTRIES, _LOOK_BYTES)
         if not runs:
             break
         for piece in runs:
-            for ledger, first, run in found.cursor.unacked_runs(visible(piece)[0]):
+            shown = visible(piece)[0]
+            for ledger, first, run in shown if found is None else found.cursor.unacked_runs(shown):
                 if left <= run.count:
                     return ledger, first + left - 1
                 left -= run.count
@@ -140,7 +144,7 @@ async def examine(admin: Admin, request: web.Request) -> Any:
 
 async def peek(admin: Admin, request: web.Request) -> Any:
     topic = await admin.loaded(admin.topic(request))
-    return await entry_at(topic, await nth_unacked(topic, request.match_info["subscription"], number(request.match_info["count"], "the position")))
+    return await entry_at(topic, await nth_unacked(topic, request.match_info["subscription"], number(request.match_info["count"], "the position"), of_all=True))
 
 
 async def analyze(admin: Admin, request: web.Request) -> Any:

@@ -15,6 +15,7 @@ from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
 from region_node.admin.context import Admin, Malformed, typed_body
+from region_node.security import grants
 from region_node.security.authorization import Action
 from region_node.security.principal import ROLE_CHARS_MAX
 
@@ -70,16 +71,9 @@ async def revoke_on_topic(admin: Admin, request: web.Request) -> Any:
 
 
 async def forget(admin: Admin, name: TopicName) -> None:
-    """A topic that was deleted leaves no grants: who makes one of that name later decides anew. Of a partition: its partitioned topic's stay."""
-    text = str(name)
-
-    def change(p: NamespacePolicies) -> NamespacePolicies:
-        return replace(p, topic_permissions={topic: roles for topic, roles in p.topic_permissions.items() if topic != text})
-
-    policies = admin.view.namespace(name.namespace)
-    if policies is not None and text in policies.topic_permissions:
-        await admin.config.update_namespace(name.namespace, change)
-        await admin.seen(lambda: (p := admin.view.namespace(name.namespace)) is None or change(p) == p)
+    """A topic was deleted."""
+    if await grants.forget(admin.config, admin.view, name):
+        await admin.seen(lambda: (p := admin.view.namespace(name.namespace)) is None or str(name) not in p.topic_permissions)
 
 
 async def of_subscriptions(admin: Admin, request: web.Request) -> Any:

@@ -19,6 +19,7 @@ from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
 from heliograph.model.policy_table import BY_NAME, POLICIES, Policy
 from heliograph.model.policy_values import QUOTA_TYPES, RATE, quota, text
+from heliograph.model.routes import check_members
 from region_node.admin.context import Admin, Malformed, body, flag, number, text_body
 
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
@@ -36,6 +37,9 @@ class NamespaceLevel:
         namespace = admin.namespace(request)
         admin.policies(namespace)
         return namespace
+
+    async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
+        return admin.policies(self.base(admin, request)).regions
 
     async def read(self, admin: Admin, request: web.Request) -> dict[str, Any]:
         namespace = self.base(admin, request)
@@ -61,10 +65,14 @@ class TopicLevel:
             raise NotFound(f"Topic {name} not found")
         return name
 
+    async def regions(self, admin: Admin, request: web.Request) -> tuple[str, ...]:
+        name = await self.base(admin, request)
+        return tuple(admin.topics.policies.of(name).values.get("replication") or admin.policies(name.namespace).regions)
+
     async def read(self, admin: Admin, request: web.Request) -> dict[str, Any]:
         name = await self.base(admin, request)
         if flag(request, "applied"):
-            return {"replication": list(admin.policies(name.namespace).regions), **admin.topics.policies.of(name).values}
+            return {"replication": [*(here := admin.policies(name.namespace)).regions, *here.clusters], **admin.topics.policies.of(name).values}
         if flag(request, "isGlobal"):
             found = admin.view.topic_policies(str(name))
             return found.policies if found is not None else {}
@@ -132,7 +140,9 @@ def _set(level: Level, policy: Policy) -> Handler:
         if value is None:
             raise Malformed(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
-            admin.regions(value)
+            admin.parted(value)
+        if policy.name == "replicationTopology":
+            check_members(policy.check(policy.name, value), await level.regions(admin, request))
         if policy.name == "entryFilters":
             admin.topics.filters.check(policy.check(policy.name, value)["entryFilterNames"])
         await level.write(admin, request, setting(policy.name, value))

@@ -26,6 +26,8 @@ from region_node.admin import (
     brokers,
     clusters,
     compaction,
+    conflicts,
+    console,
     disaster,
     extensions,
     isolation,
@@ -36,9 +38,12 @@ from region_node.admin import (
     namespaces,
     offload,
     openapi,
+    parked,
     permissions,
     policies,
     produce,
+    quotas,
+    reading,
     replication,
     resource_groups,
     schemas,
@@ -49,6 +54,7 @@ from region_node.admin import (
     topics,
     transactions,
     unavailable,
+    verdicts,
 )
 from region_node.admin.context import Admin, Elsewhere, Malformed
 from region_node.admin.guard import guard
@@ -65,11 +71,13 @@ async def describe(admin: Admin, request: web.Request) -> Any:
 
 ROUTES: tuple[Route, ...] = (
     ("GET", "/openapi.json", describe),
+    *console.ROUTES,
     *clusters.ROUTES,
     *isolation.ROUTES,
     *tenants.ROUTES,
     *backlogs.ROUTES,
     *namespaces.ROUTES,
+    *quotas.ROUTES,
     *broker_settings.ROUTES,
     *balancing.ROUTES,
     *brokers.ROUTES,
@@ -77,9 +85,12 @@ ROUTES: tuple[Route, ...] = (
     *resource_groups.ROUTES,
     *lookup.ROUTES,
     *extensions.ROUTES,
+    *reading.ROUTES,
     *disaster.ROUTES,
+    *conflicts.ROUTES,
     *accounting.ROUTES,
     *replication.ROUTES,
+    *parked.ROUTES,
     *audits.ROUTES,
     *mending.ROUTES,
     *members.ROUTES,
@@ -93,6 +104,7 @@ ROUTES: tuple[Route, ...] = (
     *subscriptions.ROUTES,
     *topic_stats.ROUTES,
     *transactions.ROUTES,
+    *verdicts.ROUTES,
     *shadows.ROUTES,
     *unavailable.ROUTES,
     *topics.ROUTES,
@@ -124,7 +136,12 @@ class AdminServer:
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        check = guard(admin.security, metrics_open=not admin.authenticate_metrics, refuse=_refusal)
+        check = guard(
+            admin.security,
+            metrics_open=not admin.authenticate_metrics,
+            refuse=_refusal,
+            is_tenant=lambda tenant: admin.view.tenant(tenant) is not None,
+        )
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         for method, path, handler in ROUTES:
             self._app.router.add_route(method, path, self._wrapped(handler))

@@ -21,18 +21,22 @@ from storage.managed_ledger.shadow import SHADOW_SOURCE
 _LIST = "shadowTopics"
 
 
-async def checked_source(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties of a new topic, the source as a full name. Raises NotAllowed, NotFound (no such source), AlreadyExists."""
+async def checked_source(admin: Admin, name: TopicName, given: Mapping[str, Any], partitions: int = 0) -> dict[str, Any]:
+    """Properties of a new topic, the source as a full name. Raises NotAllowed, NotFound (no such source), AlreadyExists.
+
+    partitions: how many it has; 0: it is not partitioned. Its source has as many."""
     source = TopicName.parse(str(given[SHADOW_SOURCE]))
     if not (name.persistent and source.persistent):
         raise NotAllowed("a shadow topic and its source are persistent")
     if source.tenant != name.tenant:
         raise NotAllowed(f"{source} is another tenant's: whoever administers one tenant may not read the topics of another")
-    if name.partition >= 0 or admin.view.partitions(str(source)):
-        raise NotAllowed(f"{source} or its shadow is partitioned: make a shadow topic of each partition of the source ({source}-partition-0, ...)")
+    if name.partition >= 0:
+        raise NotAllowed(f"{name} is a partition: make the shadow of the whole topic, with as many partitions as its source")
+    if (count := admin.view.partitions(str(source))) != partitions:
+        raise NotAllowed(f"{source} has {count or 'no'} partitions, and its shadow {partitions or 'none'}: a shadow has as many as its source")
     if source == name or admin.topics.shadow_source(str(source)):
         raise NotAllowed(f"{source} is a shadow topic itself: name its source")
-    if not await admin.topics.exists(str(source)):
+    if not partitions and not await admin.topics.exists(str(source)):
         raise NotFound(f"Shadow source topic {source} not found")
     if await admin.topics.exists(str(name)):
         raise AlreadyExists(f"{name} exists already")

@@ -79,6 +79,9 @@ def _sum(parts: list[dict[str, Any]]) -> dict[str, Any]:
     total: dict[str, Any] = {key: sum(part.get(key, 0) for part in parts) for key in _SUMMED}
     for key in ("bytesInCounter", "bytesOutCounter"):
         total[key] = sum(part.get(key, 0) for part in parts)
+    created = [part["topicCreationTimeStamp"] for part in parts if part.get("topicCreationTimeStamp")]
+    total["topicCreationTimeStamp"] = min(created, default=0)
+    total["lastPublishTimestamp"] = max((part.get("lastPublishTimestamp", 0) for part in parts), default=0)
     total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
     total["deduplicationStatus"] = next((part["deduplicationStatus"] for part in parts if "deduplicationStatus" in part), "Disabled")
     total["publishers"] = [publisher for part in parts for publisher in part.get("publishers", ())]

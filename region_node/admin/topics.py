@@ -14,13 +14,14 @@ from urllib.parse import quote
 from aiohttp import web
 
 from heliograph.model.errors import NotAllowed, NotFound
-from heliograph.model.names import TopicName, bundle_of, bundle_range
+from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
 from heliograph.model.policy_values import mapped, text
 from heliograph.model.positions import Position
 from region_node.admin import permissions
 from region_node.admin.context import Admin, Malformed, body, flag, number
 from region_node.admin.shadows import check_kept, checked_source
+from region_node.topics.creation import TooManyTopics
 from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 _PARTITIONS_MAX = 4096
@@ -29,14 +30,14 @@ _PARTITIONS_MAX = 4096
 async def list_plain(admin: Admin, request: web.Request) -> Any:
     """Plain topics, and each partition that a partitioned one has, whether it was used yet or not."""
     namespace, domain = admin.namespace(request), request.match_info.get("domain", "non-persistent")
-    policies = admin.policies(namespace)
+    table = admin.table(namespace)
     found = set(await _there(admin, request, namespace))
     for topic in admin.view.partitioned(namespace):
         if topic.startswith(f"{domain}://"):
             found.update(str(TopicName.parse(topic).with_partition(index)) for index in range(admin.view.partitions(topic)))
     wanted = request.match_info.get("bundle") or request.query.get("bundle", "")
     if wanted:
-        found = {topic for topic in found if bundle_range(bundle_of(topic, policies.bundles), policies.bundles) == wanted.lower()}
+        found = {topic for topic in found if table.of(topic) == table.named(wanted)}
     return sorted(found)
 
 
@@ -66,7 +67,10 @@ async def create(admin: Admin, request: web.Request) -> Any:
     if isinstance(given, dict) and SHADOW_SOURCE in given:  # what it is must be known before it is made
         await _set_properties(admin, request, name, await checked_source(admin, name, given), new=True)
         given = None
-    await admin.topics.create_topic(topic)
+    try:
+        await admin.topics.create_topic(topic)
+    except TooManyTopics as error:
+        raise web.HTTPConflict(reason=str(error)) from error
     if given:
         await _set_properties(admin, request, name, given)
 
@@ -97,14 +101,22 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
     admin.policies(name.namespace)
     count = await _given_count(request)
     given = await body(request)
-    if isinstance(given, dict) and SHADOW_SOURCE in (given.get("properties") or {}):
-        raise NotAllowed(f"{name}: a shadow topic has no partitions: make one of each partition of the source")
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
     if str(name) in await admin.topics.topics(name.namespace):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+    properties = given.get("properties") or {} if isinstance(given, dict) else {}
+    if SHADOW_SOURCE in properties:  # what it is must be known before it is made, and each part of its source must be there
+        if admin.view.partitions(str(name)):
+            raise web.HTTPConflict(reason=f"This topic already exists: {name}")
+        properties = await checked_source(admin, name, properties, count)
+        await _make_partitions(admin, TopicName.parse(properties[SHADOW_SOURCE]), count)
+        await _set_properties(admin, request, name, properties, new=True)
+        properties = {}
     await admin.config.create_partitioned(str(name), count)
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
+    if properties:
+        await _set_properties(admin, request, name, properties)
 
 
 async def grow(admin: Admin, request: web.Request) -> Any:
@@ -112,6 +124,10 @@ async def grow(admin: Admin, request: web.Request) -> Any:
     present, count = partitions_of(admin, name), await _given_count(request)
     if count < present:
         raise web.HTTPUnprocessableEntity(reason=f"{name} has {present} partitions: their number can only grow")
+    if source := admin.topics.shadow_source(str(name)):
+        if admin.view.partitions(source) < count:
+            raise NotAllowed(f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first")
+        await _make_partitions(admin, TopicName.parse(source), count)
     await admin.config.update_partitioned(str(name), count)
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
@@ -229,7 +245,12 @@ async def _trim(admin: Admin, name: TopicName) -> None:
 async def create_missed(admin: Admin, request: web.Request) -> Any:
     """Makes the partitions that were never used."""
     name = admin.topic(request)
-    for index in range(partitions_of(admin, name)):
+    await _make_partitions(admin, name, partitions_of(admin, name))
+
+
+async def _make_partitions(admin: Admin, name: TopicName, count: int) -> None:
+    """Those that were never used."""
+    for index in range(count):
         part = name.with_partition(index)
         if not await admin.topics.exists(str(part)):
             record = await admin.ownership.owner(str(part))

@@ -14,10 +14,9 @@ from region_node.admin.context import Admin
 
 _FUNCTIONS = "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
 _PACKAGES = "there is no package store here: functions are not part of this service"
-_SPLIT = "the bundles of a namespace are fixed when it is made: make a namespace with more of them (numBundles)"
 _PEERS = "regions are peers by their namespaces alone: name the regions of a namespace (set-clusters)"
 _RACKS = "a bookie says itself in which rack it is: set bookie.rack in its settings and start it again"
-_QUOTAS = "bundles have no resource quotas here: they are spread by their number; limit traffic by rates and resource groups"
+_ROOM = "GET /heliograph/v1/balance (`heliograph brokers balance`) says what each broker carries, as a share of what it can"
 _MIGRATION = "a cluster is not migrated by redirecting its clients here: replicate to the other region, then move the clients"
 _SHUTDOWN = "stop a broker by SIGTERM to its process (`heliograph process kill NAME` in an instance): it gives its bundles away first"
 _ALLOCATOR = "there is no memory allocator to show: /metrics has the memory of the process"
@@ -29,16 +28,14 @@ ABSENT: tuple[tuple[str, str, str], ...] = (
     ("*", "/admin/v3/{kind:functions|sources|sinks|source|sink}{rest:.*}", _FUNCTIONS),
     ("*", "/admin/v3/packages{rest:.*}", _PACKAGES),
     ("*", "/admin/v2/{kind:worker|worker-stats|functions}{rest:.*}", _FUNCTIONS),
-    ("PUT", f"{_NAMESPACE}/{{bundle}}/split", _SPLIT),
     ("POST", f"{_NAMESPACE}/migration", _MIGRATION),
     ("POST", f"{_CLUSTER}/migrate", _MIGRATION),
     ("POST", f"{_CLUSTER}/peers", _PEERS),
     ("POST", "/admin/v2/brokers/shutdown", _SHUTDOWN),
     ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", _ALLOCATOR),
-    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", _QUOTAS),
+    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", _ROOM),
     ("POST", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
     ("DELETE", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
-    ("*", "/admin/v2/resource-quotas{rest:.*}", _QUOTAS),
 )
 
 

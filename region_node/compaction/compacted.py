@@ -76,7 +76,8 @@ class CompactedView:
         self._metadata: LedgerMetadata | None = None
         self._ends: dict[Position, tuple[int, int]] = {}
         """Where earlier reads ended -> (compacted ledger, its entry there)."""
-        self._lost = -1
+        self._lost = -2
+        """A ledger that is named and gone. -1 is none: there everything was taken away, and nothing is lost."""
 
     @property
     def last_confirmed(self) -> Position:
@@ -134,6 +135,24 @@ class CompactedView:
                 low = middle + 1
             else:
                 high, found = middle, (ledger, first - 1)
+        return found
+
+    async def position_of_index(self, index: int) -> Position | None:
+        """The entry left that holds the message of that index, or the first one behind it; None where nothing is left behind it."""
+        compacted = self.compacted
+        if compacted is None or compacted.ledger == self._lost:
+            return None
+        low, high, found = 0, compacted.entries, None
+        while low < high:
+            middle = (low + high) // 2
+            runs = await self._entries(compacted, middle, 1, 1)
+            if not runs:
+                return None
+            ledger, first, run = pieces_of(runs[0][1])[0]
+            if run.first_index + run.messages_before(1) <= index:
+                low = middle + 1
+            else:
+                high, found = middle, (ledger, first)
         return found
 
     # -- the compacted ledger -----------------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ def open_entry(entry: Buffer) -> Opened:
 
 def _message(single: pb.SingleMessageMetadata) -> Message:
     key = single.partition_key.encode() if single.HasField("partition_key") else None
-    return Message(key, empty=single.null_value or single.payload_size == 0, gone=single.compacted_out)
+    empty = single.null_value if single.HasField("null_value") else single.payload_size == 0  # Kafka's empty values say that they are values
+    return Message(key, empty=empty, gone=single.compacted_out)
 
 
 def last_kept_index(entry: Buffer) -> int:

@@ -78,6 +78,12 @@ class Schema:
     def from_wire(cls, schema: pb.Schema) -> Schema:
         return cls(schema.type, schema.name, schema.schema_data, {pair.key: pair.value for pair in schema.properties})
 
+    def to_wire(self) -> pb.Schema:
+        made = pb.Schema(name=self.name, schema_data=self.data, type=pb.Schema.Type.ValueType(self.type))
+        for key, value in self.properties.items():
+            made.properties.add(key=key, value=value)
+        return made
+
     @property
     def type_name(self) -> str:
         return NAMES.get(self.type, str(self.type))

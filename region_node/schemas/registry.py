@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from heliograph.model.errors import NotAllowed, VersionConflict
+from heliograph.model.errors import CorruptData, NotAllowed, VersionConflict
 from heliograph.model.ledgers import pack, unpack
 from heliograph.model.names import TopicName
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, Op, Put
@@ -143,6 +144,36 @@ class SchemaRegistry:
             self.on_new(topic)
         return new
 
+    async def replace(self, topic: TopicName, rows: Iterable[tuple[int, bytes]]) -> None:
+        """Puts `rows` in place of what is there under their numbers, in one transaction. What was there, and is nowhere else, goes on under the next
+        numbers of this region.
+
+        Raises CorruptData, MetadataError.
+        """
+        rows = list(rows)
+        given = {number: _decode(number, value) for number, value in rows}
+        prefix = _prefix(topic)
+        for _ in range(_ATTEMPTS):
+            stored = {int(key.removeprefix(prefix), 16): (value, version) for key, value, version in await self._meta.range(prefix, prefix + "g")}
+            every = {number: _decode(number, value) for number, (value, _) in stored.items()}
+            ops: list[Op] = [Put(_key(topic, number), value, expected=stored[number][1] if number in stored else ABSENT) for number, value in rows]
+            after = [version.schema for version in ({**every, **given}).values() if version.schema is not None]
+            following = self._next([*every.values(), *given.values()])
+            for number in given:
+                old = every[number].schema if number in every else None
+                if old is not None and not any(old.same(other) for other in after):
+                    ops.append(Put(_key(topic, following), stored[number][0], expected=ABSENT))
+                    after.append(old)
+                    following += 1
+            try:
+                await self._meta.txn(ops)
+            except VersionConflict:
+                continue
+            if self.on_new is not None:
+                self.on_new(topic)
+            return
+        raise VersionConflict(prefix, -1, -1)
+
     async def _load(self, topic: TopicName) -> list[Version]:
         """All of them, deletions included, by the time they came."""
         prefix = _prefix(topic)
@@ -171,8 +202,32 @@ def _encode(schema: Schema | None, time_ms: int) -> bytes:
     return pack([schema.type, schema.name, schema.data, schema.properties, time_ms])
 
 
+def conflicting(here: Iterable[tuple[int, bytes]], arriving: Iterable[tuple[int, bytes]]) -> list[int]:
+    """The numbers under which the two say different things. When each was stored does not matter. Raises CorruptData."""
+    held, found = dict(here), []
+    for number, value in arriving:
+        if (old := held.get(number, value)) != value:
+            mine, other = _decode(number, old).schema, _decode(number, value).schema
+            if (mine is None) != (other is None) or (mine is not None and other is not None and not mine.same(other)):
+                found.append(number)
+    return found
+
+
+def shown(number: int, value: bytes) -> dict[str, Any]:
+    """A version as people read it; `deleted`: everything before it was. Raises CorruptData."""
+    version = _decode(number, value)
+    if version.schema is None:
+        return {"deleted": True, "time_ms": version.time_ms}
+    schema = version.schema
+    data = schema.data.decode(errors="backslashreplace")
+    return {"type": schema.type_name, "name": schema.name, "data": data, "properties": schema.properties, "time_ms": version.time_ms}
+
+
 def _decode(number: int, value: bytes) -> Version:
-    kind, name, data, properties, time_ms = unpack("schema", value)
+    try:
+        kind, name, data, properties, time_ms = unpack("schema", value)
+    except (TypeError, ValueError) as error:
+        raise CorruptData(f"schema version {number:x} is no list of five") from error
     return Version(number, None if kind == _DELETION else Schema(kind, name, data, properties), time_ms)
 
 

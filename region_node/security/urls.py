@@ -15,7 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from heliograph.model.errors import NotAllowed
-from heliograph.model.policies import RegionInfo
+from heliograph.model.policies import PulsarCluster, RegionInfo
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class Regions(Protocol):
 
     def region(self, name: str) -> RegionInfo | None: ...
 
+    def cluster(self, name: str) -> PulsarCluster | None: ...
+
     def namespace(self, namespace: str) -> object | None: ...
 
     def on_change(self, callback: Callable[[str], None]) -> Callable[[], None]: ...
@@ -90,6 +92,10 @@ class ListedRegions:
             return None
         links = {source: [url for url in urls if self._passes(url)] for source, urls in info.link_urls.items()}
         return replace(info, service_url=info.service_url if self._passes(info.service_url) else "", link_urls=links)
+
+    def cluster(self, name: str) -> PulsarCluster | None:
+        found = self._view.cluster(name)
+        return found if found is None or self._passes(found.service_url) else replace(found, service_url="")
 
     def namespace(self, namespace: str) -> object | None:
         return self._view.namespace(namespace)

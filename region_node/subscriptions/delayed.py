@@ -37,6 +37,10 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
+DELAYED_ENTRY_BYTES = 24
+"""What one entry that waits takes: three numbers."""
+
+
 class DelayWheel:
     """`held`: entries that wait, of all subscriptions of the broker."""
 

@@ -16,14 +16,15 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.filters import ACCEPT, REJECT, Filtering
-from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, visible
+from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, TurnPort, visible
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.throttle import NO_LIMIT, Throttle
 
 log = logging.getLogger("region_node.topics")
 
 TURN_ENTRIES = 1024
-TURN_BYTES = 1 << 20
+TURN_BYTES = 1 << 18
+"""What one subscription's turn gives to the socket holds up everybody else on the loop for as long as its copy takes: publishers at the tail as well."""
 READ_ENTRIES = 512
 
 
@@ -51,6 +52,8 @@ class Dispatcher(ABC):
         """What the rates of the topic and of the subscription let go out."""
         self.pausing = False
         """Nothing new goes out while more is acknowledged above the mark-delete position than can be stored."""
+        self.turn: TurnPort | None = None
+        """Of a subscription that is active in one region at a time: asked before each turn of work."""
         self.filtering: Filtering | None = None
         """What decides who gets what, beside the type."""
         self._judged: tuple[Position, Sequence[int]] | None = None
@@ -134,6 +137,9 @@ class Dispatcher(ABC):
 
     def run_ready(self) -> None:
         """One turn: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""
+        if self.turn is not None and not self.turn.open:
+            self.stalled = True  # the owner's tick looks again
+            return
         entries = size_bytes = 0
         while (limit := self._limit()) > 0 and not self._before_new():
             if entries >= TURN_ENTRIES or size_bytes >= TURN_BYTES:

@@ -33,6 +33,19 @@ class CompactedPort(LedgerPort, Protocol):
         ...
 
 
+class TurnPort(Protocol):
+    """Of a subscription that is active in one region at a time: `region_node.dr.writing.Turn`."""
+
+    @property
+    def open(self) -> bool:
+        """Whether messages may be handed out here at this very moment."""
+        ...
+
+    def waiting(self) -> str:
+        """Why not; "": they may."""
+        ...
+
+
 class CursorPort(Protocol):
     """What a subscription has acknowledged."""
 

@@ -15,12 +15,12 @@ from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.dispatch import Dispatcher
+from region_node.subscriptions.dispatch import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
 from region_node.subscriptions.key_shared import KeySharedDispatcher
 from region_node.subscriptions.keys import Sticky
 from region_node.subscriptions.meter import Meter, iso_time
-from region_node.subscriptions.port import CursorPort, LedgerPort
+from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue
 from region_node.subscriptions.shared import UNACKED_CONSUMER_MAX, UNACKED_SUBSCRIPTION_MAX, SharedDispatcher
 from region_node.subscriptions.single import SingleActive
@@ -49,6 +49,8 @@ class Rules:
     filters: tuple[tuple[str, EntryFilter | None], ...] = ()
     """(name, filter), in their order; None: this broker does not have it."""
     topic: str = ""
+    turn: TurnPort | None = None
+    """It is active in one region at a time; None: in every one."""
 
 
 class Subscription:
@@ -88,7 +90,7 @@ class Subscription:
         self.idle_since: float | None = None
         """Of a non-durable one: when the owner's tick first found it without consumers."""
         self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
-        self.meter = Meter(5)
+        self.meter = Meter(6)
         self.rules = Rules()
         self._counted_elsewhere: Mapping[Position, int] | None = None
         """Of a replicated one: entries that were handed out again in other regions, and how often."""
@@ -100,6 +102,9 @@ class Subscription:
         self.unused_since = 0.0
         """Of a durable one: when it was first found without consumers; 0: it has some."""
         self.last_flow_ms = self.last_consumed_ms = self.last_acked_ms = 0
+        self.last_marked_ms = 0
+        """When its mark-delete position was last seen to have moved: looked at on the tick."""
+        self._marked = cursor.mark_delete
         if properties is not None and TRANSACTIONS in properties:
             self._transactions = SubscriptionTransactions(self, PendingAcks.decode(properties[TRANSACTIONS]))
 
@@ -111,6 +116,13 @@ class Subscription:
     @property
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers if self.dispatcher is not None else []
+
+    @property
+    def held(self) -> int:
+        """Messages that consumers have and did not acknowledge; of an exclusive or failover one only whether there are any, 1 or 0."""
+        if isinstance(self.dispatcher, SharedDispatcher):
+            return self.dispatcher.unacked
+        return int(self.dispatcher is not None and self.dispatcher.position > after(self.cursor.mark_delete))
 
     def check_room(self, kind: SubscriptionType, consumer: Consumer | None = None) -> None:
         """Raises ConsumerBusy, or ConsumerAssignError where the hash ranges of `consumer` are not to be had."""
@@ -163,7 +175,7 @@ class Subscription:
             self.dispatcher.wake()
 
     def _rule(self, dispatcher: Dispatcher) -> None:
-        dispatcher.throttle, dispatcher.pausing = self.rules.throttle, self.rules.pausing
+        dispatcher.throttle, dispatcher.pausing, dispatcher.turn = self.rules.throttle, self.rules.pausing, self.rules.turn
         if self.rules.filters and self.filtering is None:
             self.filtering = Filtering(self.rules.topic, self.name, self.properties)
         if self.filtering is not None:
@@ -306,6 +318,11 @@ class Subscription:
 
     # -- statistics
 
+    def has_moved(self) -> bool:
+        """Whether the mark-delete position is another than at the last call."""
+        before, self._marked = self._marked, self.cursor.mark_delete
+        return before != self._marked
+
     def tick(self, now: float) -> None:
         """Rates, and another try where a read of backlog failed."""
         consumers = self.consumers
@@ -318,6 +335,7 @@ class Subscription:
             self.messages_redelivered + sum(c.messages_redelivered for c in consumers),
             self.messages_acked + sum(c.messages_acked for c in consumers),
             self.expired,
+            self.dropped,
         )
         if self.dispatcher is not None and self.dispatcher.stalled:
             self.dispatcher.stalled = False
@@ -342,6 +360,7 @@ class Subscription:
             "activeConsumerName": active.name if active else "",
             "isDurable": self.durable,
             "isReplicated": self.replicated,
+            **({"waitsForItsTurn": self.rules.turn.waiting()} if self.rules.turn is not None else {}),
             "allowOutOfOrderDelivery": keyed.out_of_order if keyed else False,
             **({"keySharedMode": "STICKY" if keyed.sticky else "AUTO_SPLIT"} if keyed else {}),
             "subscriptionProperties": self.properties,
@@ -359,7 +378,8 @@ class Subscription:
             "filterRejectedMsgCount": self.filtering.rejected if self.filtering is not None else 0,
             "filterRescheduledMsgCount": self.filtering.rescheduled if self.filtering is not None else 0,
             "consumersAfterMarkDeletePosition": {},
-            **({"msgDropCount": self.dropped} if self.volatile else {}),
+            **({"msgDropCount": self.dropped, "msgDropRate": self.meter.rates[5]} if self.volatile else {}),
+            "lastMarkDeleteAdvancedTimestamp": self.last_marked_ms,
             "consumers": [
                 consumer_stats(c) | (_keyed_stats(keyed.ranges.ranges(c), draining.get(c, {})) if keyed else {}) for c in consumers
             ],

@@ -14,6 +14,8 @@ from heliograph.runtime.clock import Clock
 from region_node.subscriptions.delayed import DelayWheel, Sleeper
 
 NO_LIMIT = 1 << 60
+LOOK_AGAIN_S = 1.0
+"""Nobody sleeps longer than that: a bucket's rates may have grown meanwhile."""
 
 
 class Bucket:
@@ -32,9 +34,9 @@ class Bucket:
 
     def refill(self, now: float) -> None:
         elapsed, self._now = now - self._now, now
-        if elapsed > 0:
-            self._messages_left = min(self._messages_left + self.messages * elapsed, self.messages * self._period_s)
-            self._bytes_left = min(self._bytes_left + self.size_bytes * elapsed, self.size_bytes * self._period_s)
+        if elapsed > 0:  # it holds one at least: else less than one a period would be nothing at all
+            self._messages_left = min(self._messages_left + self.messages * elapsed, max(1.0, self.messages * self._period_s))
+            self._bytes_left = min(self._bytes_left + self.size_bytes * elapsed, max(1.0, self.size_bytes * self._period_s))
 
     def spend(self, messages: int, size_bytes: int) -> None:
         self._messages_left -= messages
@@ -44,6 +46,14 @@ class Bucket:
         """What is published a second just now; without effect where the bucket is not relative to it."""
         if self.relative:
             self.messages, self.size_bytes = self._base[0] + messages, self._base[1] + size_bytes
+
+    def set_rates(self, messages: float, size_bytes: float, now: float) -> None:
+        """As given when it was made; what was spent stays spent."""
+        self.refill(now)
+        self.messages, self.size_bytes = messages if messages > 0 else math.inf, size_bytes if size_bytes > 0 else math.inf
+        self._base = self.messages, self.size_bytes
+        self._messages_left = min(self._messages_left, max(1.0, self.messages * self._period_s)) if messages > 0 else math.inf
+        self._bytes_left = min(self._bytes_left, max(1.0, self.size_bytes * self._period_s)) if size_bytes > 0 else math.inf
 
     @property
     def messages_left(self) -> int:
@@ -60,6 +70,37 @@ class Bucket:
     def wait_s(self) -> float:
         """Until something may go again."""
         return max(0.0, (1 - self._messages_left) / self.messages, (1 - self._bytes_left) / self.size_bytes)
+
+
+class CountingBucket(Bucket):
+    """One that several brokers fill together: it says what was used of it here."""
+
+    __slots__ = ("_counted_at", "_held_bytes", "_held_messages", "_used_bytes", "_used_messages")
+
+    def __init__(self, messages: float, size_bytes: float, now: float) -> None:
+        super().__init__(messages, size_bytes, now)
+        self._used_messages = self._used_bytes = 0
+        self._held_messages = self._held_bytes = False
+        self._counted_at = now
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        self._messages_left -= messages
+        self._bytes_left -= size_bytes
+        self._used_messages += messages
+        self._used_bytes += size_bytes
+        if self._messages_left < 1:
+            self._held_messages = True
+        if self._bytes_left < 1:
+            self._held_bytes = True
+
+    def used(self, now: float) -> tuple[tuple[float, bool], tuple[float, bool]]:
+        """(messages, bytes): each so many a second since the last call, and whether somebody had to wait for more."""
+        elapsed, self._counted_at = max(1e-3, now - self._counted_at), now
+        self.refill(now)
+        found = (self._used_messages / elapsed, self._held_messages), (self._used_bytes / elapsed, self._held_bytes)
+        self._used_messages = self._used_bytes = 0
+        self._held_messages, self._held_bytes = self._messages_left < 1, self._bytes_left < 1
+        return found
 
 
 def bucket(
@@ -99,10 +140,15 @@ class Throttle:
         for bucket in self._buckets:
             bucket.follow(messages, size_bytes)
 
+    @property
+    def wait_s(self) -> float:
+        """Until something may go again."""
+        return max(bucket.wait_s for bucket in self._buckets)
+
     def wake_later(self, sleeper: Sleeper) -> None:
         """`sleeper` is woken when something may go again."""
-        wait_s = max(bucket.wait_s for bucket in self._buckets)
-        self._wheel.arm(sleeper, self._wheel.now_ms + math.ceil(wait_s * 1000))
+        wait_s = self.wait_s
+        self._wheel.arm(sleeper, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
 
 
 class Reader(Protocol):
@@ -117,6 +163,7 @@ class PublishGate:
     def __init__(self, buckets: Sequence[Bucket], clock: Clock, wheel: DelayWheel, readers: Callable[[], Iterable[Reader]]) -> None:
         self._buckets, self._clock, self._wheel, self._readers = tuple(buckets), clock, wheel, readers
         self._held: dict[Reader, None] = {}
+        self._closed = False
         self.closed_times = 0
 
     def spend(self, messages: int, size_bytes: int) -> None:
@@ -125,13 +172,24 @@ class PublishGate:
             bucket.spend(messages, size_bytes)
         wait_s = self._wait_s()
         if wait_s > 0:
-            if not self._held:
+            if not self._closed:
+                self._closed = True
                 self.closed_times += 1
-                self._wheel.arm(self, self._wheel.now_ms + math.ceil(wait_s * 1000))
+                self._wheel.arm(self, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
             for reader in self._readers():
-                if reader not in self._held:
-                    self._held[reader] = None
-                    reader.hold_reading(True, self)
+                self._hold(reader)
+
+    def hold(self, reader: Reader) -> float:
+        """Of a publisher that is none of the topic's producers: it waits too, while the gate is closed. Returns for how many seconds."""
+        if not self._closed:
+            return 0.0
+        self._hold(reader)
+        return self._wait_s()
+
+    def _hold(self, reader: Reader) -> None:
+        if reader not in self._held:
+            self._held[reader] = None
+            reader.hold_reading(True, self)
 
     def _wait_s(self) -> float:
         now = self._clock.monotonic()
@@ -140,15 +198,15 @@ class PublishGate:
         return max(bucket.wait_s for bucket in self._buckets)
 
     def wake(self) -> None:
-        if self._held:
+        if self._closed:
             wait_s = self._wait_s()
             if wait_s > 0:
-                self._wheel.arm(self, self._wheel.now_ms + math.ceil(wait_s * 1000))
+                self._wheel.arm(self, self._wheel.now_ms + math.ceil(min(wait_s, LOOK_AGAIN_S) * 1000))
             else:
                 self.open()
 
     def open(self) -> None:
         """Lets everybody go on: the buckets have recovered, or the gate is taken away."""
-        held, self._held = self._held, {}
+        held, self._held, self._closed = self._held, {}, False
         for reader in held:
             reader.hold_reading(False, self)

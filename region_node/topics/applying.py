@@ -8,7 +8,7 @@ Invariants: each topic gets what holds when its turn comes, so that changes may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
@@ -42,12 +42,12 @@ class PolicyApplier:
     ) -> None:
         self._filters = filters or FilterBook()
         self._policies, self._view, self._links, self._keeper, self._loaded, self._region, self._tasks = policies, view, links, keeper, loaded, region, tasks
-        self._groups = Groups(view.resource_group, clock)
+        self.groups = Groups(view.resource_group, clock)
         policies.on_change(self._changed)
 
     def apply(self, topic: Topic) -> None:
         policies = self._policies.of(topic.name)
-        topic.obey(policies, self._groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
+        topic.obey(policies, self.groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
         self._keeper.follow(topic)
         if topic.volatile:
             return
@@ -60,9 +60,16 @@ class PolicyApplier:
         if topic.shadow_of:  # its source has the links
             return
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
-        regions = policies.values.get("replication") or (namespace.regions if namespace is not None else ())
-        self._links.attach(topic.log, targets(policies.values.get("replicationRoutes"), own, regions))
+        wanted = policies.values.get("replication")
+        regions = [name for name in wanted or (namespace.regions if namespace is not None else ()) if self._view.cluster(name) is None]
+        behind = self._behind(own, namespace.clusters if namespace is not None else (), wanted)
+        self._links.attach(topic.log, [*targets(policies.values.get("replicationRoutes"), own, regions), *behind])
         self._links.obey(topic.log, policies.values)
+
+    def _behind(self, own: str, clusters: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+        """The Pulsar clusters of a topic that this region is the gateway of. wanted: what a policy of the topic leaves of them."""
+        known = (self._view.cluster(name) for name in clusters if not wanted or name in wanted)
+        return [cluster.name for cluster in known if cluster is not None and cluster.gateway == own]
 
     def _changed(self, namespace: str, base: str) -> None:
         if base:

@@ -16,6 +16,10 @@ from region_node.topics.port import ViewPort
 MakePartitions = Callable[[str, int], Awaitable[None]]
 
 
+class TooManyTopics(NotAllowed):
+    """The namespace has as many as it may have."""
+
+
 class Creation:
     """`exists`, `count`: of what is stored in this region."""
 
@@ -56,4 +60,4 @@ class Creation:
         """Raises NotAllowed where the namespace has as many topics as it may have."""
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
         if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:
-            raise NotAllowed(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")
+            raise TooManyTopics(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")

@@ -32,13 +32,23 @@ _CLIENTS_MAX = 10_000
 
 def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
     """Raises NotAllowed (a shadow), EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
-    if topic.shadow_of:
-        raise NotAllowed(f"Cannot send messages to a shadow topic: publish to {topic.shadow_of}")
+    check_source(topic)
     if topic.policies.on("encryptionRequired") and not encrypted:
         raise EncryptionRequired(f"Encryption is required in {topic.text}: give the producer encryption keys")
     most, there = topic.policies.limit("maxProducers"), topic.producers
     if most and name not in there.producers and len(there.producers) + len(there.waiting) >= most:
         raise ProducerBusy(f"Topic '{topic.text}' reached max producers limit {most}")
+    check_backlog(topic)
+
+
+def check_source(topic: Topic) -> None:
+    """Raises NotAllowed: it is a shadow."""
+    if topic.shadow_of:
+        raise NotAllowed(f"Cannot send messages to a shadow topic: publish to {topic.shadow_of}")
+
+
+def check_backlog(topic: Topic) -> None:
+    """Raises BacklogQuotaHold, BacklogQuotaExceeded."""
     if topic.over_quota == "producer_request_hold":
         raise BacklogQuotaHold(f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up")
     if topic.over_quota == "producer_exception":

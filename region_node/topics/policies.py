@@ -26,6 +26,7 @@ log = logging.getLogger("region_node.topics")
 _NAMESPACES = "/namespaces/"
 _TOPICS = "/topic-policies/"
 _GROUPS = "/resource-groups/"
+_CLUSTERS = "/clusters/"
 _TRIES_MAX = 16
 
 
@@ -173,7 +174,7 @@ class PolicyBook:
         elif key.startswith(_TOPICS):
             base = key.removeprefix(_TOPICS)
             self._tell(TopicName.parse(base).namespace, base)
-        elif not key or key.startswith(_GROUPS):
+        elif not key or key.startswith((_GROUPS, _CLUSTERS)):
             self._tell("", "")
 
     def _tell(self, namespace: str, topic: str) -> None:

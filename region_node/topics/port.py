@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, PulsarCluster, ResourceGroup, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from region_node.subscriptions.port import CursorPort, LedgerPort
+from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
 
+TurnOf = Callable[[TopicName, str, bool], TurnPort | None]
+"""(topic, subscription, whether a policy wants it) -> its turn; None: it may be active in every region."""
 Segments = list[tuple[int, int, int]]
 """(count, ledger, first entry) in the order of a run; ledger -1: duplicates."""
 
@@ -135,7 +138,7 @@ class FactoryPort(Protocol):
 
     async def names(self, namespace: str) -> list[str]: ...
 
-    def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]: ...
+    def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]: ...
 
     async def count(self, namespace: str) -> int: ...
 
@@ -160,6 +163,8 @@ class ViewPort(Protocol):
     """`global_config.view.ConfigView`, as the service uses it."""
 
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
+
+    def cluster(self, name: str) -> PulsarCluster | None: ...
 
     def topic_policies(self, topic: str) -> TopicPolicies | None: ...
 

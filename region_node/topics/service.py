@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -23,7 +24,7 @@ from heliograph.model.errors import (
     SubscriptionNotFound,
     TopicClosed,
 )
-from heliograph.model.names import TopicName, bundle_of
+from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
 from heliograph.model.policy_table import Applied, Level
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
@@ -32,6 +33,7 @@ from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
+from region_node.metrics import Sample
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
@@ -41,11 +43,12 @@ from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
 from region_node.topics.filter_book import FilterBook
+from region_node.topics.group_use import GroupUse
 from region_node.topics.keeping import Keeper
 from region_node.topics.listing import TopicLists
 from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, ViewPort
+from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
 from storage.managed_ledger.shadow import SHADOW_SOURCE
 
@@ -62,6 +65,8 @@ OpenLog = Callable[[str, Applied, bool], Awaitable[LogPort]]
 class TopicSettings:
     reads_max: int = 32
     """Reads of backlog under way at once, in the whole broker."""
+    loads_max: int = 64
+    """Topics that are loaded at once; others wait for their turn, as they came."""
     tick_s: float = 1.0
     """Period of rates."""
     auto_create: bool = True
@@ -74,7 +79,7 @@ class TopicSettings:
     """Of this broker's settings: what holds where nothing is set."""
 
     def __post_init__(self) -> None:
-        assert self.reads_max > 0 and self.tick_s > 0
+        assert self.reads_max > 0 and self.tick_s > 0 and self.loads_max > 0
 
 
 class TopicService:
@@ -97,8 +102,9 @@ class TopicService:
         arrival: Callable[[str], Awaitable[None]] | None = None,
         context: LedgerContext | None = None,
         filters: FilterBook | None = None,
+        bundles: Callable[[str], BundleTable | None] | None = None,
     ) -> None:
-        """arrival: waits while a topic's bundle is on its way to this broker."""
+        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made, where nobody splits any."""
         self.settings = settings or TopicSettings()
         self.loaded: dict[str, Topic] = {}
         self.tombstones: Mapping[str, object] = {}
@@ -107,12 +113,17 @@ class TopicService:
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         self.gate_of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
+        self.turn_of: TurnOf | None = None
+        """Of subscriptions that are active in one region at a time; set before anything is loaded."""
+        self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
+        """Called when a topic was deleted for its inactivity; an admin's deletion does the same itself."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
         self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
         self.view = view
         self._region, self._factory, self._links, self._owns = region, factory, links, owns
         self._arrival = arrival
+        self._bundles = bundles if bundles is not None else lambda namespace: BundleTable.equal(p.bundles) if (p := view.namespace(namespace)) else None
         self._clock, self._rng = clock, rng
         self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
@@ -125,13 +136,23 @@ class TopicService:
         self._reads = BoundedReads(self.tasks, self.settings.reads_max)
         self._keeper = Keeper(self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text)))
         self._loading: dict[str, asyncio.Future[Topic]] = {}
+        self._turns = asyncio.Semaphore(self.settings.loads_max)
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self.policies = PolicyBook(meta, view, self.settings.policies)
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters)
         self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create)
+        self._group_use: GroupUse | None = None
         self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+
+    def share_groups(self, broker: str, lease: Callable[[], int]) -> None:
+        """From now on the rates of resource groups hold over all brokers of the region. lease: what this broker's keys hang on, 0 while there is none."""
+        self._group_use = GroupUse(self._applier.groups, broker=broker, lease=lease, meta=self._meta, tasks=self.tasks, clock=self._clock)
+
+    def group_samples(self) -> Iterable[Sample]:
+        """Metrics of resource groups on this broker."""
+        return self._applier.groups.samples(self._region().name)
 
     # -- loading
 
@@ -156,7 +177,7 @@ class TopicService:
             loading = self._loading.get(text)
             if loading is None:
                 loading = self._loading[text] = self._loop.create_future()
-                self.tasks.spawn(self._load(name, text, create, loading))
+                self.tasks.spawn(self._load_in_turn(name, text, create, loading))
                 return await asyncio.shield(loading)
             try:
                 return await asyncio.shield(loading)
@@ -175,6 +196,23 @@ class TopicService:
             raise NotFound(f"{text}: the topic has only {self.view.partitions(str(name.partitioned))} partition(s)")
         if not self._owns(text):
             raise NotOwner(f"this broker does not own {text}")
+
+    async def _load_in_turn(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
+        """After a broker's death its clients come all at once: what is loaded at a time is bounded, so that those who are here are served meanwhile."""
+        waited = self._turns.locked()
+        try:
+            async with self._turns:
+                if waited:  # maybe long: the topic may be another broker's by now
+                    self._check(name, text)
+                await self._load(name, text, create, loading)
+        except HeliographError as error:
+            loading.set_exception(error)
+            loading.exception()
+        finally:
+            self._loading.pop(text, None)
+            if not loading.done():
+                loading.set_exception(TopicClosed(f"{text} could not be loaded"))
+                loading.exception()
 
     async def _load(self, name: TopicName, text: str, create: bool, loading: asyncio.Future[Topic]) -> None:
         began = self._clock.monotonic()
@@ -202,6 +240,7 @@ class TopicService:
             topic.on_fatal = self._fatal
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
+            topic.turn_of = self.turn_of
             self._applier.apply(topic)
             self._give_gate(topic, self.gate_of(name.namespace))
             self.loaded[text] = topic
@@ -211,11 +250,6 @@ class TopicService:
         except HeliographError as error:
             loading.set_exception(error)
             loading.exception()  # whoever asked may be gone
-        finally:
-            self._loading.pop(text, None)
-            if not loading.done():
-                loading.set_exception(TopicClosed(f"{text} could not be loaded"))
-                loading.exception()
 
     async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
         from region_node.topics.shadow import ShadowLog
@@ -229,15 +263,17 @@ class TopicService:
         return checked
 
     def shadow_source(self, topic: str) -> str:
-        """Full name of the topic that this one shadows; "": it is none."""
-        return self.policies.topic(topic).properties.get(SHADOW_SOURCE, "")
+        """Full name of the topic that this one shadows, partition by partition; "": it is none."""
+        name = TopicName.parse(topic)
+        source = self.policies.topic(str(name.partitioned)).properties.get(SHADOW_SOURCE, "")
+        return str(TopicName.parse(source).with_partition(name.partition)) if source and name.partition >= 0 else source
 
     async def load_replicated(self, namespace: str, bundle: int) -> None:
         """After a bundle was acquired: topics that other regions want go on without any client."""
-        policies = self.view.namespace(namespace)
-        if policies is None or len(policies.regions) < 2:
+        policies, table = self.view.namespace(namespace), self._bundles(namespace)
+        if policies is None or table is None or len(policies.regions) < 2 or bundle >= table.count:
             return
-        async for page in self._factory.names_of_bundle(namespace, bundle, policies.bundles):
+        async for page in self._factory.names_between(namespace, *table.range(bundle)):
             for topic in page:
                 try:
                     await self.get(topic, create=False)
@@ -281,14 +317,22 @@ class TopicService:
 
     async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
         """next_owner: its URLs without and with TLS, "" where it has none: clients are sent there, and need not look the topics up."""
-        policies = self.view.namespace(namespace)
-        bundles = policies.bundles if policies is not None else 1
-        names = [t.text for t in self.loaded.values() if t.name.namespace == namespace and bundle_of(t.text, bundles) == bundle]
-        names += [n for n in self._loading if TopicName.parse(n).namespace == namespace and bundle_of(n, bundles) == bundle]
+        table = self._bundles(namespace)
+        names = [topic for topic in self._present(namespace) if table is None or table.of(topic) == bundle]
         for name in names:
             if (topic := self.loaded.get(name)) is not None:
                 topic.next_owner = next_owner
         await asyncio.gather(*(self.unload(name) for name in names))
+
+    async def unload_strays(self, namespace: str) -> None:
+        """What is loaded of a namespace whose bundles have changed, and is another broker's by now."""
+        await asyncio.gather(*(self.unload(topic) for topic in self._present(namespace) if not self._owns(topic)))
+
+    def _present(self, namespace: str) -> list[str]:
+        """Full names of what is loaded of a namespace, or is on its way."""
+        return [t.text for t in self.loaded.values() if t.name.namespace == namespace] + [
+            name for name in self._loading if TopicName.parse(name).namespace == namespace
+        ]
 
     async def close(self) -> None:
         """Unloads everything."""
@@ -299,6 +343,8 @@ class TopicService:
         self._wheel.close()
         self.lists.close()
         self.policies.close()
+        if self._group_use is not None:
+            self._group_use.close()
         await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
         await self.tasks.close()
 
@@ -310,6 +356,10 @@ class TopicService:
             raise NotFound(f"namespace {namespace} does not exist")
         names = await self._factory.names(namespace)
         return sorted(names if not self.tombstones else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))])
+
+    async def stored(self, namespace: str) -> list[str]:
+        """Full names of what is stored of a namespace, also of topics that were deleted and have their data still."""
+        return sorted(await self._factory.names(namespace))
 
     async def listed(self, namespace: str) -> list[str]:
         """The same with the partitions that nobody has used yet: what clients are told."""
@@ -373,7 +423,11 @@ class TopicService:
             await self.schemas.check_consumer(topic.name, schema, self.schema_strategy(topic.name))
 
     async def unload_deleted(self, topic: str) -> None:
-        """A topic that has a tombstone, with its partitions: clients and links are closed."""
+        """A topic that has a tombstone, with its partitions, or a whole namespace (`tenant/namespace`): clients and links are closed."""
+        if "://" not in topic:
+            for loaded in [text for text, found in self.loaded.items() if found.name.namespace == topic]:
+                await self.unload(loaded)
+            return
         name = TopicName.parse(topic)
         for loaded in [text for text, found in self.loaded.items() if found.name.partitioned == name or text == topic]:
             await self.unload(loaded)
@@ -390,6 +444,8 @@ class TopicService:
 
     async def _delete_inactive(self, topic: Topic) -> None:
         await self.delete_topic(topic.text, force=bool(topic.subscriptions))
+        if self.forget_grants is not None:
+            await self.forget_grants(topic.name)
 
     async def create_subscription(self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None) -> None:
         """`at`: its mark-delete position (BEFORE_ALL: earliest, AFTER_ALL: latest). Raises AlreadyExists."""
@@ -446,6 +502,8 @@ class TopicService:
     def _tick(self) -> None:
         now = self._clock.monotonic()
         self._keeper.tick()
+        if self._group_use is not None:
+            self._group_use.tick(now)
         for topic in self.loaded.values():
             topic.tick(now)
             if topic.forgotten(now):

@@ -24,11 +24,11 @@ from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.subscriptions.subscription import Rules, Subscription
-from region_node.subscriptions.throttle import NO_LIMIT
+from region_node.subscriptions.throttle import NO_LIMIT, PublishGate, Throttle
 from region_node.topics.epochs import TopicEpoch
 from region_node.topics.filter_book import Chosen
 from region_node.topics.limits import SubscribeRate, check_new_subscription, is_strict, refusal
-from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments
+from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments, TurnOf
 from region_node.topics.positions import before_publish_time, last_visible
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
@@ -69,6 +69,8 @@ class Topic:
         "_wheel",
         "bytes_in",
         "closed",
+        "converted_in",
+        "converted_out",
         "created_ms",
         "entries_in",
         "filters",
@@ -89,6 +91,7 @@ class Topic:
         "subscriptions",
         "terminated",
         "text",
+        "turn_of",
         "volatile",
     )
 
@@ -119,6 +122,8 @@ class Topic:
         """Of a non-persistent one: when the tick first found nobody connected."""
         self.terminated = getattr(self.ledger, "terminated_at", None) is not None
         self.closed = False
+        self.turn_of: TurnOf | None = None
+        """(topic, subscription, whether a policy wants it) -> its turn, where it is active in one region at a time."""
         self.gate: GatePort | None = None
         """Of an active-passive namespace: what is published passes it twice."""
         self.next_owner: tuple[str, str] | None = None
@@ -126,6 +131,8 @@ class Topic:
         self.created_ms = clock.wall_ms()
         self.last_publish_ms = 0
         self.messages_in = self.bytes_in = self.entries_in = 0
+        self.converted_in = self.converted_out = 0
+        """Messages that went from one protocol's form, or format, to another, since it was loaded."""
         self.on_fatal: Callable[[Topic, HeliographError], None] | None = None
         self.meter = Meter(2)
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
@@ -261,17 +268,27 @@ class Topic:
         if self._rates is not None:
             self._rates.obey(policies, groups)
         for subscription in self.subscriptions.values():
-            subscription.obey(self._rules(subscription.name))
+            subscription.obey(self._rules(subscription.name, durable=subscription.durable))
 
     @property
     def rate_limited(self) -> int:
         """How often publishers had to wait for the rate, since it was set."""
         return self._rates.gate.closed_times if self._rates is not None and self._rates.gate is not None else 0
 
+    @property
+    def publish_gate(self) -> PublishGate | None:
+        """Where publishers wait that are none of its producers; None: nobody is slowed."""
+        return None if self._rates is None else self._rates.gate
+
+    @property
+    def reading_throttle(self) -> Throttle | None:
+        """What readers may take that are no subscription; None: everything."""
+        return None if self._rates is None else self._rates.readers()
+
     def _readers(self) -> list[ProducerSink]:
         return list(dict.fromkeys(producer.sink for producer in self.producers.producers.values()))
 
-    def _rules(self, subscription: str) -> Rules:
+    def _rules(self, subscription: str, *, durable: bool) -> Rules:
         return Rules(
             unacked_max=self.policies.limit("maxUnackedPerSubscription") or NO_LIMIT,
             unacked_consumer_max=self.policies.limit("maxUnackedPerConsumer") or NO_LIMIT,
@@ -281,7 +298,12 @@ class Topic:
             pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
             filters=self.filters,
             topic=self.text,
+            turn=None if self.turn_of is None or not durable else self.turn_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
         )
+
+    def obey_turn(self, subscription: Subscription) -> None:
+        """It may be another region's turn."""
+        subscription.obey(self._rules(subscription.name, durable=subscription.durable))
 
     def check_subscribe_rate(self, client: str) -> None:
         """client: what tells one consumer of one client from another. Raises NotAllowed."""
@@ -381,7 +403,7 @@ class Topic:
             wheel=None if self.volatile else self._wheel,
             volatile=self.volatile,
         )
-        made.obey(self._rules(name))
+        made.obey(self._rules(name, durable=durable))
         return made
 
     async def subscription(
@@ -516,6 +538,8 @@ class Topic:
             producer.meter.tick(now, producer.messages_in, producer.bytes_in)
         for subscription in list(self.subscriptions.values()):
             subscription.tick(now)
+            if subscription.has_moved():
+                subscription.last_marked_ms = self._clock.wall_ms()
             if subscription.rules.throttle is not None:
                 subscription.rules.throttle.follow(*self.meter.rates)
             if subscription.durable or subscription.consumers:

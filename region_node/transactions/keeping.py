@@ -197,7 +197,7 @@ class KeptCoordinator:
 
     async def _end_one(self, topic: str, subscription: str | None, number: int, commit: bool) -> bool:
         """Whether it is ended there for good."""
-        txn, low = (self.number, number), self.core.low_watermark
+        txn, low, began = (self.number, number), self.core.low_watermark, self._clock.monotonic()
         try:
             if subscription is None:
                 await self._participants.end_partition(topic, txn, commit=commit, low=low)
@@ -209,8 +209,10 @@ class KeptCoordinator:
             log.error("transaction.contradicted", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
             return True
         except (HeliographError, TimeoutError, OSError) as error:
+            self.latencies.told(commit, 0.0, well=False)
             log.info("transaction.end_retried", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
             return False
+        self.latencies.told(commit, (self._clock.monotonic() - began) * 1000, well=True)
         return True
 
     # -- storing --------------------------------------------------------------------------------------------------------------

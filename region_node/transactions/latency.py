@@ -1,4 +1,4 @@
-"""Latencies: how long transactions were open, and how long they took to begin, as counts by bucket.
+"""Latencies: how long transactions were open, how long they took to begin, and participants to hear of their end.
 
 Is: Pulsar's buckets of `pulsar_txn_execution_latency`. Isn't: a metric's name or labels (`transaction_metrics`).
 """
@@ -7,22 +7,37 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from heliograph.model.recent import Recent
+
 BUCKETS_MS = (10, 20, 50, 100, 500, 1000, 5000, 15000, 30000, 60000, 300000, 1500000, 3000000)
 
 
 class Latencies:
     """Of one coordinator since it was loaded. `counts`: one for each bucket, and one beyond the last."""
 
-    __slots__ = ("begin_s", "begins", "count", "counts", "sum_ms")
+    __slots__ = ("aborts_ms", "begin_s", "begins", "commits_ms", "count", "counts", "failed_aborts", "failed_commits", "sum_ms")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_MS) + 1)
         self.sum_ms = self.count = 0
         self.begin_s, self.begins = 0.0, 0
+        self.commits_ms, self.aborts_ms = Recent(), Recent()
+        """Until one participant had its end."""
+        self.failed_commits = self.failed_aborts = 0
+        """Of one participant: tried again."""
 
     def begun(self, seconds: float) -> None:
         self.begin_s += seconds
         self.begins += 1
+
+    def told(self, commit: bool, took_ms: float, *, well: bool) -> None:
+        """One participant was told the end."""
+        if well:
+            (self.commits_ms if commit else self.aborts_ms).add(took_ms)
+        elif commit:
+            self.failed_commits += 1
+        else:
+            self.failed_aborts += 1
 
     def ended(self, open_ms: int) -> None:
         """open_ms: from its beginning until every participant had its end."""

@@ -10,13 +10,14 @@ Source: docs/protocols/transactions.md, "The end in a topic".
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.errors import HeliographError, NotAllowed, TopicTerminated
-from heliograph.wire.run import TxnId
+from heliograph.model.errors import HeliographError, NotAllowed, NotFound, TopicTerminated
+from heliograph.wire.run import Origin, Run, TxnId
 from region_node.transactions.errors import TransactionState
 from region_node.transactions.reading import CommittedView
-from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
+from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run, verdict_run
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic
@@ -78,16 +79,27 @@ class TopicTransactions:
             return  # nothing of it is here, and nothing can come
         await self._append(txn, action, low)
 
+    async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
+        """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound where it is not open here, and what
+        storage raises."""
+        if self.buffer is None or (origin, *txn) not in self.buffer.open:
+            raise NotFound(f"transaction {txn[0]}:{txn[1]} of that region is not open in {self._topic.text}")
+        await self._stored(verdict_run(origin, txn, COMMIT if commit else ABORT), lambda: None)
+
     async def _append(self, txn: TxnId, action: int, low: int) -> None:
         if self._ending.get(txn, action) != action:
             raise TransactionState(f"transaction {txn[0]}:{txn[1]} is ending the other way in {self._topic.text}")
         if self._topic.terminated:
             raise TopicTerminated(f"{self._topic.text} is terminated")
         self._ending[txn] = action
+        await self._stored(marker_run(txn, action, low), lambda: self._ending.pop(txn, None))
+
+    async def _stored(self, run: Run, confirmed: Callable[[], object]) -> None:
+        """Until it is durable. confirmed: called then."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object) -> None:
-            self._ending.pop(txn, None)
+            confirmed()
             if not stored.done():
                 stored.set_result(None)
 
@@ -95,5 +107,5 @@ class TopicTransactions:
             if not stored.done():
                 stored.set_exception(error)
 
-        self._topic.log.publish(marker_run(txn, action, low), done, failed)
+        self._topic.log.publish(run, done, failed)
         await stored

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotFound, NotOwner
-from heliograph.model.names import TopicName, bundle_of
+from heliograph.model.names import TopicName
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
@@ -212,8 +212,8 @@ class Transactions:
             return
         if (old := self.loaded.pop(number, None)) is not None:
             await old.close()
-        policies = self._view.namespace(NAMESPACE)
-        if number < self.count and policies is not None and ownership.present_owner(NAMESPACE, bundle_of(topic, policies.bundles)) is None:
+        table = ownership.bundles(NAMESPACE)
+        if number < self.count and table is not None and ownership.present_owner(NAMESPACE, table.of(topic)) is None:
             await ownership.owner(topic)  # whoever had it is gone, and nobody has looked it up since
 
     def metadata(self, txn: TxnId) -> Any:

@@ -10,42 +10,26 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.admin.test_live_policies import FOR_EVER, until
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import TOPICS, provisioned, until
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
 
-TOPICS, NAMESPACES = "/admin/v2/persistent/public/default", "/admin/v2/namespaces"
+SHARED, EARLIEST = pulsar.ConsumerType.Shared, pulsar.InitialPosition.Earliest
+NAMESPACES = "/admin/v2/namespaces"
 
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("calls")) as region:
-        quick = {"report_s": 1, "cycle_s": 1, "shedding": {"moves_per_minute": 0}}
-        region.start(bookies=2, brokers=2, policies={"maxConsumers": 77}, balance=quick)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", f"{NAMESPACES}/public/default", {"retention_policies": FOR_EVER})[0] == 204
+    quick = {"report_s": 1, "cycle_s": 1, "shedding": {"moves_per_minute": 0}}
+    with provisioned(tmp_path_factory.mktemp("calls"), brokers=2, policies={"maxConsumers": 77}, balance=quick) as region:
         yield region
-
-
-@pytest.fixture(scope="module")
-def rest(region: Region) -> Rest:
-    return Rest(region.admin_url())
 
 
 @pytest.fixture(scope="module")
 def other(region: Region) -> Rest:
     return Rest(region.admin_url(1))
-
-
-@pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=10)
-    yield made
-    made.close()
 
 
 def raw(rest: Rest, path: str) -> tuple[bytes, dict[str, str]]:
@@ -196,13 +180,102 @@ def test_settings_of_brokers_groups_and_what_is_not_there(rest: Rest, other: Res
     for method, path in (("POST", "/admin/v3/functions/public/default/f"), ("GET", "/admin/v3/sinks/public/default"), ("GET", "/admin/v2/worker/cluster")):
         status, refusal = rest(method, path)
         assert status == 501 and "client of its own" in refusal["reason"]
-    assert rest("PUT", f"{NAMESPACES}/public/default/0x00000000_0x40000000/split")[0] == 501
     assert [row["bookieId"] for row in rest("GET", "/admin/v2/bookies/all")[1]["bookies"]] == ["us-bookie-0", "us-bookie-1"]
     assert "us-bookie-0" in rest("GET", "/admin/v2/bookies/racks-info")[1]["default"]
     report = rest("GET", "/admin/v2/broker-stats/load-report")[1]
     assert report["loadReportType"] == "LocalBrokerData" and report["numBundles"] == len(report["bundles"])
     assert any("pulsar_broker_topics_count" in row["metrics"] for row in rest("GET", "/admin/v2/broker-stats/metrics")[1])
     assert rest("GET", "/admin/v2/clusters/us/failureDomains") == (200, {}) and rest("GET", "/admin/v2/brokers/backlog-quota-check")[0] == 204
+
+
+def test_bundles_are_split_by_command_and_nobody_is_disconnected(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    namespace, bundles = "public/parted", f"{NAMESPACES}/public/parted/bundles"
+    assert rest("PUT", f"{NAMESPACES}/{namespace}", {"bundles": {"numBundles": 1}})[0] == 204
+    topics = [f"persistent://{namespace}/t{index}" for index in range(8)]
+    producers = {topic: client.create_producer(topic) for topic in topics}
+    created = {topic: rest("GET", f"{topic_path(topic)}/stats")[1]["publishers"][0]["connectedSince"] for topic in topics}
+
+    def split(bundle: str, way: str, positions: list[int] | None = None, at: Rest = rest) -> tuple[int, Any]:
+        answer: tuple[int, Any] = at("PUT", f"{NAMESPACES}/{namespace}/{bundle}/split?splitAlgorithmName={way}", positions)
+        return answer
+
+    assert split("0x00000000_0xffffffff", "range_equally_divide")[0] == 204
+    assert rest("GET", bundles)[1] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
+    assert split("0x80000000_0xffffffff", "specified_positions_divide", [0xC0000000, 0xE0000000, 7], other)[0] == 204
+    assert split("LARGEST", "topic_count_equally_divide", at=other)[0] == 204
+    assert other("GET", bundles)[1]["numBundles"] == 5
+    for bundle, way, code, word in (
+        ("0x00000000_0xffffffff", "range_equally_divide", 412, "is no bundle"),
+        ("LARGEST", "by_colour", 412, "there are range_equally_divide"),
+        ("LARGEST", "specified_positions_divide", 412, "splitBoundaries"),
+    ):
+        status, said = split(bundle, way)
+        assert status == code and word in said["reason"]
+    for topic, producer in producers.items():
+        producer.send(b"goes on")
+        assert rest("GET", f"{topic_path(topic)}/stats")[1]["publishers"][0]["connectedSince"] == created[topic], "the producer is still the first one"
+        assert rest("GET", f"/lookup/v2/topic/persistent/{namespace}/{topic.rpartition('/')[2]}/bundle")[0] == 200
+
+    named = "_".join(rest("GET", bundles)[1]["boundaries"][1:3])
+    quota, one = "/admin/v2/resource-quotas", f"/admin/v2/resource-quotas/{namespace}/{named}"
+    usual = rest("GET", quota)[1]
+    assert usual["dynamic"] is True and rest("GET", one) == (200, usual)
+    assert rest("POST", one, {**usual, "bandwidthIn": 4e8, "dynamic": False})[0] == 204
+    until(lambda: rest("GET", one)[1]["bandwidthIn"] == other("GET", one)[1]["bandwidthIn"] == 4e8)
+    until(lambda: any(h["load"] >= 0.4 for broker in rest("GET", "/heliograph/v1/balance")[1]["brokers"] for h in broker["heaviest"]))
+    assert rest("POST", one, {"bandwidthIn": -1})[0] == 412 and rest("POST", one, {"colour": 1})[0] == 412
+    assert rest("DELETE", one)[0] == 204
+    until(lambda: rest("GET", one) == (200, usual))
+    for producer in producers.values():
+        producer.close()
+
+
+def topic_path(topic: str) -> str:
+    return f"/admin/v2/{topic.replace('://', '/')}"
+
+
+def group_shares(rest: Rest, kind: str) -> dict[str, float]:
+    """Of each group, what one broker may have of it."""
+    lines = raw(rest, "/metrics")[0].decode().splitlines()
+    rows = [line for line in lines if line.startswith("heliograph_resource_group_share{") and f'kind="{kind}"' in line]
+    return {line.partition('resource_group="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in rows}
+
+
+def test_the_rates_of_a_resource_group_hold_over_both_brokers(client: pulsar.Client, rest: Rest, other: Rest) -> None:
+    rate, namespace = 40, "public/grouped"
+    assert rest("PUT", "/admin/v2/resourcegroups/both", {"publishRateInMsgs": rate, "dispatchRateInMsgs": rate})[0] == 204
+    assert rest("PUT", f"{NAMESPACES}/{namespace}", {"bundles": {"numBundles": 2}})[0] == 204
+    assert rest("POST", f"{NAMESPACES}/{namespace}/resourcegroup/both")[0] == 204
+    at: dict[str, str] = {}
+    for index in range(64):
+        at.setdefault(rest("GET", f"/lookup/v2/topic/persistent/{namespace}/t{index}/bundle")[1], f"persistent://{namespace}/t{index}")
+    for bundle, broker in zip(sorted(at), sorted(rest("GET", "/heliograph/v1/status")[1]["brokers"], key=lambda broker: str(broker["id"])), strict=True):
+        rest("GET", f"/lookup/v2/topic/{at[bundle].replace('://', '/')}")  # somebody has it
+        assert rest("PUT", f"{NAMESPACES}/{namespace}/{bundle}/unload?destinationBroker={broker['id']}")[0] in (204, 412), "412: it is there already"
+    producers = [client.create_producer(topic, batching_enabled=False, max_pending_messages=10_000) for topic in at.values()]
+    consumers = [client.subscribe(topic, "s", SHARED, initial_position=EARLIEST) for topic in at.values()]
+    for producer in producers:
+        for _ in range(30 * rate):
+            producer.send_async(b"x", None)
+
+    def halved() -> bool:
+        kinds = ("publish_messages", "dispatch_messages")
+        return all(group_shares(broker, kind).get("both") == rate / 2 for kind in kinds for broker in (rest, other))
+
+    until(halved, 60)  # both want more than there is: each is given half of it
+    received = [consumer.receive(60_000) for consumer in consumers for _ in range(rate)]
+    began = time.monotonic()
+    received += [consumer.receive(60_000) for consumer in consumers for _ in range(2 * rate)]
+    assert time.monotonic() - began > 2.0, "160 messages at 40 a second, less what waited in the clients and a second's worth of each bucket"
+    assert len(received) == 6 * rate
+    assert rest("DELETE", f"{NAMESPACES}/{namespace}/resourcegroup")[0] == 204
+    for producer in producers:  # nothing holds them any more
+        producer.flush()
+        producer.close()
+    for consumer in consumers:
+        consumer.close()
+    assert rest("DELETE", "/admin/v2/resourcegroups/both")[0] == 204
+    until(lambda: "both" not in group_shares(rest, "publish_messages") | group_shares(other, "publish_messages"), 20)
 
 
 def test_changes_are_in_the_audit_log_and_the_interface_describes_itself(rest: Rest, other: Rest) -> None:

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from heliograph.cli.main import app
 from heliograph.model.errors import ConfigError
-from tests.admin.test_live_policies import until
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import until
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -62,6 +62,11 @@ def test_provisioning(run: Command) -> None:
         run("namespaces", "create", "orders")
     with pytest.raises(ConfigError, match="active namespaces"):
         run("tenants", "delete", "acme")
+    run("namespaces", "split-bundle", "acme/orders", "--bundle", "0x00000000_0x20000000")
+    by_hash = ("--split-algorithm-name", "specified_positions_divide", "--split-boundaries", "0xe8000000,0xf0000000")
+    run("namespaces", "split-bundle", "acme/orders", "-b", "0xe0000000_0xffffffff", *by_hash)
+    assert of(run("namespaces", "bundles", "acme/orders", "--json"))["numBundles"] == 11
+    assert "0x10000000_0x20000000" in run("namespaces", "bundles", "acme/orders")
     run("tenants", "delete", "acme", "--force")
     assert "acme" not in run("tenants", "list")
 
@@ -121,6 +126,18 @@ def test_servers_settings_and_the_audit_log(run: Command, region: Region) -> Non
     assert Rest(region.admin_url())("GET", "/admin/v2/brokers/configuration/values") == (200, {})
     with pytest.raises(ConfigError, match="no broker answers at"):
         run("brokers", "list", "--admin", "http://127.0.0.1:1")
+
+
+def test_transactions_of_other_regions(run: Command) -> None:
+    run("topics", "create", "public/default/whole")
+    assert of(run("transactions", "foreign", "--namespace", "public/default", "--json")) == []
+    for wrong, said in (
+        (("--namespace", "public/default"), "no transaction of region eu is open there"),
+        (("--topic", "public/default/whole", "--transaction", "7"), "expected COORDINATOR:NUMBER"),
+        ((), "either --topic or --namespace"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run("transactions", "settle", "--from", "eu", "--abort", *wrong)
 
 
 def test_perf_counts_every_message(run: Command) -> None:

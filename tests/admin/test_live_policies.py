@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
 import pytest
 
-from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import NAMESPACE, TOPICS
+from tests.live import until as until_in
+from tests.pulsar.either import ORACLE, WITHIN_S
 
-pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
 
 SHARED, EARLIEST = pulsar.ConsumerType.Shared, pulsar.InitialPosition.Earliest
-NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
-FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
-WITHIN_S = 5.0
-"""Of a policy that holds within a second, on a machine that does other things too."""
-
-
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("policies")) as region:
-        region.start(bookies=2, brokers=1)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": FOR_EVER})[0] == 204
-        yield region
-
-
-@pytest.fixture(scope="module")
-def rest(region: Region) -> Rest:
-    return Rest(region.admin_url())
-
-
-@pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=3)
-    yield made
-    made.close()
+OPERATION_S = 3
 
 
 def until(what: Callable[[], Any], timeout_s: float = WITHIN_S) -> Any:
-    """Asks until the answer is true."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
-    return found
+    return until_in(what, max(timeout_s, WITHIN_S))
+
+
+def accepted(act: Callable[[], Any]) -> Any:
+    """At once here; Pulsar's topics hear of a policy a moment after it was answered."""
+
+    def tried() -> Any:
+        try:
+            return act()
+        except pulsar.PulsarException:
+            return None
+
+    return until(tried) if ORACLE else act()
 
 
 def stats(rest: Rest, topic: str) -> Any:
@@ -74,15 +57,15 @@ def test_numbers_of_producers_consumers_and_subscriptions(client: pulsar.Client,
         client.subscribe("limits", "a", SHARED)
     assert rest("DELETE", f"{TOPICS}/limits/maxConsumersPerSubscription")[0] == 204
     assert rest("POST", f"{TOPICS}/limits/maxConsumers", 2)[0] == 204
-    other = client.subscribe("limits", "a", SHARED)
+    other = accepted(lambda: client.subscribe("limits", "a", SHARED))
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe("limits", "a", SHARED)
     assert rest("POST", f"{TOPICS}/limits/subscriptionTypesEnabled", ["Exclusive"])[0] == 204
-    with pytest.raises(pulsar.NotAllowedError):
+    with pytest.raises((pulsar.NotAllowedError, pulsar.ConsumerBusy) if ORACLE else pulsar.NotAllowedError):  # Pulsar counts first
         client.subscribe("limits", "a", SHARED)
     producer.send(b"still here")
     assert rest("DELETE", f"{TOPICS}/limits/maxProducers")[0] == 204
-    client.create_producer("limits").close()
+    accepted(lambda: client.create_producer("limits")).close()
     for one in (producer, consumer, other):
         one.close()
 
@@ -105,7 +88,7 @@ def test_topics_and_subscriptions_come_into_being_as_the_namespace_says(client: 
             client.subscribe("made-by-admin", "s")
         client.create_reader("made-by-admin", pulsar.MessageId.earliest).close()
         assert rest("POST", f"{NAMESPACE}/maxTopicsPerNamespace", 1)[0] == 204
-        assert rest("PUT", f"{TOPICS}/one-too-many")[0] == 412
+        assert rest("PUT", f"{TOPICS}/one-too-many")[0] == 409
     finally:
         for policy in ("autoTopicCreation", "autoSubscriptionCreation", "maxTopicsPerNamespace"):
             assert rest("DELETE", f"{NAMESPACE}/{policy}")[0] == 204
@@ -145,7 +128,8 @@ def test_messages_expire_and_only_their_subscription_s_view_changes(client: puls
     assert rest("GET", f"{TOPICS}/ttl/messageTTL") == (200, 1)
     until(lambda: stats(rest, "ttl")["subscriptions"]["s"]["totalMsgExpired"] == 10)
     found = stats(rest, "ttl")["subscriptions"]["s"]
-    assert found["msgBacklog"] == 0 and found["unackedMessages"] == 0 and found["lastExpireTimestamp"] > 0
+    assert found["msgBacklog"] == 0 and found["lastExpireTimestamp"] > 0
+    assert (found["unackedMessages"] == 0) is not ORACLE, "nobody waits for the acknowledgement of what has expired; Pulsar does"
     assert rest("DELETE", f"{TOPICS}/ttl/messageTTL")[0] == 204
     reader = client.create_reader("ttl", pulsar.MessageId.earliest)
     assert reader.read_next(5000).data() == b"0"  # retention keeps what no subscription waits for
@@ -185,6 +169,10 @@ def test_a_backlog_above_its_quota_is_evicted(client: pulsar.Client, rest: Rest)
     until(lambda: 0 < stats(rest, "evicted")["subscriptions"]["s"]["msgBacklog"] <= 5)
     producer.send(b"goes on")
     assert rest("DELETE", f"{TOPICS}/evicted/backlogQuota")[0] == 204
+    if ORACLE:  # its backlog stays, at least until the ledger is closed
+        consumer.close()
+        producer.close()
+        return
     age = {"limitTime": 1, "policy": "consumer_backlog_eviction"}
     assert rest("POST", f"{TOPICS}/evicted/backlogQuota?backlogQuotaType=message_age", age)[0] == 204
     until(lambda: stats(rest, "evicted")["subscriptions"]["s"]["msgBacklog"] == 0)
@@ -199,6 +187,7 @@ def test_rates_in_and_out(client: pulsar.Client, rest: Rest) -> None:
     producer = client.create_producer("rates", batching_enabled=False)
     consumer = client.subscribe("rates", "s", SHARED, initial_position=EARLIEST)
     assert rest("POST", f"{TOPICS}/rates/dispatchRate", {"dispatchThrottlingRateInMsg": 20, "ratePeriodInSecond": 1})[0] == 204
+    until(lambda: rest("GET", f"{TOPICS}/rates/dispatchRate")[1])
     for n in range(60):
         producer.send_async(b"%d" % n, None)
     producer.flush()
@@ -229,6 +218,10 @@ def test_unacknowledged_limits_and_delays_change_under_a_live_consumer(client: p
     until(lambda: stats(rest, "held")["subscriptions"]["s"]["unackedMessages"] == 3)
     assert stats(rest, "held")["subscriptions"]["s"]["consumers"][0]["blockedConsumerOnUnackedMsgs"]
     assert rest("POST", f"{TOPICS}/held/maxUnackedMessagesOnConsumer", 0)[0] == 204
+    if ORACLE:  # the consumer stays blocked until it acknowledges something
+        consumer.close()
+        producer.close()
+        return
     until(lambda: stats(rest, "held")["subscriptions"]["s"]["unackedMessages"] == 10)
     producer.send(b"late", deliver_at=int(time.time() * 1000) + 60_000)
     until(lambda: stats(rest, "held")["subscriptions"]["s"]["msgDelayed"] == 1)

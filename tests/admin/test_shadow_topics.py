@@ -8,9 +8,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.admin.test_topic_features import EARLIEST, SHARED, TOPICS, until
+from tests.admin.test_topic_features import EARLIEST, SHARED
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import TOPICS, provisioned, until
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
 
@@ -20,25 +21,8 @@ LOOKUP = "/lookup/v2/topic/persistent/public/default"
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("shadows")) as region:
-        region.start(bookies=2, brokers=2)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"bundles": {"numBundles": 16}})[0] == 204
+    with provisioned(tmp_path_factory.mktemp("shadows"), brokers=2, namespace={"bundles": {"numBundles": 16}}) as region:
         yield region
-
-
-@pytest.fixture(scope="module")
-def rest(region: Region) -> Rest:
-    return Rest(region.admin_url())
-
-
-@pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
-    yield made
-    made.close()
 
 
 def name(topic: str) -> str:
@@ -171,3 +155,36 @@ def test_a_source_that_ends_ends_its_shadow(client: pulsar.Client, rest: Rest) -
     assert rest("DELETE", f"{TOPICS}/ending?force=true")[0] == 204
     assert rest("DELETE", f"{TOPICS}/{shadow}?force=true")[0] == 204
 
+
+
+def test_a_partitioned_source_has_a_partitioned_shadow(client: pulsar.Client, rest: Rest) -> None:
+    assert rest("PUT", f"{TOPICS}/wide/partitions", 3)[0] == 204
+    producer = client.create_producer("wide")
+    for index in range(30):
+        producer.send(b"%d" % index, partition_key=str(index))
+    shadow = {"partitions": 3, "properties": {SOURCE: name("wide")}}
+    assert rest("PUT", f"{TOPICS}/narrow/partitions", {**shadow, "partitions": 2})[0] == 412
+    assert rest("PUT", f"{TOPICS}/narrow", {SOURCE: name("wide")})[0] == 412
+    assert rest("PUT", f"{TOPICS}/also-wide/partitions", shadow)[0] == 204
+    consumer = client.subscribe("also-wide", "s", SHARED, initial_position=EARLIEST)
+    got = [consumer.receive(20_000) for _ in range(30)]
+    assert sorted(int(m.data()) for m in got) == list(range(30))
+    source = client.subscribe("wide", "s", SHARED, initial_position=EARLIEST)
+    there = [source.receive(20_000) for _ in range(30)]
+
+    def places(messages: list[Any]) -> list[tuple[int, int, int, bytes]]:
+        return sorted((m.message_id().partition(), m.message_id().ledger_id(), m.message_id().entry_id(), m.data()) for m in messages)
+
+    assert places(got) == places(there)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer("also-wide")
+    assert rest("POST", f"{TOPICS}/also-wide/partitions", 4)[0] == 412
+    assert rest("POST", f"{TOPICS}/wide/partitions", 4)[0] == 204 and rest("POST", f"{TOPICS}/also-wide/partitions", 4)[0] == 204
+    late = client.create_producer("wide-partition-3")
+    late.send(b"grown")
+    reader = client.create_reader("also-wide-partition-3", pulsar.MessageId.earliest)
+    assert reader.read_next(20_000).data() == b"grown"
+    for one in (producer, late, consumer, source, reader):
+        one.close()
+    assert rest("DELETE", f"{TOPICS}/also-wide/partitions?force=true")[0] == 204
+    assert rest("GET", f"{TOPICS}/wide/partitioned-stats")[1]["msgInCounter"] == 31

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -12,43 +11,18 @@ import pytest
 
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import NAMESPACE, TOPICS, provisioned, until
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
 
-NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
 EARLIEST, SHARED, KEYED = pulsar.InitialPosition.Earliest, pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 FILTERS = {"mine": "tests.topics.plugins:ByProperty", "broken": "tests.topics.plugins:Broken"}
 
 
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("features")) as region:
-        region.start(bookies=2, brokers=2, entry_filters=FILTERS)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})[0] == 204
+    with provisioned(tmp_path_factory.mktemp("features"), brokers=2, entry_filters=FILTERS) as region:
         yield region
-
-
-@pytest.fixture(scope="module")
-def rest(region: Region) -> Rest:
-    return Rest(region.admin_url())
-
-
-@pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
-    yield made
-    made.close()
-
-
-def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := what()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
-    return found
 
 
 # -- entry filters
@@ -161,6 +135,16 @@ def test_grants_end_with_their_topic(rest: Rest) -> None:
         assert rest("DELETE", remove)[0] == 204
         assert rest("PUT", make, 2 if "parts" in make else None)[0] == 204
         assert "reader" not in rest("GET", f"{TOPICS}/{name}/permissions")[1]
+
+
+def test_grants_end_with_a_topic_that_nobody_used(rest: Rest) -> None:
+    assert rest("PUT", f"{TOPICS}/unused")[0] == 204
+    assert rest("POST", f"{TOPICS}/unused/permissions/reader", ["consume"])[0] == 204
+    inactive = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 1, "deleteWhileInactive": True}
+    assert rest("POST", f"{TOPICS}/unused/inactiveTopicPolicies", inactive)[0] == 204
+    until(lambda: not any("/unused" in name for name in rest("GET", TOPICS)[1]))
+    assert rest("PUT", f"{TOPICS}/unused")[0] == 204
+    until(lambda: "reader" not in rest("GET", f"{TOPICS}/unused/permissions")[1])
 
 
 # -- Key_Shared

@@ -12,10 +12,13 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import OutcomeUnknown
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
+from heliograph.wire.run import Run
 from local_meta.keys import LEDGERS
 from region_node.compaction.compacted import CURSOR, read_properties
+from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
 from tests.compaction.world import Owner, Row, latest, ledgers_without_topic, rows_of, settled
 from tests.managed_ledger.world import Region, until
+from tests.pulsar.codec import entry
 
 
 def made_up(rng: random.Random, count: int, at: int) -> list[Row]:
@@ -51,6 +54,34 @@ def test_latest_of_each_key_then_the_log_at_the_same_positions() -> None:
             assert pieces[0][:2] == next(at for at in all_of_it if at >= position)
 
     with Simulation(seed="compaction") as sim:
+        region = Region(sim)
+        sim.run(main(), limit_s=600)
+
+
+def test_what_transactions_published_counts_once_it_is_committed() -> None:
+    def part(number: int, key: str, value: str) -> Run:
+        made = entry(value.encode(), partition_key=key)
+        return Run([made], [len(made)], transaction=(0, number))
+
+    async def main() -> None:
+        await region.start()
+        owner = Owner(region, sim)
+        owner.transactions = TransactionBuffer()
+        topic = await owner.open()
+        assert await owner.publish([("a", "1"), ("b", "1"), ("c", "1")])
+        for number, key, action in ((1, "a", ABORT), (2, "b", COMMIT)):
+            await owner.transact(part(number, key, f"by {number}"))
+            await owner.transact(marker_run((0, number), action, number))
+        await owner.transact(part(3, "c", "by 3"))
+        assert await owner.publish([("b", "behind")])
+        assert await owner.compact() == "SUCCESS", topic.compaction().error
+        view = topic.compaction().view
+        assert [row[1:] for row in await rows_of(view)] == [("a", "1"), ("c", "1"), ("b", "by 2")], "up to the open one, without the aborted one"
+        await owner.transact(marker_run((0, 3), COMMIT, 4))
+        assert await owner.compact() == "SUCCESS", topic.compaction().error
+        assert [row[1:] for row in await rows_of(view)] == [("a", "1"), ("c", "by 3"), ("b", "behind")]
+
+    with Simulation(seed="transactions") as sim:
         region = Region(sim)
         sim.run(main(), limit_s=600)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
@@ -11,44 +9,18 @@ import pytest
 from typer.testing import CliRunner
 
 from heliograph.cli.main import app
-from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import TOPICS, until
+from tests.pulsar.either import ORACLE, Either
 
-pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
 
-TOPICS = "/admin/v2/persistent/public/default"
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
-@pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
-    with Region(tmp_path_factory.mktemp("compaction")) as region:
-        region.start(bookies=2, brokers=1)
-        rest = Rest(region.admin_url())
-        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
-        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
-        assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}})[0] == 204
-        yield region
-
-
-@pytest.fixture(scope="module")
-def rest(region: Region) -> Rest:
-    return Rest(region.admin_url())
-
-
-@pytest.fixture(scope="module")
-def client(region: Region) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20)
-    yield made
-    made.close()
-
-
-def comes_true(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-    return found
+def emptied(*keys: str) -> list[tuple[str, bytes]]:
+    """What is left of keys that this client took away by an empty message: Pulsar does not know such a message for a tombstone."""
+    return [(key, b"") for key in keys] if ORACLE else []
 
 
 def compact(rest: Rest, topic: str) -> None:
@@ -59,7 +31,7 @@ def compact(rest: Rest, topic: str) -> None:
         assert status["status"] != "ERROR", status
         return bool(status["status"] == "SUCCESS")
 
-    comes_true(done)
+    until(done)
 
 
 def read_all(client: pulsar.Client, topic: str, start: Any = pulsar.MessageId.earliest, *, compacted: bool = True) -> list[tuple[str, bytes]]:
@@ -85,28 +57,30 @@ def test_single_messages_tombstones_and_what_has_no_key(client: pulsar.Client, r
     assert rest("GET", f"{TOPICS}/plain/compaction") == (200, {"status": "NOT_RUN", "lastError": ""})
     assert len(read_all(client, "plain")) == 17  # not compacted: everything
     compact(rest, "plain")
-    assert read_all(client, "plain") == [("a", b"a4"), ("c", b"c4")]
+    assert read_all(client, "plain") == [("a", b"a4"), ("c", b"c4"), *emptied("b")]
     assert len(read_all(client, "plain", compacted=False)) == 17
     assert read_all(client, "plain", pulsar.MessageId.latest) == []
     producer.send(b"a5", partition_key="a")
-    assert read_all(client, "plain") == [("a", b"a4"), ("c", b"c4"), ("a", b"a5")]  # the log goes on behind the compacted part
+    assert read_all(client, "plain") == [("a", b"a4"), ("c", b"c4"), *emptied("b"), ("a", b"a5")]  # the log goes on behind the compacted part
     compact(rest, "plain")
-    assert read_all(client, "plain") == [("c", b"c4"), ("a", b"a5")]
+    assert read_all(client, "plain") == [("c", b"c4"), *emptied("b"), ("a", b"a5")]
     stats = rest("GET", f"{TOPICS}/plain/stats")[1]
     assert stats["compaction"]["lastCompactionRemovedEventCount"] == 1
     internal = rest("GET", f"{TOPICS}/plain/internalStats")[1]
-    assert internal["compactedLedger"]["entries"] == 2
+    assert internal["compactedLedger"]["entries"] == 2 + len(emptied("b"))
     assert "__compaction" in internal["cursors"]
-    assert "__compaction" not in rest("GET", f"{TOPICS}/plain/subscriptions")[1]
+    assert ("__compaction" in rest("GET", f"{TOPICS}/plain/subscriptions")[1]) is ORACLE
     producer.send(b"", partition_key="a")
     producer.send(b"", partition_key="c")
     compact(rest, "plain")
-    assert read_all(client, "plain") == []
+    assert read_all(client, "plain") == emptied("b", "a", "c")
 
 
 @pytest.mark.parametrize("kind", [pulsar.CompressionType.NONE, pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD,
                                   pulsar.CompressionType.SNAPPY], ids=lambda kind: str(kind).rpartition(".")[2])  # fmt: skip
 def test_batches_of_every_compression(client: pulsar.Client, rest: Rest, kind: Any) -> None:
+    if ORACLE and kind in (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD):
+        pytest.skip("Pulsar 4.0.7 fails to compact such batches: IndexOutOfBoundsException")
     topic = f"batches-{kind}".replace(".", "-")
     producer = client.create_producer(topic, compression_type=kind, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=10_000)
     for value in range(30):  # three batches of ten
@@ -127,7 +101,7 @@ def test_batches_of_every_compression(client: pulsar.Client, rest: Rest, kind: A
         consumer.acknowledge(message)
         left -= bool(message.partition_key())
     # of the four batches two are gone as a whole; the others are acknowledged
-    comes_true(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["subscriptions"]["s"]["msgBacklog"] == 2)
+    until(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["subscriptions"]["s"]["msgBacklog"] == 2)
     consumer.close()
 
 
@@ -140,7 +114,7 @@ def test_an_idle_topic_reads_the_same_after_it_moved(client: pulsar.Client, rest
     assert sorted(int(value) for _, value in want) == list(range(33, 40))
     assert rest("PUT", f"{TOPICS}/moved/unload")[0] == 204
     assert read_all(client, "moved") == want
-    assert rest("GET", f"{TOPICS}/moved/compaction")[1]["status"] == "SUCCESS"
+    assert rest("GET", f"{TOPICS}/moved/compaction")[1]["status"] == ("NOT_RUN" if ORACLE else "SUCCESS")
 
 
 def test_consumers_go_on_where_they_were(client: pulsar.Client, rest: Rest) -> None:
@@ -167,7 +141,7 @@ def test_a_threshold_starts_it(client: pulsar.Client, rest: Rest) -> None:
     for value in range(20):
         producer.send(b"x" * 1000 + str(value).encode(), partition_key=str(value % 2))
     assert rest("POST", f"{TOPICS}/threshold/compactionThreshold", 5000)[0] == 204
-    comes_true(lambda: rest("GET", f"{TOPICS}/threshold/compaction")[1]["status"] == "SUCCESS")
+    until(lambda: rest("GET", f"{TOPICS}/threshold/compaction")[1]["status"] == "SUCCESS")
     assert len(read_all(client, "threshold")) == 2
 
 
@@ -184,7 +158,7 @@ def test_what_was_compacted_is_kept_when_the_log_goes(client: pulsar.Client, res
         rest("POST", f"{TOPICS}/trimmed/trim")
         return bool(rest("GET", f"{TOPICS}/trimmed/internalStats")[1]["numberOfEntries"] == 1)
 
-    comes_true(gone)
+    until(gone)
     assert [value for _, value in read_all(client, "trimmed")] == [b"16", b"17", b"18", b"19", b"20"]
     consumer = client.subscribe("trimmed", "s", initial_position=EARLIEST, is_read_compacted=True)
     sent = [consumer.receive(10_000) for _ in range(5)]
@@ -192,7 +166,7 @@ def test_what_was_compacted_is_kept_when_the_log_goes(client: pulsar.Client, res
         consumer.seek(back_to)
         message = consumer.receive(10_000)
         first = next(m.data() for m in sent if m.publish_timestamp() >= back_to)
-        assert message.data() == (wanted or first)
+        assert message.data() == (b"16" if ORACLE else wanted or first)
     consumer.close()
     compact(rest, "trimmed")
     assert [value for _, value in read_all(client, "trimmed")] == [b"17", b"18", b"19", b"20"]
@@ -203,7 +177,8 @@ def test_a_partitioned_topic_and_a_deleted_one(client: pulsar.Client, rest: Rest
     producer = client.create_producer("parts")
     for value in range(20):
         producer.send(str(value).encode(), partition_key=str(value % 4))
-    compact(rest, "parts")
+    for part in ("parts-partition-0", "parts-partition-1") if ORACLE else ("parts",):
+        compact(rest, part)
     found = [row for index in range(2) for row in read_all(client, f"parts-partition-{index}")]
     assert sorted(int(value) for _, value in found) == [16, 17, 18, 19]
     producer.close()
@@ -213,7 +188,7 @@ def test_a_partitioned_topic_and_a_deleted_one(client: pulsar.Client, rest: Rest
     assert rest("PUT", "/admin/v2/non-persistent/public/default/n/compaction")[0] in (404, 412)
 
 
-def test_the_command_line(client: pulsar.Client, region: Region, rest: Rest) -> None:
+def test_the_command_line(client: pulsar.Client, region: Either, rest: Rest) -> None:
     producer = client.create_producer("by-hand")
     for value in range(10):
         producer.send(str(value).encode(), partition_key="one")
@@ -225,8 +200,10 @@ def test_the_command_line(client: pulsar.Client, region: Region, rest: Rest) -> 
 
     assert "compaction NOT_RUN" in topics("--status")
     topics()
-    comes_true(lambda: "compaction SUCCESS" in topics("--status"))
+    until(lambda: "compaction SUCCESS" in topics("--status"))
     assert read_all(client, "by-hand") == [("one", b"9")]
+    if ORACLE:  # its metrics are elsewhere, and come once a minute
+        return
     metrics = rest("GET", "/metrics")[1]
     wanted = 'pulsar_compaction_compacted_entries_count{cluster="us",namespace="public/default",topic="persistent://public/default/by-hand"} 1'
     assert wanted in str(metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
@@ -17,6 +18,7 @@ from region_node.compaction.settings import CompactorSettings
 from region_node.subscriptions.port import LedgerPort
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
 from region_node.topics.topic import Topic
+from replicator.transactions import TransactionBuffer
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -46,6 +48,7 @@ class Log:
 
     def __init__(self, ledger: ManagedLedger) -> None:
         self.ledger = ledger
+        self.state: Any = None
 
 
 class Owner:
@@ -58,6 +61,8 @@ class Owner:
         settings = ManagedLedgerSettings(ledger_entries_max=30, pending_timeout_s=5.0, close_timeout_s=2.0, sweep_s=1.0)
         self.broker = Broker(region, meta, settings, cache=EntryCache(cache_bytes))
         self.tasks = Tasks()
+        self.transactions: TransactionBuffer | None = None
+        """Set before it is opened: the topic takes part in transactions."""
         self.settings = CompactorSettings(keys_max=keys_max)
         self.topic: Topic
 
@@ -68,6 +73,7 @@ class Owner:
         compactor = Compactor(factory.context, self.broker.meta, self.sim.clock(), self.tasks, self.settings)
         loop = asyncio.get_running_loop()
         log: Any = Log(ledger)
+        log.state = SimpleNamespace(transactions=self.transactions)
         self.topic = Topic(
             TopicName.parse(TOPIC),
             log,
@@ -86,6 +92,14 @@ class Owner:
         run = Run(parts, [len(part) for part in parts])
         self.topic.log.ledger.append_run(run, lambda *_: done.set_result(True), lambda _: done.set_result(False))  # type: ignore[attr-defined]
         return await done
+
+    async def transact(self, made: Run) -> None:
+        """Part of a transaction, or its end."""
+        done: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
+        self.topic.log.ledger.append_run(made, lambda *where: done.set_result(where), lambda error: done.set_exception(error))  # type: ignore[attr-defined]
+        ledger, first, run = await done
+        assert self.transactions is not None
+        self.transactions.confirm(ledger, first, run)
 
     async def compact(self) -> str:
         """How it ended."""

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from region_node.admin import reading
 from region_node.admin.access import ROWS, Access, access_of
 from region_node.admin.server import ROUTES
 
@@ -46,9 +47,15 @@ def template(path: str) -> str:
         ("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", Access.TENANT),
         ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", Access.LOOK_UP),
         ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/blocks", Access.CONSUME),
+        ("POST", "/heliograph/v1/reading/blocks", Access.EACH),
+        ("POST", "/heliograph/v1/reading/tomorrow", Access.SUPER),
         ("POST", "/heliograph/v1/bookies/{id}/decommission", Access.SUPER),
         ("GET", "/heliograph/v1/status", Access.SUPER),
         ("GET", "/heliograph/v1/health", Access.PUBLIC),
+        ("GET", "/console/", Access.PUBLIC),
+        ("GET", "/console/at/{region}/{path}", Access.PASSED_ON),
+        ("POST", "/console/at/{region}/{path}", Access.PASSED_ON),
+        ("POST", "/console/{file}", Access.SUPER),
         ("GET", "/heliograph/v1/dr", Access.SUPER),
         ("GET", "/heliograph/v1/dr/{tenant}/{namespace}", Access.TENANT),
         ("PUT", "/heliograph/v1/dr/{tenant}/{namespace}", Access.SUPER),
@@ -66,7 +73,7 @@ def test_what_is_open_to_everybody_is_this_and_no_more() -> None:
     free = {(method, path) for method, path, _ in ROUTES if access_of(method, template(path)) in (Access.PUBLIC, Access.METRICS, Access.ANY)}
     assert {path for _, path in free} <= {
         "/status.html", "/metrics", "/metrics/", "/admin/v2/clusters", "/admin/v2/brokers/health", "/admin/v2/brokers/ready", "/admin/v2/brokers/version",
-        "/openapi.json", "/openapi", "/heliograph/v1/health",
+        "/openapi.json", "/openapi", "/heliograph/v1/health", "/console", "/console/", "/console/{file}",
     }  # fmt: skip
     assert {method for method, _ in free} == {"GET"}
 
@@ -87,3 +94,8 @@ def test_every_right_on_a_topic_can_be_checked_by_the_names_in_its_path() -> Non
 def test_the_schema_calls_that_change_nothing_are_for_producers_and_consumers() -> None:
     assert access_of("DELETE", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema") is Access.TENANT
     assert len({row[:2] for row in ROWS}) == len(ROWS)
+
+
+def test_where_a_body_names_topics_the_handler_checks_each() -> None:
+    """`region_node.admin.reading`, all of it: its calls go by `_each`, or check before they answer (tests/security/test_region.py)."""
+    assert {path for method, path, _ in ROUTES if access_of(method, template(path)) is Access.EACH} == {path for _, path, _ in reading.ROUTES}

@@ -171,6 +171,9 @@ def test_the_list_of_urls() -> None:
 
 def test_links_see_only_addresses_that_are_listed() -> None:
     class View:
+        def cluster(self, name: str) -> None:
+            return None
+
         def region(self, name: str) -> RegionInfo | None:
             links = {"us": ["pulsar+ssl://10.0.0.1:1", "pulsar+ssl://192.0.2.1:1"], "ap": ["pulsar://192.0.2.1:1"]}
             return RegionInfo(name=name, number=2, service_url="pulsar://192.0.2.1:6650", link_urls=links) if name == "eu" else None

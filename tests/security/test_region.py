@@ -169,6 +169,31 @@ def test_grants_over_rest(region: Secured) -> None:
     assert region.rest("GET", GRANTS, auth=boss)[1] == {}
 
 
+def test_a_reader_of_many_topics_needs_the_right_to_each(region: Secured) -> None:
+    """`/heliograph/v1/reading`: the route is open to any role, and every topic that the body names is checked."""
+    allowed, other = "persistent://public/default/read-this", "persistent://public/default/read-that"
+    for topic in (allowed, other):
+        assert region.rest("PUT", f"{TOPICS}/{topic.rpartition('/')[2]}", auth=bearer("boss"))[0] == 204
+    assert region.rest("POST", f"{TOPICS}/read-this/permissions/reader", ["consume"], auth=bearer("boss"))[0] == 204
+    places = {allowed: "0:0", other: "0:0"}
+    bodies: dict[str, Any] = {
+        "snapshots": {"topics": [allowed, other]},
+        "vectors": {"positions": places},
+        "hold": {"positions": places, "subscription": "s"},
+        "held": {"topics": [allowed, other], "subscription": "s"},
+        "objects": {"ranges": {allowed: [[0, 0, 0]], other: [[0, 0, 0]]}},
+        "blocks": {"ranges": [[allowed, 0, 0, 0], [other, 0, 0, 0]]},
+    }
+    for verb, body in bodies.items():
+        path = f"/heliograph/v1/reading/{verb}"
+        assert region.rest("POST", path, body)[0] == 401
+        assert region.rest("POST", path, body, auth=bearer("reader"))[0] == 403, verb
+        (field,) = set(body) & {"topics", "positions", "ranges"}
+        kept = body[field][:1] if isinstance(body[field], list) else {allowed: body[field][allowed]}
+        assert region.rest("POST", path, {**body, field: kept}, auth=bearer("reader"))[0] == 200, verb
+    assert region.rest("DELETE", f"{TOPICS}/read-this/permissions/reader", auth=bearer("boss"))[0] == 204
+
+
 def test_brokers_know_each_other_where_a_call_needs_several(region: Secured) -> None:
     """Partitions lie on both brokers; statistics of all are asked of one, which asks the other with credentials of its own."""
     boss = bearer("boss")

@@ -8,7 +8,7 @@ from typing import Any
 
 from heliograph.model.errors import HeliographError, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.names import bundle_of
+from heliograph.model.names import topic_hash
 from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -308,9 +308,9 @@ class FakeFactory:
     async def names(self, namespace: str) -> list[str]:
         return [t for t in self.ledgers if t.startswith(f"persistent://{namespace}/")]
 
-    async def names_of_bundle(self, namespace: str, bundle: int, bundles: int) -> AsyncIterator[list[str]]:
+    async def names_between(self, namespace: str, low: int, high: int) -> AsyncIterator[list[str]]:
         for name in await self.names(namespace):
-            if bundle_of(name, bundles) == bundle:
+            if low <= topic_hash(name) < high:
                 yield [name]
 
     async def count(self, namespace: str) -> int:
@@ -336,6 +336,9 @@ class FakeView:
 
     def resource_group(self, name: str) -> ResourceGroup | None:
         return self.groups.get(name)
+
+    def cluster(self, name: str) -> None:
+        return None
 
     def topic_policies(self, topic: str) -> TopicPolicies | None:
         return self.topics.get(topic)

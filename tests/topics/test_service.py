@@ -21,9 +21,11 @@ from heliograph.model.errors import (
 )
 from heliograph.model.names import bundle_of
 from heliograph.model.policies import NamespacePolicies
+from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.run import Run
+from region_node.topics.port import LogPort
 from region_node.topics.topic import Topic
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, settle, with_broker
@@ -245,5 +247,28 @@ def test_any_order_of_loading_and_unloading(seed: int) -> None:
         topic = await broker.topics.get(TOPIC, create=True)
         assert not topic.closed and broker.topics.loaded == {TOPIC: topic}
         assert broker.topics._loading == {} and broker.topics._unloading == {}
+
+    with_broker(test)
+
+
+def test_clients_who_come_all_at_once_have_their_topics_loaded_a_few_at_a_time() -> None:
+    async def test(broker: Broker) -> None:
+        names = [f"persistent://{NAMESPACE}/all-at-once-{index}" for index in range(50)]
+        at_once, most, real = 0, 0, broker.topics._open_log
+
+        async def counted(topic: str, policies: Applied, create: bool) -> LogPort:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0)
+            try:
+                return await real(topic, policies, create)
+            finally:
+                at_once -= 1
+
+        broker.topics._open_log = counted
+        broker.topics._turns = asyncio.Semaphore(4)
+        found = await asyncio.gather(*(broker.topics.get(name, create=True) for name in names))
+        assert most == 4 and [topic.text for topic in found] == names and not broker.topics.loads_under_way
 
     with_broker(test)

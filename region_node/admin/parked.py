@@ -1,0 +1,58 @@
+"""A topic's links, and what is decided about parked ones.
+
+Is: paths of our own, below /heliograph/v1/topics. Isn't: the decision's effect (`replicator.parking`).
+Invariants: a dry run changes nothing; every decision is in the audit log, as each changing call is.
+Source: docs/protocols/links.md, "Parked links".
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from heliograph.model.errors import NotFound
+from region_node.admin.context import Admin, Malformed, body
+from region_node.schemas.differences import differences
+from replicator.link import Link
+from replicator.parking import Choice, resolve
+
+
+async def links(admin: Admin, request: web.Request) -> Any:
+    """Each link as the status shows it; a parked one with `parked`: since_ms, and what is here and there."""
+    log = await admin.log(admin.topic(request))
+    return {"topic": log.topic, "region": admin.region, "links": [await _shown(admin, link) for _, link in sorted(admin.links.links(log.topic).items())]}
+
+
+async def decide(admin: Admin, request: web.Request) -> Any:
+    """{"choice": "theirs", "ours", or "retry", "dry_run": false}. Answers with the link, and the numbers that the choice changes, and where."""
+    given = await body(request)
+    if not isinstance(given, dict) or given.get("choice") not in set(Choice) or not isinstance(given.get("dry_run", False), bool):
+        raise Malformed('expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body')
+    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
+    link = admin.links.links(log.topic).get(target)
+    if not isinstance(link, Link):
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+    choice, dry_run = Choice(given["choice"]), given.get("dry_run", False)
+    before = await _shown(admin, link)
+    numbers = await resolve(link, choice, dry_run=dry_run)
+    where = {Choice.THEIRS: admin.region, Choice.OURS: target, Choice.RETRY: ""}[choice]
+    return {"topic": log.topic, "choice": choice, "dry_run": dry_run, "changes": {"region": where, "numbers": numbers}, "link": before}
+
+
+async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {**asdict(link.stats()), "parked": None}
+    parked = link.parked if isinstance(link, Link) else None
+    if parked is not None:
+        host = admin.links.schemas
+        here = dict(await host.dump(link.log.topic)) if host is not None and parked.rows else {}
+        found["parked"] = {"since_ms": parked.since_ms, "schemas": differences(here, dict(parked.rows), (admin.region, link.target))}
+    return found
+
+
+_TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
+ROUTES = (
+    ("GET", f"{_TOPIC}/links", links),
+    ("POST", f"{_TOPIC}/links/{{region}}/resolve", decide),
+)

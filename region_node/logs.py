@@ -1,0 +1,197 @@
+"""The log of a process: one event a line, as JSON or for a console, limited by event, without secrets.
+
+Is: what turns a record of `logging` into an event with fields, however it was written (`extra={...}`, or `"link.ended topic=%s cause=%s", topic, cause`, or
+a sentence of a library), and the handler that writes it. Isn't: what is logged; each part decides that.
+Invariants: a line of JSON is one object, whatever the fields hold; nothing a client sent begins a line of its own; what the limit leaves out is counted
+and said; `admin.change`, the lasting record of what was changed, and the events of `process` are never left out.
+JSON: {"time", "level", "event", "logger", "region", "node", "fields": {...}, "exception"}; `text` in the place of fields for what is no event of ours.
+Source: docs/operating/logs.md; docs/decisions/0096-logs-and-support-files.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from heliograph.model.errors import ConfigError
+from region_node import redaction
+
+FORMATS = ("console", "json")
+LEFT_OUT = "log.left_out"
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_EVENT = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\Z")
+_PART = re.compile(r"(\w+)=%[srd]\Z")
+_WRITTEN = re.compile(r"(?:^|(?<=\s))(\w+)=")
+_ALWAYS = ("admin.change", "process.", LEFT_OUT)
+_NAMES_MAX = 1000
+"""Event names that are counted apart; those of libraries are bounded by nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """`format`: console or json. Of one event name at most `per_event_max` lines in `window_s` seconds are written; 0: no limit."""
+
+    format: str = "console"
+    per_event_max: int = 100
+    window_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"log.format must be {' or '.join(FORMATS)}, not {self.format!r}")
+        if not 0 <= self.per_event_max <= 1_000_000:
+            raise ConfigError(f"log.per_event_max must be 0 (no limit) to 1000000, not {self.per_event_max}")
+        if not 0.1 <= self.window_s <= 3600:
+            raise ConfigError(f"log.window_s must be 0.1 to 3600, not {self.window_s}")
+
+
+# -- a record as an event ---------------------------------------------------------------------------------------------
+
+
+def event_of(record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
+    """(event, fields, text). What is no event of ours is `other`, with its sentence as text."""
+    extra = {name: value for name, value in record.__dict__.items() if name not in _OWN}
+    written = record.msg if isinstance(record.msg, str) else ""
+    name, _, rest = written.partition(" ")
+    if not _EVENT.match(name):
+        return "other", extra, record.getMessage()
+    names = [part[1] if (part := _PART.match(word)) else "" for word in rest.split()]
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    if all(names) and len(names) == len(arguments):
+        return name, dict(zip(names, arguments, strict=True)) | extra, ""
+    said = record.getMessage().partition(" ")[2]
+    fields, before = _parsed(said)
+    return name, fields | extra, before
+
+
+def _parsed(said: str) -> tuple[dict[str, Any], str]:
+    """Fields of `a=1 b=two words`, and what stands before the first; a value goes on until the next name."""
+    found = list(_WRITTEN.finditer(said))
+    ends = [*(match.start() for match in found[1:]), len(said)]
+    fields: dict[str, Any] = {match[1]: said[match.end() : end].strip() for match, end in zip(found, ends, strict=True)}
+    return fields, said[: found[0].start()].strip() if found else said
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: numbers, texts, lists, and objects; NaN and what is of a class of its own become texts."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _shown(fields: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = redaction.without_secrets(_plain(fields))
+    return shown
+
+
+class EventFormatter(logging.Formatter):
+    """For people: `2026-11-22 10:00:00,000 INFO topic.loaded topic=persistent://…`. A value with spaces or quotes stands in quotes, as JSON has them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields, said = event_of(record)
+        words = [self.formatTime(record), record.levelname]
+        words += [event] if event != "other" else []
+        words += [redaction.text(said).replace("\n", "\\n")] if said else []
+        line = " ".join([*words, *(f"{name}={_word(value)}" for name, value in _shown(fields).items())])
+        return f"{line}\n{redaction.text(self.formatException(record.exc_info))}" if record.exc_info else line
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str) and value.isprintable() and not set(value) & {" ", '"'}:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+class JsonFormatter(logging.Formatter):
+    """For programs. `region`, `node`: of this process; a field of the same name lies in `fields` and hides neither."""
+
+    def __init__(self, region: str = "", node: str = "") -> None:
+        super().__init__()
+        self.region, self.node = region, node
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields, said = event_of(record)
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {"time": when, "level": record.levelname, "event": event, "logger": record.name, "region": self.region, "node": self.node}
+        if said:
+            line["text"] = redaction.text(said)
+        line["fields"] = _shown(fields)
+        if record.exc_info:
+            line["exception"] = redaction.text(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+# -- the limit --------------------------------------------------------------------------------------------------------
+
+
+class EventLimit:
+    """Lines of each name in a window. A core: time comes in, in seconds; where it goes back, a window begins anew."""
+
+    def __init__(self, most: int, window_s: float) -> None:
+        self._most, self._window_s = most, window_s
+        self._windows: dict[str, list[float]] = {}
+        """Name -> [when the window began, lines, of these left out]."""
+
+    def admits(self, name: str, now: float) -> bool:
+        if not self._most:
+            return True
+        if name not in self._windows and len(self._windows) >= _NAMES_MAX:
+            name = "other"
+        window = self._windows.setdefault(name, [now, 0, 0])
+        window[1] += 1
+        if window[1] <= self._most:
+            return True
+        window[2] += 1
+        return False
+
+    def ended(self, now: float | None) -> Iterator[tuple[str, int]]:
+        """(name, lines left out) of the windows that are over (None: of all), which begin anew; only those where something was left out."""
+        for name, (began, _, left_out) in list(self._windows.items()):
+            if now is None or not began <= now < began + self._window_s:
+                del self._windows[name]
+                if left_out:
+                    yield name, int(left_out)
+
+
+class EventHandler(logging.StreamHandler[TextIO]):
+    """Writes what the limit admits, and says what it left out: with the first line after a window, by `say_left_out`, and at the end of the process."""
+
+    def __init__(self, stream: TextIO, settings: LogSettings, *, region: str = "", node: str = "") -> None:
+        super().__init__(stream)
+        self._window_s, self._limit = settings.window_s, EventLimit(settings.per_event_max, settings.window_s)
+        self.setFormatter(JsonFormatter(region, node) if settings.format == "json" else EventFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.say_left_out(record.created)
+            event = event_of(record)[0]
+            name = f"{record.name}: {record.msg}" if event == "other" else event
+            if event.startswith(_ALWAYS) or self._limit.admits(name, record.created):
+                super().emit(record)
+        except Exception:  # as every handler of `logging` does: a line that cannot be written ends nobody
+            self.handleError(record)
+
+    def say_left_out(self, now: float | None = None) -> None:
+        """now: wall clock, in seconds; None: the process ends, and no window waits for its end."""
+        for name, count in self._limit.ended(now):
+            record = logging.makeLogRecord({"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "msg": LEFT_OUT})
+            record.__dict__.update(of=name, lines=count, window_s=self._window_s)
+            super().emit(record)
+
+
+def install(settings: LogSettings, level: str, *, region: str = "", node: str = "", stream: TextIO | None = None) -> EventHandler:
+    """The one handler of this process, in the place of any before."""
+    handler = EventHandler(stream or sys.stderr, settings, region=region, node=node)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    return handler

@@ -1,0 +1,81 @@
+"""What must never leave a process in a log, an audit record, or a support file: found by name and by form, and replaced by `***`.
+
+Is: plain functions over texts and JSON values. Isn't: a judge of payloads; these are not logged at all.
+Invariants: a value whose name speaks of a secret is never shown, nor a token, key, or password that its form gives away, wherever it stands; in doubt
+more is hidden than need be. Names of files and addresses (`secret_file`, `jwks_url`) are shown: an operator needs them, and they open nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "***"
+_WORDS = (
+    "secret",
+    "password",
+    "passwd",
+    "token",
+    "credential",
+    "authorization",
+    "authentication_parameters",
+    "auth_params",
+    "private_key",
+    "api_key",
+    "access_key",
+    "account_key",
+    "signature",
+    "cookie",
+)
+_SHOWN_ENDS = ("file", "files", "path", "dir", "url", "ms", "s", "count")
+"""Last parts of names, as in `token_file` and `token_max_s`, that make a name harmless."""
+_LISTS = ("tokens",)
+"""Sections of the settings that say where keys lie: their own fields are judged one by one."""
+_NAME = rf"[\w.\-]*(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)})[\w.\-]*"
+_FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"""((?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\\\n]+""", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
+    (re.compile(r"\b(bearer)\s+[\w.~+/=\-]{6,}", re.IGNORECASE), rf"\g<1> {HIDDEN}"),
+    (re.compile(r"\b(Basic)\s+[A-Za-z0-9+/=]{8,}"), rf"\g<1> {HIDDEN}"),
+    (re.compile(r"\beyJ[\w\-]{4,}\.[\w\-]+(?:\.[\w\-]*)?"), HIDDEN),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), HIDDEN),
+    (re.compile(r"(\w://[^\s/:@]*):[^\s/@]+@"), rf"\g<1>:{HIDDEN}@"),
+)
+_ASSIGNED = re.compile(
+    rf"""(?P<name>{_NAME})(?P<sign>\\?["']?\s*[:=]\s*)(?:(?P<quote>\\?["'])(?:(?!(?P=quote)).)*(?P=quote)?|[^\s,;&}})\]"'\\]+)""", re.IGNORECASE
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a field of this name is hidden whatever it holds."""
+    parts = re.split(r"[_.\-\s]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower())
+    return any(word.replace("_", "") in "".join(parts) for word in _WORDS) and not (len(parts) > 1 and parts[-1] in _SHOWN_ENDS)
+
+
+def text(value: str) -> str:
+    """The same without what looks like a secret."""
+    for form, instead in _FORMS:
+        value = form.sub(instead, value)
+    return _ASSIGNED.sub(_hide_assigned, value)
+
+
+def _hide_assigned(found: re.Match[str]) -> str:
+    if not is_secret(found["name"]):
+        return found[0]
+    quote = found["quote"] or ""
+    return f"{found['name']}{found['sign']}{quote}{HIDDEN}{quote}"
+
+
+def without_secrets(value: Any, name: str = "", *, hidden: bool = False) -> Any:
+    """A JSON value without secrets. name: the field's; hidden: it lies within one whose name speaks of a secret."""
+    hidden = hidden or (is_secret(name) and name not in _LISTS)
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item, str(key), hidden=hidden) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, "" if name in _LISTS else name, hidden=hidden) for item in value]
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    if hidden:
+        return HIDDEN
+    return text(value) if isinstance(value, str) else value

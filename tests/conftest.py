@@ -1,0 +1,46 @@
+"""Fixtures of tests against a real region, one region for each module: its admin interface, and the official client.
+
+A module that wants another region than one broker with two bookies makes its own `region`. Modules marked `either` get a real Apache Pulsar from
+`make oracle`, the same one in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.broker.test_admin import Rest
+from tests.pulsar.either import ORACLE, Either, either, oracle
+
+
+@pytest.fixture(scope="session")
+def pulsar_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Either | None]:
+    """The real Pulsar; None: Heliograph is asked."""
+    if not ORACLE:
+        yield None
+        return
+    with oracle(tmp_path_factory.mktemp("oracle")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory, pulsar_server: Either | None) -> Iterator[Any]:
+    with either(tmp_path_factory.mktemp("region"), pulsar_server) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rest(region: Any) -> Rest:
+    return Rest(region.admin_url())
+
+
+@pytest.fixture(scope="module")
+def client(region: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Its requests have the seconds that the module says in OPERATION_S, or 20."""
+    pulsar = pytest.importorskip("pulsar")
+    timeout_s = getattr(request.module, "OPERATION_S", 20)
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=timeout_s)
+    yield made
+    made.close()

@@ -1,0 +1,39 @@
+"""What tests against a real region share: one that has what most of them want, and waiting for something to come true.
+
+Is: for tests with real processes on loopback. Isn't: the processes (`tests.broker.processes`), or fixtures (`tests/conftest.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+
+NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+
+
+@contextmanager
+def provisioned(folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | None = None, **settings: Any) -> Iterator[Region]:
+    """Two bookies, and namespace public/default, which keeps everything. namespace: its policies, in place of that; settings: of all brokers."""
+    with Region(folder) as region:
+        region.start(bookies=2, brokers=brokers, **settings)
+        rest = Rest(region.admin_url())
+        assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
+        assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
+        assert rest("PUT", NAMESPACE, {"retention_policies": FOR_EVER} if namespace is None else namespace)[0] == 204
+        yield region
+
+
+def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """Asks until the answer is true, and returns it."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"not in {timeout_s:g} s"
+        time.sleep(0.02)
+    return found

@@ -1,0 +1,84 @@
+"""Kafka clients of other ages for tests: the official Java client of any version, and Debian's librdkafka with kcat.
+
+Is: fetching them into ~/.cache/heliograph the first time, and running them. Isn't: a test, or a region.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CACHE = Path.home() / ".cache" / "heliograph"
+SOURCES = Path(__file__).resolve().parent / "java"
+WAIT_S = 180
+DEBIAN = ("kcat", "librdkafka1", "libyajl2")
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>heliograph.tests</groupId><artifactId>kafka-clients</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-clients</artifactId><version>@VERSION@</version></dependency>
+  </dependencies>
+</project>
+"""
+
+
+def java_client(version: str) -> Path:
+    """The folder of that client's jars. Skips in one sentence where it cannot be had."""
+    folder = CACHE / "kafka-clients" / version
+    if shutil.which("java") is None:
+        pytest.skip("Kafka's Java client needs a JDK 17 or newer on this machine; it is absent")
+    if folder.is_dir():
+        return folder
+    if shutil.which("mvn") is None:
+        pytest.skip("Kafka's Java client needs Maven on this machine to be fetched; it is absent")
+    scratch = CACHE / "kafka-clients" / f"{version}.new"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    pom = scratch / "pom.xml"
+    pom.write_text(_POM.replace("@VERSION@", version))
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+    fetched = subprocess.run(command, capture_output=True, text=True)
+    if fetched.returncode:
+        pytest.skip(f"kafka-clients {version} cannot be fetched by Maven here: {fetched.stdout.strip()[-200:]}")
+    scratch.rename(folder)
+    return folder
+
+
+def java_round_trip(version: str, *arguments: str) -> str:
+    """What `KafkaRoundTrip` printed."""
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{java_client(version)}/*", str(SOURCES / "KafkaRoundTrip.java"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout.startswith("good"), done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def debian_kcat() -> tuple[str, dict[str, str]]:
+    """(the program, its environment): kcat on Debian's librdkafka, unpacked beside the system. Skips in one sentence where it cannot be had."""
+    folder = CACHE / "debian-librdkafka"
+    if not folder.is_dir():
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            pytest.skip("Debian's librdkafka needs apt on this machine; it is absent")
+        scratch = CACHE / "debian-librdkafka.new"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        fetched = subprocess.run(["apt-get", "download", *DEBIAN], cwd=scratch, capture_output=True, text=True)
+        if fetched.returncode:
+            shutil.rmtree(scratch)
+            pytest.skip(f"Debian's librdkafka cannot be fetched here (apt-get update may help): {fetched.stderr.strip()[-200:]}")
+        for package in scratch.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", str(package), str(scratch)], check=True)
+        scratch.rename(folder)
+    (library,) = folder.glob("usr/lib/*/librdkafka.so.1")
+    return str(folder / "usr/bin/kcat"), {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+
+
+def kcat(*arguments: str, given: str = "") -> str:
+    """Its output. Raises AssertionError where it fails."""
+    program, environment = debian_kcat()
+    done = subprocess.run([program, *arguments], input=given, capture_output=True, text=True, timeout=WAIT_S, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
