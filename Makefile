@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system oracle fuzz lint bench bench-peers bench-balance bench-idle bench-spread bench-takeover bench-storage soak lock proto wheels clean
+.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-topics bench-mesh bench-idle bench-idle-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -26,8 +26,12 @@ test-system: setup  ## what needs a real peer or a long build; installs it into 
 oracle: setup       ## behaviour tests against a real Apache Pulsar, and what both answer side by side
 	@$(BIN)/python tools/run_tests.py --oracle
 
-fuzz: setup         ## a broker's listener under any bytes and any commands; CASES=100000
+interop: setup      ## replication with a real Apache Pulsar cluster, both ways
+	@$(BIN)/python -m pytest -m system tests/system/test_interop.py
+
+fuzz: setup         ## a broker's listeners, Pulsar's and Kafka's, under any bytes and any commands; CASES=100000
 	@$(BIN)/python -m tests.pulsar.fuzz --cases $(or $(CASES),100000)
+	@$(BIN)/python -m tests.kafka.fuzz --cases $(or $(CASES),100000)
 
 lint: setup         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -52,6 +56,18 @@ bench-spread: setup ## the same bytes over one topic and over a thousand, here a
 bench-kafka: setup  ## Kafka's client on Heliograph and on a real Apache Kafka that flushes each batch, interleaved in one run
 	@$(BIN)/python -m benchmarks.kafka
 
+bench-connections: setup  ## thousands of connections: what each costs, a broker's death, consumers that read nothing; PART=memory|storm|slow
+	@$(BIN)/python -m benchmarks.connections --part $(or $(PART),all)
+
+bench-five: setup   ## five brokers, 2,000 topics in one bundle, some of them hot: split and moved without an operator
+	@$(BIN)/python -m benchmarks.five_brokers
+
+bench-topics: setup ## very many topics in a region: made, listed, looked up, loaded, published to; CURVE=1000,10000,100000,1000000
+	@$(BIN)/python -m benchmarks.topics --curve $(or $(CURVE),1000,10000,100000)
+
+bench-mesh: setup   ## full meshes of 3, 5, and 10 regions in simulation: links, connections, memory; REGIONS=3,5,10
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.mesh --regions $(or $(REGIONS),3,5,10)
+
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover
 
@@ -59,8 +75,22 @@ bench-storage: setup  ## directories of a bookie, a cold drain, cache strategies
 	@for each in directories cold_drain large_entries cache_hits cursor_writes topics metadata_store tiered_read; do \
 	  echo "== $$each"; $(BIN)/python -m benchmarks.$$each || exit 1; done
 
-soak: setup         ## thousands of simulated worlds; SEEDS=5000
-	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),5000)
+bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
+	@$(BIN)/python -m benchmarks.spark $(CASES)
+
+soak-spark: setup   ## a Spark job under kill -9 of every process, one after another; KILLS=36 SEED=1
+	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1)
+
+soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000
+	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),15000)
+	@$(BIN)/python -m geo_tests.sim.soak --passive --seeds $(or $(PASSIVE_SEEDS),5000)
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --seeds 12
+
+chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1
+	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1)
+
+bench-idle-links: setup  ## what many idle replicated topics cost three regions; TOPICS=10000
+	@$(BIN)/python -m benchmarks.idle_links --topics $(or $(TOPICS),10000)
 
 lock: setup         ## makes requirements/lock.txt anew
 	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-find-links --no-annotate --no-header --allow-unsafe \

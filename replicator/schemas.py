@@ -7,15 +7,24 @@ Source: docs/protocols/links.md, "Schemas".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from heliograph.model.errors import HeliographError
+from heliograph.model.errors import HeliographError, LinkError
 from heliograph.wire.link_schemas import SchemaRow
 from replicator.causes import Cause
 
 if TYPE_CHECKING:
     from replicator.link import Link
+
+
+class SchemaConflict(LinkError):
+    """Another schema is here under a number that arrives. `rows`: what is here, the oldest numbers first, as much as a frame takes."""
+
+    def __init__(self, text: str, rows: Sequence[SchemaRow]) -> None:
+        super().__init__(Cause.SCHEMA_CONFLICT, text)
+        self.rows = tuple(rows)
 
 
 class SchemaHost(Protocol):
@@ -30,20 +39,28 @@ class SchemaHost(Protocol):
         ...
 
     async def adopt(self, topic: str, rows: Sequence[SchemaRow]) -> None:
-        """Takes over what is not here yet. Raises CorruptData, MetadataError."""
+        """Takes over what is not here yet. Raises MetadataError, SchemaConflict, and LinkError (SCHEMA_REFUSED) for what this version cannot read;
+        after the latter two nothing is changed."""
+        ...
+
+    async def overrule(self, topic: str, rows: Sequence[SchemaRow]) -> None:
+        """An operator's decision: takes `rows` in place of what is here under their numbers; that goes on under new ones. Raises MetadataError, and
+        LinkError (SCHEMA_REFUSED)."""
         ...
 
 
 class SchemaFeed:
     """Of one link. `behind`: something is to be sent before the next run."""
 
-    __slots__ = ("_link", "_sending", "_told", "behind")
+    __slots__ = ("_link", "_overrules", "_sending", "_told", "behind")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self.behind = self._sending = False
-        self._told: tuple[int, ...] = ()
-        """Numbers that this stream was told."""
+        self._told: tuple[tuple[int, int], ...] = ()
+        """(number, checksum) of what this stream was told: a decision may change what is under a number."""
+        self._overrules: frozenset[int] = frozenset()
+        """Numbers whose version the target is to take in place of its own."""
 
     @property
     def sending(self) -> bool:
@@ -57,7 +74,8 @@ class SchemaFeed:
             self.changed()
 
     def changed(self) -> None:
-        """The registry has, or may have, something new."""
+        """The registry has, or may have, something new; that may end a conflict."""
+        self._link.unpark()
         host = self._link.manager.schemas
         if host is not None and self._link.asks:
             self.behind = True
@@ -65,16 +83,23 @@ class SchemaFeed:
                 self._sending = True
                 self._link.manager.spawn(self._send(host))
 
+    def overrule(self, numbers: Iterable[int]) -> None:
+        """With the next stream the target takes these in place of what it has. Once: where that does not arrive, the link is parked again."""
+        self._overrules = frozenset(numbers)
+
     async def _send(self, host: SchemaHost) -> None:
         link = self._link
         try:
             while self.behind:
                 self.behind = False
                 rows = await host.dump(link.log.topic)
-                fresh = [row for row in rows if row[0] not in self._told]
-                if fresh and not link.send_schemas(fresh):
+                told = {row: (row[0], zlib.crc32(row[1])) for row in rows}
+                fresh = [row for row, mark in told.items() if mark not in self._told]
+                overrules = [row for row in fresh if row[0] in self._overrules]
+                if fresh and not link.send_schemas(fresh, overrules):
                     break  # the next stream is told everything
-                self._told += tuple(row[0] for row in fresh)
+                self._overrules = frozenset()
+                self._told += tuple(told[row] for row in fresh)
         except HeliographError as error:
             self.behind = False
             link.restart(Cause.METADATA, f"the versions of the topic's schema cannot be read: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,13 +21,14 @@ _CLUSTERS, _TENANTS = "/admin/v2/clusters", "/admin/v2/tenants"
 
 
 def register(app: typer.Typer) -> None:
-    clusters = group(app, "clusters", "Regions of the instance.")
+    clusters = group(app, "clusters", "Regions of the instance, and Pulsar clusters behind them.")
     add(clusters, list=clusters_list, get=clusters_get, create=clusters_create, update=clusters_update, delete=clusters_delete)
     tenants = group(app, "tenants", "Tenants: who may administer them, and in which regions.")
     add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update, delete=tenants_delete)
     namespaces = group(app, "namespaces", "Namespaces and the policies of their topics.")
     add(namespaces, list=namespaces_list, get=namespaces_get, create=namespaces_create, delete=namespaces_delete, topics=namespaces_topics)
     add(namespaces, clusters=namespaces_clusters, unload=namespaces_unload, clear_backlog=namespaces_clear)
+    add(namespaces, bundles=namespaces_bundles, split_bundle=namespaces_split)
     policies.register(namespaces, "namespace", namespace_path)
 
 
@@ -35,34 +37,64 @@ def register(app: typer.Typer) -> None:
 Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface.")]
 BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients.")]
 
+Gateway = Annotated[str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")]
+ClusterRole = Annotated[str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")]
+TokenFile = Annotated[str | None, typer.Option("--token-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of their token there.")]
+TrustFile = Annotated[str | None, typer.Option("--trust-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of its authorities.")]
+
 
 def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
-    """List the regions."""
+    """List the regions, and the Pulsar clusters behind them."""
     rest = Rest(admin, token)
     found = {name: rest.get(f"{_CLUSTERS}/{quote(name)}") for name in rest.get(_CLUSTERS)}
-    lines = [(name, c.get("number"), c.get("epoch"), c.get("brokerServiceUrl"), c.get("serviceUrl")) for name, c in found.items()]
-    rows(("cluster", "number", "epoch", "service", "admin"), lines, found, json_output)
+    lines = [(name, c.get("gateway", "region"), c.get("number"), c.get("epoch"), c.get("brokerServiceUrl"), c.get("serviceUrl")) for name, c in found.items()]
+    rows(("cluster", "behind", "number", "epoch", "service", "admin"), lines, found, json_output)
 
 
 def clusters_get(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
-    """Show one region."""
+    """Show one region or Pulsar cluster."""
     show(Rest(admin, token).get(f"{_CLUSTERS}/{quote(cluster, safe='')}"), json_output)
 
 
-def clusters_create(cluster: Cluster, url: Url = "", broker_url: BrokerUrl = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
-    """Add a region to the configuration."""
-    Rest(admin, token).put(f"{_CLUSTERS}/{quote(cluster, safe='')}", {"serviceUrl": url, "brokerServiceUrl": broker_url})
+def clusters_create(
+    cluster: Cluster,
+    url: Url = "",
+    broker_url: BrokerUrl = "",
+    gateway: Gateway = None,
+    role: ClusterRole = None,
+    token_file: TokenFile = None,
+    trust_file: TrustFile = None,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with."""
+    Rest(admin, token).put(f"{_CLUSTERS}/{quote(cluster, safe='')}", _cluster(url, broker_url, gateway, role, token_file, trust_file))
     done(f"cluster {cluster} is created")
 
 
-def clusters_update(cluster: Cluster, url: Url = "", broker_url: BrokerUrl = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
-    """Change a region's addresses."""
-    Rest(admin, token).post(f"{_CLUSTERS}/{quote(cluster, safe='')}", {"serviceUrl": url, "brokerServiceUrl": broker_url})
+def clusters_update(
+    cluster: Cluster,
+    url: Url = "",
+    broker_url: BrokerUrl = "",
+    gateway: Gateway = None,
+    role: ClusterRole = None,
+    token_file: TokenFile = None,
+    trust_file: TrustFile = None,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Change what is given of a region or a Pulsar cluster."""
+    Rest(admin, token).post(f"{_CLUSTERS}/{quote(cluster, safe='')}", _cluster(url, broker_url, gateway, role, token_file, trust_file))
     done(f"cluster {cluster} is changed")
 
 
+def _cluster(url: str, broker_url: str, gateway: str | None, role: str | None, token_file: str | None, trust_file: str | None) -> dict[str, str]:
+    more = {"gateway": gateway, "role": role, "tokenFile": token_file, "trustFile": trust_file}
+    return {"serviceUrl": url, "brokerServiceUrl": broker_url, **{name: value for name, value in more.items() if value is not None}}
+
+
 def clusters_delete(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
-    """Remove a region that no tenant and no namespace names."""
+    """Remove a region or Pulsar cluster that no tenant and no namespace names."""
     Rest(admin, token).delete(f"{_CLUSTERS}/{quote(cluster, safe='')}")
     done(f"cluster {cluster} is removed")
 
@@ -175,6 +207,34 @@ def namespaces_unload(
         raise typer.BadParameter("a destination is for one bundle: give --bundle too", param_hint="--to")
     Rest(admin, token).put(f"{namespace_path(namespace)}{'/' if bundle else ''}{bundle}/unload" + (f"?destinationBroker={quote(to, safe='')}" if to else ""))
     done(f"{namespace}{' ' if bundle else ''}{bundle} is unloaded" + (f" to {to}" if to else ""))
+
+
+def namespaces_bundles(namespace: Namespace, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """List the hash ranges of its topics in this region; a broker serves a range as a whole."""
+    found = Rest(admin, token).get(f"{namespace_path(namespace)}/bundles")
+    bounds = found["boundaries"]
+    rows(("bundle",), [(f"{low}_{high}",) for low, high in pairwise(bounds)], found, json_output)
+
+
+def namespaces_split(
+    namespace: Namespace,
+    bundle: Annotated[str, typer.Option("--bundle", "-b", help="The range, as 0x00000000_0x40000000; LARGEST: with the most topics; HOT: the busiest.")],
+    way: Annotated[
+        str, typer.Option("--split-algorithm-name", help="range_equally_divide, topic_count_, flow_or_qps_equally_divide, specified_positions_divide.")
+    ] = "range_equally_divide",
+    positions: Annotated[str, typer.Option("--split-boundaries", help="Hashes to cut at, with commas, for specified_positions_divide.")] = "",
+    unload: Annotated[bool, typer.Option("--unload", help="Give the parts to other brokers at once.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Cut a range of its topics in two, where it is; no client is disconnected."""
+    try:
+        at = [int(part, 0) for part in positions.split(",") if part.strip()]
+    except ValueError as error:
+        raise typer.BadParameter(f"hashes are whole numbers, such as 2147483648 or 0x80000000: {error}", param_hint="--split-boundaries") from error
+    query = f"splitAlgorithmName={quote(way, safe='')}&unload={str(unload).lower()}"
+    Rest(admin, token).put(f"{namespace_path(namespace)}/{quote(bundle, safe='')}/split?{query}", at or None)
+    done(f"{bundle} of {namespace} is split")
 
 
 def namespaces_clear(

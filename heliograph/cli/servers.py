@@ -29,7 +29,8 @@ def register(app: typer.Typer) -> None:
 def brokers_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """List the live brokers."""
     found = Rest(admin, token).get("/heliograph/v1/status")["brokers"]
-    rows(("broker", "service", "admin", "pid"), [(b["id"], b["listeners"].get("", ""), b["admin_url"], b["pid"]) for b in found], found, json_output)
+    lines = [(b["id"], b["listeners"].get("", ""), b["admin_url"], b["pid"], b.get("level", 1)) for b in found]
+    rows(("broker", "service", "admin", "pid", "feature level"), lines, found, json_output)
 
 
 def brokers_health(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:

@@ -1,24 +1,28 @@
-"""`transactions`: coordinators, what has been open for long, one transaction with all that takes part in it; and aborting it."""
+"""`transactions`: coordinators, what has been open for long, one transaction with all that takes part in it; aborting it; and those of a region that is
+lost."""
 
 from __future__ import annotations
 
 import json
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from heliograph.cli.groups import add, group
-from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, namespace_path
 from heliograph.cli.show import table
 from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
 
 _PATH = "/admin/v3/transactions"
+_OF_TOPIC = "/heliograph/v1/topics"
 IdArgument = Annotated[str, typer.Argument(help="COORDINATOR:NUMBER, as `slow` shows it.")]
 
 
 def register(app: typer.Typer) -> None:
     made = group(app, "transactions", "Transactions: coordinators, what is open for long, and aborting it.")
-    add(made, coordinators=coordinators, slow=slow, show=show, abort=abort)
+    add(made, coordinators=coordinators, slow=slow, show=show, abort=abort, foreign=foreign, settle=settle)
 
 
 def _path(txn: str) -> str:
@@ -71,3 +75,56 @@ def abort(txn: IdArgument, admin: AdminOption = ADMIN, token: TokenOption = "") 
     """End a transaction: nothing of it is ever seen. Returns once that is durable everywhere."""
     Rest(admin, token).post(f"{_PATH}/abortTransaction/{_path(txn)}")
     typer.echo(f"{txn} is aborted")
+
+
+# -- of a region that is lost ---------------------------------------------------------------------------------------------
+
+NamespaceOption = Annotated[str, typer.Option("--namespace", help="TENANT/NAMESPACE: in all of its topics.")]
+TopicOption = Annotated[str, typer.Option("--topic", help="In this topic only.")]
+
+
+def _foreign(rest: Rest, topic: str, namespace: str) -> list[dict[str, Any]]:
+    """Open transactions of other regions, each with its `topic`. Raises ConfigError."""
+    if bool(topic) == bool(namespace):
+        raise ConfigError("say where: either --topic or --namespace")
+    names = [str(TopicName.parse(topic))] if topic else rest.get(f"{namespace_path(namespace)}/topics")
+    persistent = [name for name in names if name.startswith("persistent://")]
+    return [{"topic": name, **row} for name in persistent for row in rest.get(f"{_OF_TOPIC}/{_short(name)}/transactions/foreign")]
+
+
+def _short(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"{name.namespace}/{quote(name.local, safe='')}"
+
+
+def foreign(
+    topic: TopicOption = "", namespace: NamespaceOption = "", admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
+    """Transactions of other regions that are open in topics here: readers stand before them until their end comes."""
+    rows = _foreign(Rest(admin, token), topic, namespace)
+    if json_output:
+        typer.echo(json.dumps(rows))
+        return
+    names = ("topic", "region", "transaction", "messages", "from")
+    table(names, [tuple(row[name] for name in names) for row in rows])
+
+
+def settle(
+    region: Annotated[str, typer.Option("--from", help="The region that is lost; #NUMBER of one that was removed.")],
+    commit: Annotated[bool, typer.Option("--commit/--abort", help="Show what is here of them, or never show it.")],
+    txn: Annotated[str, typer.Option("--transaction", help="COORDINATOR:NUMBER; without it, all of that region.")] = "",
+    topic: TopicOption = "",
+    namespace: NamespaceOption = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it may say later changes nothing."""
+    rest = Rest(admin, token)
+    wanted = _path(txn).replace("/", ":") if txn else ""
+    rows = [row for row in _foreign(rest, topic, namespace) if row["region"] == region and wanted in ("", row["transaction"])]
+    if not rows:
+        raise ConfigError(f"no transaction of region {region} is open there: `heliograph transactions foreign` shows those that are")
+    for row in rows:
+        body = {"region": region, "transaction": row["transaction"], "commit": commit}
+        rest.post(f"{_OF_TOPIC}/{_short(row['topic'])}/transactions/verdict", body)
+        typer.echo(f"{row['transaction']} of {region} is {'committed' if commit else 'aborted'} in {row['topic']}: {row['messages']} message(s)")

@@ -1,7 +1,7 @@
 """What the global configuration holds: regions, tenants, namespaces and their policies, link trees.
 
 Is: the values (which policies there are: `policy_table`), and their encoding (JSON with a format number: people read these). Isn't: who may change them.
-Keys: /regions/{name}, /tenants/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name},
+Keys: /regions/{name}, /clusters/{name}, /tenants/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name},
 /topic-policies/{topic's full name}, /resource-groups/{name}.
 """
 
@@ -60,6 +60,24 @@ class RegionInfo(_Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarCluster(_Value):
+    """A real Pulsar cluster that topics are replicated with. It is no region: it has no coordinates, and no part in the configuration."""
+
+    name: str
+    gateway: str
+    """The one region that exchanges messages with it, those of all regions."""
+    service_url: str = ""
+    """`pulsar://host:port`, or `pulsar+ssl://`; several hosts with commas between them."""
+    admin_url: str = ""
+    role: str = ""
+    """Which role its replicators prove here; "": any superuser's."""
+    token_file: str = ""
+    """On the gateway's brokers: the token by which they are known there."""
+    trust_file: str = ""
+    """On the gateway's brokers: the authorities of its certificates; "": the system's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantInfo(_Value):
     admin_roles: tuple[str, ...] = ()
     allowed_regions: tuple[str, ...] = ()
@@ -77,6 +95,8 @@ class NamespacePolicies(_Value):
     topology: str = "mesh"
     """Link trees of the namespace: `mesh` = the origin is every region's parent."""
     topology_version: int = 1
+    clusters: tuple[str, ...] = ()
+    """Real Pulsar clusters that its topics are replicated with, each by way of its gateway."""
     permissions: dict[str, list[str]] = field(default_factory=dict)
     """Role -> what it may do with every topic here: produce, consume; the other actions of Pulsar are kept, and open nothing."""
     topic_permissions: dict[str, dict[str, list[str]]] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from heliograph.model import policy_values as v
 from heliograph.model.errors import NotAllowed
 from heliograph.model.ledgers import ANYWHERE, Affinity
 from heliograph.model.policy_values import Check
+from heliograph.model.routes import checked_topology
 
 Level = Mapping[str, Any]
 """Name of a policy -> what is set at one level."""
@@ -56,9 +57,9 @@ def _row(name: str, check: Check, field: str = "", default: Any = None, *, names
     )
 
 
-def _limit(name: str, namespace: str, topic: str, field: str = "", default: int = 0, **more: Any) -> Policy:
+def _limit(name: str, namespace: str, topic: str, field: str = "", default: int = 0, wrong: str = "", **more: Any) -> Policy:
     """A number; 0 is no limit."""
-    return Policy(name=name, check=v.whole(), namespace=namespace, topic=topic, field=field, broker=namespace or topic, default=default, **more)
+    return Policy(name=name, check=v.whole(wrong=wrong), namespace=namespace, topic=topic, field=field, broker=namespace or topic, default=default, **more)
 
 
 _NO_RATE = v.RATE("", {"dispatchThrottlingRateInMsg": 0, "dispatchThrottlingRateInByte": 0})
@@ -80,7 +81,7 @@ POLICIES: tuple[Policy, ...] = (
     _limit("maxConsumers", "maxConsumersPerTopic", "maxConsumers", "max_consumers_per_topic"),
     _limit("maxConsumersPerSubscription", "maxConsumersPerSubscription", "maxConsumersPerSubscription", "max_consumers_per_subscription", empty=204),
     _limit("maxSubscriptions", "maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic", "max_subscriptions_per_topic", empty=204),
-    _limit("maxTopics", "maxTopicsPerNamespace", "", "max_topics_per_namespace", shown=0),
+    _limit("maxTopics", "maxTopicsPerNamespace", "", "max_topics_per_namespace", wrong="maxTopicsPerNamespace must be 0 or more", shown=0),
     _limit("maxUnackedPerConsumer", "maxUnackedMessagesPerConsumer", "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer", 50_000),
     _limit(
         "maxUnackedPerSubscription", "maxUnackedMessagesPerSubscription", "maxUnackedMessagesOnSubscription", "max_unacked_messages_per_subscription", 200_000
@@ -92,10 +93,16 @@ POLICIES: tuple[Policy, ...] = (
     _row("deduplicationSnapshotInterval", v.whole(), "deduplicationSnapshotIntervalSeconds"),
     _row("inactiveTopics", v.INACTIVE, "inactive_topic_policies", v.INACTIVE("", {}), namespace="inactiveTopicPolicies", topic="inactiveTopicPolicies"),
     _row("autoTopicCreation", v.AUTO_TOPICS, "autoTopicCreationOverride", v.AUTO_TOPICS("", {}), topic=""),
-    _row("autoSubscriptionCreation", v.AUTO_SUBSCRIPTIONS, "autoSubscriptionCreationOverride", v.AUTO_SUBSCRIPTIONS("", {})),
+    _row(
+        "autoSubscriptionCreation",
+        v.AUTO_SUBSCRIPTIONS,
+        "autoSubscriptionCreationOverride",
+        v.AUTO_SUBSCRIPTIONS("", {}),
+        broker="allowAutoSubscriptionCreation",
+    ),
     _row(
         "subscriptionExpiration",
-        v.whole(),
+        v.whole(wrong="Invalid value for subscription expiration time"),
         "subscription_expiration_time_minutes",
         0,
         namespace="subscriptionExpirationTime",
@@ -129,8 +136,11 @@ POLICIES: tuple[Policy, ...] = (
     _row("replication", v.listed(v.text), namespace=""),
     _row("durability", v.DURABILITY, empty=204),
     _row("replicationStart", v.REPLICATION_START, empty=204),
+    _row("replicationPriority", v.whole(1, 64), empty=204),
+    _row("replicationTopology", checked_topology, empty=204),
     _row("replicationRoutes", v.mapped(v.listed(v.text)), empty=204),
     _row("replicatedSubscriptions", v.flag, default=False, shown=False),
+    _row("oneRegionSubscriptions", v.flag, default=False, shown=False),
 )
 
 BY_NAME: dict[str, Policy] = {policy.name: policy for policy in POLICIES}

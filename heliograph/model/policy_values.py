@@ -23,12 +23,14 @@ class WrongKind(NotAllowed):
     """The value is not of the kind that the policy has: a text for a number, a list for an object."""
 
 
-def whole(minimum: int = 0, maximum: int = INT_MAX) -> Check:
+def whole(minimum: int = 0, maximum: int = INT_MAX, wrong: str = "") -> Check:
+    """wrong: the sentence where it is out of bounds, as Pulsar has it."""
+
     def check(name: str, value: Any) -> Any:
         if type(value) is not int:
             raise WrongKind(f"{name}: expected a whole number, not {value!r}")
         if not minimum <= value <= maximum:
-            raise NotAllowed(f"{name} must be {minimum} to {maximum}, not {value}")
+            raise NotAllowed(wrong or f"{name} must be {minimum} to {maximum}, not {value}")
         return value
 
     return check
@@ -94,8 +96,11 @@ def mapped(item: Check) -> Check:
     return check
 
 
-def record(together: Callable[[dict[str, Any]], str] | None = None, wrong_as: type[NotAllowed] = NotAllowed, **fields: tuple[Check, Any]) -> Check:
-    """fields: name -> (check, default; None: may be left out). together: what is wrong with them as a whole, or ""."""
+def record(
+    together: Callable[[dict[str, Any]], str] | None = None, wrong_as: type[NotAllowed] = NotAllowed, in_front: str = "", **fields: tuple[Check, Any]
+) -> Check:
+    """fields: name -> (check, default; None: may be left out). together: what is wrong with them as a whole, or ""; in_front: before that, instead of
+    the policy's name."""
 
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -109,7 +114,7 @@ def record(together: Callable[[dict[str, Any]], str] | None = None, wrong_as: ty
                 out[field] = default
         wrong = together(out) if together is not None else ""
         if wrong:
-            raise wrong_as(f"{name}: {wrong}")
+            raise wrong_as(f"{in_front or f'{name}:'} {wrong}")
         return out
 
     return check
@@ -124,9 +129,12 @@ def _quorums(fields: dict[str, Any]) -> str:
 
 
 def _created(fields: dict[str, Any]) -> str:
-    if fields.get("topicType") == "partitioned" and not fields.get("defaultNumPartitions"):
-        return "defaultNumPartitions must be at least 1 where topicType is partitioned"
-    return ""
+    count = fields.get("defaultNumPartitions")
+    if fields.get("topicType") != "partitioned":
+        return "" if count is None else "[defaultNumPartitions] is not allowed to be set when the type is non-partition."
+    if count is None:
+        return "[defaultNumPartitions] cannot be null when the type is partitioned."
+    return "[defaultNumPartitions] cannot be less than 1 for partition type." if count < 1 else ""
 
 
 RATE = record(
@@ -149,11 +157,17 @@ PERSISTENCE = record(
     managedLedgerMaxMarkDeleteRate=(number(), 0.0),
 )
 AFFINITY = record(bookkeeperAffinityGroupPrimary=(text, None), bookkeeperAffinityGroupSecondary=(text, None))
+def _topic_type(name: str, value: Any) -> Any:
+    return _TOPIC_TYPE(name, value or "non-partitioned")  # Go's client sends "" where it has none
+
+
+_TOPIC_TYPE = choice("non-partitioned", "partitioned")
 AUTO_TOPICS = record(
     _created,
+    in_front="Invalid configuration for autoTopicCreationOverride. the detail is",
     allowAutoTopicCreation=(flag, True),
-    topicType=(choice("non-partitioned", "partitioned"), "non-partitioned"),
-    defaultNumPartitions=(whole(0, 4096), None),
+    topicType=(_topic_type, "non-partitioned"),
+    defaultNumPartitions=(whole(-INT_MAX, 4096), None),
 )
 AUTO_SUBSCRIPTIONS = record(allowAutoSubscriptionCreation=(flag, True))
 DELAYED = record(active=(flag, True), tickTime=(whole(1), 1000), maxDeliveryDelayInMillis=(whole(0, LONG_MAX), 0))

@@ -1,0 +1,217 @@
+"""The shipped jobs against a real region, as `heliograph spark run` runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pulsar
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually
+from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+from tests.live import provisioned, until
+
+pyspark = pytest.importorskip("pyspark")
+NAMESPACE = "persistent://public/default"
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with provisioned(tmp_path_factory.mktemp("jobs")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(region: Region) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from heliograph.spark import session
+
+    made = session("jobs")
+    yield made
+    made.stop()
+
+
+def publish(client: pulsar.Client, topic: str, bodies: list[str]) -> None:
+    producer = client.create_producer(f"{NAMESPACE}/{topic}", batching_enabled=True, batching_max_messages=20)
+    for body in bodies:
+        producer.send_async(body.encode(), None)
+    producer.flush()
+    producer.close()
+
+
+def read(folder: Path) -> pa.Table:
+    """As any reader of parquet does, which knows of no checkpoint."""
+    files = sorted(folder.glob("batch=*/*.parquet"))
+    columns = json.loads((folder / "_columns.json").read_text())
+    schema = pa.unify_schemas([ds.dataset(str(path)).schema for path in files])
+    assert set(schema.names) == set(columns)
+    return ds.dataset([str(path) for path in files], schema=schema).to_table()
+
+
+def deduplicate(region: Region) -> None:
+    assert Rest(region.admin_url())("POST", "/admin/v2/namespaces/public/default/deduplication", True)[0] == 204
+
+
+def run(spark: Any, job: str, region: Region, options: dict[str, Any]) -> None:
+    import importlib
+
+    start = importlib.import_module(f"heliograph.spark.jobs.{job}").start
+    for query in start(spark, {"admin_url": region.admin_url()}, job, options):
+        assert query.awaitTermination(180), query.lastProgress
+
+
+@pytest.mark.timeout(300)
+def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "namespace": "public/default",
+        "topics_pattern": "etl-.*",
+        "subscription": "etl",
+        "path": str(tmp_path / "lake"),
+        "checkpoint": str(tmp_path / "state"),
+        "trigger": "available now",
+        "table": [
+            {"topics": "etl-orders", "schema": "id bigint, price double, _publish_time timestamp", "name": "orders"},
+            {"topics": "etl-users-.*", "schema": "name string"},
+            {"topics": "etl-bytes", "schema": "raw"},
+        ],
+    }
+    lake = tmp_path / "lake"
+    publish(client, "etl-orders", [json.dumps({"id": n, "price": n / 2}) for n in range(100)] + ["{broken", '{"id": "text"}'])
+    publish(client, "etl-users-1", [json.dumps({"name": f"u{n}"}) for n in range(30)])
+    publish(client, "etl-bytes", ["any", "thing"])
+    publish(client, "etl-nobody", ["lost?"])
+    run(spark, "etl", region, options)
+    orders = read(lake / "orders")
+    assert sorted(orders["id"].to_pylist()) == list(range(100)) and orders["_publish_time"].null_count == 0
+    assert sorted(read(lake / "etl-bytes")["value"].to_pylist()) == [b"any", b"thing"]
+    poison = read(lake / "_quarantine").to_pylist()
+    assert sorted((row["topic"].rpartition("/")[2], row["value"]) for row in poison) == [
+        ("etl-nobody", b"lost?"),
+        ("etl-orders", b'{"id": "text"}'),
+        ("etl-orders", b"{broken"),
+    ]
+    assert all(row["coordinate"]["ledger"] >= 0 and row["reason"] for row in poison)
+    # a new topic, a new column, and the last batch again, as if the driver had died before Spark wrote that it was done
+    options["table"][0]["schema"] = "id bigint, price double, country string, _publish_time timestamp"
+    publish(client, "etl-users-2", ["{}"])
+    publish(client, "etl-orders", [json.dumps({"id": 100, "country": "FR"})])
+    run(spark, "etl", region, options)
+    newest = max((path for path in (tmp_path / "state" / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    run(spark, "etl", region, options)
+    orders = read(lake / "orders")
+    assert sorted(orders["id"].to_pylist()) == list(range(101))
+    assert Counter(orders["country"].to_pylist()) == {None: 100, "FR": 1}
+    assert read(lake / "etl-users-1").num_rows == 30 and read(lake / "etl-users-2").to_pylist() == [{"name": None}]
+    assert read(lake / "_quarantine").num_rows == 3
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_nothing(region: Region, client: pulsar.Client, tmp_path: Path) -> None:
+    lake, job = tmp_path / "lake", tmp_path / "job.toml"
+    for topic in ("kill-a", "kill-b"):
+        publish(client, topic, [json.dumps({"n": n}) for n in range(400)])
+
+    def write(trigger: str) -> None:
+        job.write_text(
+            f"""
+            heliograph.admin_url = "{region.admin_url()}"
+            [[query]]
+            name = "etl"
+            job = "etl"
+            [query.options]
+            namespace = "public/default"
+            topics_pattern = "kill-.*"
+            path = "{lake}"
+            checkpoint = "{tmp_path}/state"
+            trigger = "{trigger}"
+            source = {{ max_bytes_per_trigger = 800, task_bytes = 300 }}
+            [[query.options.table]]
+            schema = "n bigint"
+            """
+        )
+
+    def start() -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("ab") as log:
+            return subprocess.Popen([sys.executable, "-m", "heliograph.spark.driver", str(job)], stdout=log, stderr=log)
+
+    write("0 seconds")
+    process = start()
+    children: list[psutil.Process] = []
+    try:
+        # files are staged, and their batch has not landed: the middle of one that is not the first
+        until(lambda: process.poll() is None and list(lake.glob("kill-a/batch=*")) and list((lake / "_staging").glob("*/*/kill-*/*.parquet")), 150)
+        children = psutil.Process(process.pid).children(recursive=True)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    psutil.wait_procs(children, timeout=60)  # Java sees by itself that its driver is gone
+    before = len(list(lake.glob("kill-a/batch=*")))
+    assert 0 < read(lake / "kill-a").num_rows < 400, "in the middle"
+    write("available now")
+    process = start()
+    assert process.wait(150) == 0, (tmp_path / "log").read_text()[-3000:]
+    for topic in ("kill-a", "kill-b"):
+        assert sorted(read(lake / topic)["n"].to_pylist()) == list(range(400))
+    assert len(list(lake.glob("kill-a/batch=*"))) > before
+
+
+@pytest.mark.timeout(300)
+def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    source, target = f"{NAMESPACE}/replay-from", f"{NAMESPACE}/replay-to"
+    producer = client.create_producer(source, batching_enabled=True)
+    for n in range(300):
+        producer.send_async(b"%d" % n, None, partition_key=f"k{n % 7}", properties={"n": str(n)}, event_timestamp=1000 + n)
+    producer.flush()
+    options = {"topics": [source], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
+    deduplicate(region)
+    run(spark, "replay", region, options)
+    batches = sorted(path for path in (tmp_path / "state" / "commits").iterdir() if path.name.isdecimal())
+    batches[-1].unlink()  # as if the driver had died before Spark wrote that it was done
+    (batches[-1].parent / f".{batches[-1].name}.crc").unlink(missing_ok=True)
+    run(spark, "replay", region, options)
+    rows = spark.read.format("heliograph").options(admin_url=region.admin_url(), topic=target).load().orderBy("ledger", "entry", "batch_index").collect()
+    found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in rows]
+    assert found == [(b"%d" % n, f"k{n % 7}", str(n), 1000 + n) for n in range(300)]
+    # 300 messages, 100 a second: the last came no sooner than 2 s after the first, whatever else was slow
+    assert rows[-1].publish_time.timestamp() - rows[0].publish_time.timestamp() > 1.5
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
+
+
+@pytest.mark.timeout(300)
+def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    topics = [f"persistent://public/geo/audited-{n}" for n in range(2)]
+    for topic in topics:
+        for region in ("us", "eu"):
+            producer = pair.client(region).create_producer(topic, batching_enabled=True)
+            for n in range(100):
+                producer.send_async(b"%d" % n, None)
+            producer.flush()
+    eventually(lambda: all(len(pair.links(t)) == 2 and all(r["backlog_messages"] == 0 for r in pair.links(t).values()) for t in topics), "drained")
+    regions = {name: pair.admin(name) for name in ("us", "eu")}
+    from heliograph.spark.jobs.audit import start
+
+    assert start(spark, {}, "audit", {"topics": topics, "regions": regions, "path": str(tmp_path / "audit")}) == []
+    report = json.loads((tmp_path / "audit" / "report.json").read_text())
+    assert report["same"] and sorted(report["topics"]) == topics
+    assert all(found["both"] == 200 and found["messages"] == {"us": 200, "eu": 200} for found in report["topics"].values())
+    assert (tmp_path / "audit" / "ranges.csv").read_text().count("\n") == 1

@@ -1,0 +1,78 @@
+"""`topics links` and `topics unpark`: the links of a topic, what parts a parked one from its target, and what is decided about it.
+
+Is: what these print. Isn't: the decision (`replicator.parking`), or other commands of topics (`heliograph.cli.topics`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
+from heliograph.cli.show import rows, show
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+
+class Take(StrEnum):
+    THEIRS = "theirs"
+    OURS = "ours"
+    RETRY = "retry"
+
+
+Topic = Annotated[str, typer.Argument(help="A full name such as persistent://tenant/namespace/topic, or a short one in public/default.")]
+
+
+def links(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
+    """Show the links from this region; of parked ones, what is here (+) and there (-)."""
+    rest = Rest(admin, token)
+    found = [rest.get(f"{path}/links") for path in _paths(rest, topic)]
+    every = [link for one in found for link in one["links"]]
+    table = [(link["topic"], link["target"], link["state"], link["cause"], link["backlog_messages"], link["cause_text"]) for link in every]
+    rows(("topic", "to", "state", "cause", "messages behind", ""), table, found, json_output)
+    if not json_output:
+        for link in every:
+            _differences(link)
+
+
+def unpark(
+    topic: Topic,
+    region: Annotated[str, typer.Option("--region", help="The link's target.")],
+    take: Annotated[Take, typer.Option("--take", help="theirs: this region takes what the target has; ours: the target takes it from here; retry: neither.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Decide what a link is parked for, and let it go on."""
+    rest = Rest(admin, token)
+    done: list[dict[str, Any]] = []
+    for path in _paths(rest, topic):
+        parked = [link for link in rest.get(f"{path}/links")["links"] if link["target"] == region and link["state"] == "parked"]
+        if parked:
+            done.append(rest.post(f"{path}/links/{region}/resolve", {"choice": str(take), "dry_run": dry_run}))
+    if not done:
+        raise ConfigError(f"no link of {topic} to {region} is parked: `heliograph topics links {topic}` shows them")
+    if json_output:
+        show(done, True)
+        return
+    for one in done:
+        numbers = ", ".join(map(str, one["changes"]["numbers"]))
+        _differences(one["link"])
+        what = f"in {one['changes']['region']}, schema versions {numbers}" if numbers else "nothing"
+        typer.echo(f"{one['topic']} to {region}: {'would change' if dry_run else 'changes'}: {what}")
+
+
+def _paths(rest: Rest, topic: str) -> list[str]:
+    """Of the topic, or of each of its partitions."""
+    count = rest.get(f"{topic_path(topic)}/partitions")["partitions"]
+    name = TopicName.parse(topic)
+    names = [name.with_partition(index) for index in range(count)] or [name]
+    return [topic_path(str(each)).replace("/admin/v2/persistent/", "/heliograph/v1/topics/") for each in names]
+
+
+def _differences(link: dict[str, Any]) -> None:
+    for row in (link["parked"] or {}).get("schemas", ()):
+        typer.echo(f"{link['topic']}, schema version {row['number']}:\n{row['diff']}\n")
