@@ -1,7 +1,7 @@
 """Spark on a region's topics, against Spark's own JSON reader on the same rows, interleaved in one run: `python -m benchmarks.spark [case ...]`.
 
 Is: batch12, batch4 (a noop sink), parquet (streams into parquet), trigger (how long a micro-batch of a few rows takes), source (bytes a core: the reader
-alone), tables (a thousand topics into a thousand tables, where the shipped job is there), discover (ten thousand topics). Isn't: a proof of what is read.
+alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics). Isn't: a proof of what is read.
 Each case prints a line of JSON: ours, native, and the ratio; walls are the best of the rounds, CPU is of the JVM and its Python workers, and of the region.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 
 from benchmarks.servers import Heliograph, rest
 from heliograph.client.blocks import BlockReader
@@ -239,12 +240,50 @@ def discover(bench: Bench) -> dict[str, Any]:
     return {"topics": count, "publish_s": round(made_s, 1), "seconds": round(time.perf_counter() - begun, 1), "gate_s": 60}
 
 
+def tables(bench: Bench) -> dict[str, Any]:
+    """A thousand topics of very different sizes, four columns, into a thousand tables of parquet by the shipped ETL, in one micro-batch; best of the rounds."""
+    from heliograph.spark.jobs.etl import start
+
+    topics, count = 1000, 500_000
+    payloads, weights = rows(count), [1 / (n + 1) for n in range(topics)]
+    sizes = [max(1, int(count * weight / sum(weights))) for weight in weights]
+    sizes[0] += count - sum(sizes)
+    parts: dict[str, list[bytes]] = {}
+    at = 0
+    for n, size in enumerate(sizes):
+        parts[f"persistent://{NAMESPACE}/t-{n:04d}"] = payloads[at : at + size]
+        at += size
+    asyncio.run(publish_many(bench.admin, parts))
+    walls, cpus = [], []
+    for number in range(bench.rounds + 1):  # the first starts the workers
+        folder = bench.folder / f"tables-{number}"
+        options = {"namespace": NAMESPACE, "topics_pattern": "t-.*", "path": str(folder), "checkpoint": str(folder) + ".state", "trigger": "available now"}
+        options |= {"table": [{"schema": DDL4}]}
+
+        def act(options: dict[str, Any] = options) -> None:
+            for query in start(bench.spark, {"admin_url": bench.admin}, "tables", options):
+                query.awaitTermination()
+                if query.exception() is not None:
+                    raise SystemExit(f"tables: {query.exception()}")
+
+        wall, cpu, _ = bench.measured(act)
+        walls.append(wall)
+        cpus.append(cpu)
+        files = list(folder.glob("t-*/batch=*/*.parquet"))
+        found = sum(pq.read_metadata(path).num_rows for path in files)
+        if found != count or len({path.parent.parent for path in files}) != topics:
+            raise SystemExit(f"tables: {found} of {count} rows in {len(files)} files")
+        shutil.rmtree(folder)
+    return {"topics": topics, "rows": count, "files": len(files), "seconds": round(min(walls[1:]), 2), "cpu_s": round(min(cpus[1:]), 2), "gate_s": 8}
+
+
 CASES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "batch12": lambda bench: batch(bench, "batch12", DDL12),
     "batch4": lambda bench: batch(bench, "batch4", DDL4),
     "parquet": parquet,
     "trigger": trigger,
     "source": source,
+    "tables": tables,
     "discover": discover,
 }
 

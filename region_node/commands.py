@@ -26,6 +26,7 @@ from region_node import (
     region_commands,
     rolling_commands,
     scaling_commands,
+    support_commands,
     tier_commands,
     token_commands,
     topic_commands,
@@ -70,6 +71,7 @@ def register(app: typer.Typer) -> None:
     region_commands.register(app)
     rolling_commands.register(app)
     scaling_commands.register(app)
+    support_commands.register(app)
 
 
 # -- starting and stopping --------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ _SHOWN_ENDS = ("file", "files", "path", "dir", "url", "ms", "s", "count")
 """Last parts of names, as in `token_file` and `token_max_s`, that make a name harmless."""
 _LISTS = ("tokens",)
 """Sections of the settings that say where keys lie: their own fields are judged one by one."""
-_NAME = rf"[\w.\-]*(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)})[\w.\-]*"
+_NAME = rf"(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)})[\w.\-]*"
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
     (re.compile(r"""((?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\\\n]+""", re.IGNORECASE), rf"\g<1>{HIDDEN}"),

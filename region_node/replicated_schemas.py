@@ -24,14 +24,14 @@ log = logging.getLogger("region_node.schemas")
 
 _PREFIX = "/schemas/"
 _NAMED = 5
-_TOLD_BYTES = 1 << 20
+_TOLD_ROWS, _TOLD_BYTES = 200, 1 << 20
 
 
 def _told(rows: Sequence[SchemaRow]) -> list[SchemaRow]:
     """The first of them, as many as an answer takes, one at least: what is left shows when these are decided."""
     kept: list[SchemaRow] = []
     room = _TOLD_BYTES
-    for row in rows[:_NAMED]:
+    for row in rows[:_TOLD_ROWS]:
         room -= len(row[1])
         if room < 0 and kept:
             break
@@ -76,7 +76,9 @@ class ReplicatedSchemas:
             raise LinkError(Cause.SCHEMA_REFUSED, f"a version of its schema cannot be read here: {error}") from error
         if parted:
             numbers = ", ".join(map(str, parted[:_NAMED]))
-            raise SchemaConflict(f"other schemas are here under the numbers {numbers}", _told([(number, here[number]) for number in parted]))
+            arriving = dict(rows)
+            others = [number for number in sorted(here) if number not in arriving]  # a source that takes what is here must not give these numbers again
+            raise SchemaConflict(f"other schemas are here under the numbers {numbers}", _told([(number, here[number]) for number in (*parted, *others)]))
         if fresh:
             new = await self._registry.restore(name, fresh)
             log.info("schemas.adopted", extra={"topic": topic, "versions": new})

@@ -29,6 +29,7 @@ from region_node.logs import LogSettings
 from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
 from region_node.transactions.settings import TransactionSettings
+from region_node.usage_settings import UsageSettings
 from replicator.audit_settings import AuditSettings
 from replicator.compression_settings import CompressionSettings
 from storage.ledger.audit import AutoRecoverySettings
@@ -109,6 +110,8 @@ class BrokerSettings:
     drill_token_file: str = ""
     """A super user's token, with which drills that begin by themselves ask other regions; "": they want none."""
     auto_recovery: AutoRecoverySettings = field(default_factory=AutoRecoverySettings)
+    usage: UsageSettings = field(default_factory=UsageSettings)
+    """What each tenant used, by day."""
     audit: AuditSettings = field(default_factory=AuditSettings)
     link_compression: CompressionSettings = field(default_factory=CompressionSettings)
     link_budget: dict[str, float] = field(default_factory=dict)

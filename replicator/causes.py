@@ -51,6 +51,8 @@ class Cause(StrEnum):
     """The link stands, and waits for the end of a transaction; it is no end of a connection."""
     SCHEMA_CONFLICT = "schema-conflict"
     SCHEMA_REFUSED = "schema-refused"
+    PARTITIONS_CONFLICT = "partitions-conflict"
+    ROUTE_CONFLICT = "route-conflict"
     DETACHED = "detached"
 
     @property
@@ -61,7 +63,7 @@ class Cause(StrEnum):
     @property
     def parks(self) -> bool:
         """Whether trying again changes nothing before somebody has decided: the link is parked (`replicator.parking`)."""
-        return self in (Cause.SCHEMA_CONFLICT, Cause.SCHEMA_REFUSED)
+        return self in (Cause.SCHEMA_CONFLICT, Cause.SCHEMA_REFUSED, Cause.PARTITIONS_CONFLICT, Cause.ROUTE_CONFLICT)
 
     @classmethod
     def of(cls, error: BaseException) -> Cause:
@@ -117,6 +119,8 @@ _REMEDIES: dict[Cause, str] = {
     Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",
     Cause.SCHEMA_CONFLICT: "look at both with `heliograph topics links`, and decide: `heliograph topics unpark --take theirs` or `ours`",
     Cause.SCHEMA_REFUSED: "bring the target to the version of this region, or repair this region's metadata; then `heliograph topics unpark --take retry`",
+    Cause.PARTITIONS_CONFLICT: "one name has two kinds of topic: move what the plain one holds to the partitioned one, and delete it; or delete the other",
+    Cause.ROUTE_CONFLICT: "give the topic, or its namespace, the same replicationRoutes in both regions",
     Cause.DETACHED: "",
 }
 

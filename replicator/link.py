@@ -164,7 +164,11 @@ class Link:
         self.parked = Parked(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
         self.manager.parked[self] = None
         self.state, self.cause, self.cause_text = "parked", cause, text
-        self._timer = self.manager.timers.after(self.manager.settings.parked_look_s, self.connect)
+        longest = self.manager.settings.parked_look_s
+        # A route may only be on its way to the target: the first looks follow soon.
+        wait_s = longest if cause is not Cause.ROUTE_CONFLICT else min(longest, 2.0**self.failures)
+        self.failures = min(self.failures + 1, 16)
+        self._timer = self.manager.timers.after(wait_s, self.connect)
 
     def unpark(self) -> None:
         """Something changed that the conflict may have been about."""

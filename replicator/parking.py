@@ -30,7 +30,7 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """`rows`: what the target has under the numbers that part both; none where the conflict is of another kind."""
+    """`rows`: what the target has, what parts both among it; none where the conflict is of another kind."""
 
     cause: Cause
     text: str
@@ -54,7 +54,8 @@ async def resolve(link: Link, choice: Choice, *, dry_run: bool = False) -> list[
         return []
     if parked.cause is not Cause.SCHEMA_CONFLICT or host is None or not parked.rows:
         raise NotAllowed(f"there is nothing to take ({parked.cause}): {parked.cause.remedy}")
-    numbers = [number for number, _ in parked.rows]
+    here = dict(await host.dump(link.log.topic))
+    numbers = [number for number, value in parked.rows if here.get(number, value if choice is Choice.OURS else None) != value]
     if choice is Choice.OURS and link.level < LEVEL:
         raise NotAllowed(f"{link.target} runs a version that cannot be overruled: upgrade it, or take theirs")
     if not dry_run:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class SchemaConflict(LinkError):
-    """Another schema is here under a number that arrives. `rows`: what is here, the oldest numbers first, as much as a frame takes."""
+    """Another schema is here under a number that arrives. `rows`: what is here under such numbers, then under numbers
+    that did not arrive, as much as a frame takes."""
 
     def __init__(self, text: str, rows: Sequence[SchemaRow]) -> None:
         super().__init__(Cause.SCHEMA_CONFLICT, text)

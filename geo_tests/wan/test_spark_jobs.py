@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually
+from heliograph.client.http import Http
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
@@ -126,6 +128,52 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
 
 
 @pytest.mark.timeout(300)
+def test_registered_schemas_grow_in_delta_tables(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from pulsar.schema import AvroSchema, Integer, Record, String
+
+    class One(Record):  # type: ignore[misc, unused-ignore]
+        _avro_namespace = "t"
+        id = Integer()
+
+    class Two(Record):  # type: ignore[misc, unused-ignore]
+        _avro_namespace = "t"
+        id = Integer()
+        city = String(required_default=True)
+
+    Two.__name__ = "One"
+    topic = f"{NAMESPACE}/delta-visits"
+
+    def visits(kind: Any, *records: Any) -> None:
+        producer = client.create_producer(topic, schema=AvroSchema(kind), batching_enabled=False)
+        for record in records:
+            producer.send(record)
+        producer.close()
+
+    def table() -> list[tuple[Any, ...]]:
+        found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "lake" / "delta-visits"))).execute("select * from t order by id")
+        return [tuple(row.values()) for row in pa.table(found).to_pylist()]
+
+    options: dict[str, Any] = {"topics": [topic], "path": str(tmp_path / "lake"), "checkpoint": str(tmp_path / "state"), "trigger": "available now"}
+    options |= {"format": "delta", "table": [{"schema": "registered"}]}
+    visits(One, One(id=1), One(id=2))
+    run(spark, "etl", region, options)
+    assert table() == [(1,), (2,)]
+    visits(Two, Two(id=3, city="Oslo"))
+    run(spark, "etl", region, options)
+    assert table() == [(1, None), (2, None), (3, "Oslo")]
+    (tmp_path / "state" / "commits" / "1").unlink()  # as if the driver had died before Spark wrote that it was done
+    (tmp_path / "state" / "commits" / ".1.crc").unlink(missing_ok=True)
+    run(spark, "etl", region, options)
+    assert table() == [(1, None), (2, None), (3, "Oslo")]
+    from heliograph.spark.jobs.tiers import measured
+
+    http = Http(region.admin_url())
+    assert set(measured(http, [topic, f"{NAMESPACE}/none-such"])) == {topic}, "what brokers say, for tiers"
+    http.close()
+
+
+@pytest.mark.timeout(300)
 def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_nothing(region: Region, client: pulsar.Client, tmp_path: Path) -> None:
     lake, job = tmp_path / "lake", tmp_path / "job.toml"
     for topic in ("kill-a", "kill-b"):
@@ -144,7 +192,7 @@ def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_noth
             path = "{lake}"
             checkpoint = "{tmp_path}/state"
             trigger = "{trigger}"
-            source = {{ max_bytes_per_trigger = 800, task_bytes = 300 }}
+            source = {{ max_bytes_per_trigger = 4000, task_bytes = 1500 }}
             [[query.options.table]]
             schema = "n bigint"
             """
@@ -194,7 +242,6 @@ def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client
     assert found == [(b"%d" % n, f"k{n % 7}", str(n), 1000 + n) for n in range(300)]
     # 300 messages, 100 a second: the last came no sooner than 2 s after the first, whatever else was slow
     assert rows[-1].publish_time.timestamp() - rows[0].publish_time.timestamp() > 1.5
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == "10000"
 
 
 @pytest.mark.timeout(300)
@@ -215,3 +262,24 @@ def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: P
     assert report["same"] and sorted(report["topics"]) == topics
     assert all(found["both"] == 200 and found["messages"] == {"us": 200, "eu": 200} for found in report["topics"].values())
     assert (tmp_path / "audit" / "ranges.csv").read_text().count("\n") == 1
+
+
+@pytest.mark.timeout(300)
+def test_what_differs_between_two_copies_is_found(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.spark.jobs import audit as audit_module
+
+    def message(topic: str, entry: int, ledger: int = 3) -> tuple[Any, ...]:
+        return topic, "us", datetime.fromtimestamp(entry, UTC), 1, 1, "abcd", ledger, entry, 0
+
+    columns = "topic string, origin_region string, publish_time timestamp, region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
+    us = [*(message("t", n) for n in range(10)), message("twin", 0)]
+    eu = [*(message("t", n) for n in (2, 3, 6, 6, 7)), message("twin", 0)]
+    given = {"us": us, "eu": eu}
+    monkeypatch.setattr(audit_module, "_side", lambda spark, source: spark.createDataFrame(given[source["region"]], columns))
+    report, ranges = audit_module.audit(spark, {"us": {"region": "us"}, "eu": {"region": "eu"}}, 100_000, 100)
+    assert not report["same"] and report["topics"]["twin"]["same"]
+    found = report["topics"]["t"]
+    assert (found["both"], found["messages"], found["duplicates"]) == (4, {"us": 10, "eu": 5}, {"us": 0, "eu": 1})
+    assert [(each["in"], each["kind"], each["messages"]) for each in found["missing"]] == [("eu", "before", 2), ("eu", "behind", 2), ("eu", "gap", 2)]
+    assert found["missing"][1]["age_ms"] == {"p50": 91_000, "p90": 92_000, "p99": 92_000, "max": 92_000}
+    assert [(r["kind"], r["first_entry"], r["last_entry"], r["messages"]) for r in ranges] == [("before", 0, 1, 2), ("gap", 4, 5, 2), ("behind", 8, 9, 2)]

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 import typer
 
 import heliograph
-from heliograph.cli import audit, conflicts, dr, messages, perf, provisioning, servers, topics, transactions
+from heliograph.cli import audit, conflicts, dr, messages, perf, provisioning, servers, topics, transactions, usage
 from heliograph.model.errors import HeliographError
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ def version() -> None:
     typer.echo(heliograph.__version__)
 
 
-for area in (provisioning, topics, servers, messages, perf, audit, dr, conflicts, transactions):
+for area in (provisioning, topics, servers, messages, perf, audit, dr, conflicts, transactions, usage):
     area.register(app)
 
 

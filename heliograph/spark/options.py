@@ -91,6 +91,8 @@ class Options(Access):
         self.mode, self.columns = given.get("mode", "PERMISSIVE").upper(), given.get("columns", "auto")
         if self.columns not in COLUMNS:
             raise ConfigError(f"columns is {self.columns!r}; it may be {', '.join(COLUMNS)}")
+        self.keep_bad = self.columns == "raw" and given.get("mode", "").upper() == "PERMISSIVE"
+        """Of raw columns: an entry that cannot be taken apart is a row of its bytes, and does not end the query."""
         self.subscription = given.get("subscription", "")
         self.gaps_allowed = given.get("fail_on_data_loss", "true").lower() == "false"
         self.may_lose = bool(self.subscription) or self.gaps_allowed

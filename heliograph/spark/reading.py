@@ -47,7 +47,7 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
     schema = to_arrow_schema(columns, timezone="UTC")
     reader = options.reader()
     if payload is None:
-        wanted, keep_bad = frozenset(schema.names), False
+        wanted, keep_bad = frozenset(schema.names), options.keep_bad
         make: Callable[[Rows], pa.RecordBatch] = lambda rows: pa.RecordBatch.from_arrays([rows.column(f.name, f.type) for f in schema], schema=schema)  # noqa: E731
     else:
         if isinstance(payload, Registered):

@@ -30,6 +30,8 @@ from heliograph.wire import pulsar_pb2 as pb
 
 _ROWS = 1000
 _BYTES = 128 << 10
+_PACED_ROWS = 100
+"""In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same entries."""
 _BATCH_ROWS_BITS = 36
 """Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
 _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
@@ -60,6 +62,12 @@ class SinkOptions(Access):
             raise ConfigError(f"compression is {compression!r}; it may be {', '.join(_COMPRESSIONS)}")
         self.compression = compression
         self.exactly_once = given.get("exactly_once", "true").lower() != "false"
+        try:
+            self.rate = float(given.get("rate", "0"))
+        except ValueError:
+            self.rate = -1.0
+        if not 0 <= self.rate <= 1e9:
+            raise ConfigError(f"rate is {given['rate']!r}; it is how many rows a second a task may write at most, and 0 is as many as it can")
 
     def check_deduplication(self) -> None:
         """Raises ConfigError where a repeated message would be stored twice. On the driver, once."""
@@ -155,10 +163,19 @@ async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[
     producers: dict[str, TopicProducer] = {}
     pending: dict[str, _Entry] = {}
     counts: dict[str, int] = {}
-    rows = 0
+    rows, sent, begun = 0, 0, time.monotonic()
+    entry_rows = _PACED_ROWS if options.rate else _ROWS
+
+    async def paced() -> None:
+        """Until what was sent may have been."""
+        if options.rate and (early := begun + sent / options.rate - time.monotonic()) > 0:
+            await asyncio.sleep(early)
 
     async def send(topic: str) -> None:
+        nonlocal sent
+        await paced()
         entry = pending.pop(topic)
+        sent += len(entry.messages)
         producer = producers.get(topic)
         if producer is None:
             token, tls = options.current_token(), options.tls()
@@ -174,7 +191,7 @@ async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[
                     entry = pending[topic] = _Entry(first + counts.get(topic, 0))
                 entry.messages.append(message)
                 entry.size_bytes += len(message.value)
-                if len(entry.messages) >= _ROWS or entry.size_bytes >= _BYTES:
+                if len(entry.messages) >= entry_rows or entry.size_bytes >= _BYTES:
                     counts[topic] = entry.first - first + len(entry.messages)
                     await send(topic)
                 rows += 1
@@ -182,6 +199,7 @@ async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[
             await send(topic)
         for producer in producers.values():
             await producer.flush()
+        await paced()  # the next micro-batch begins with a burst of nothing
     finally:
         for producer in producers.values():
             producer.close()

@@ -1,7 +1,7 @@
-"""Usage of each tenant over REST: this broker's sums, or the whole region's.
+"""Usage of each tenant over REST: this broker's sums, or the whole region's; and the region's days of a month.
 
-Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the region. Isn't: the counting
-(`region_node.usage`).
+Is: `GET /heliograph/v1/usage` (all tenants) and `/heliograph/v1/usage/{tenant}`; `all=true` asks every broker of the region. `GET /heliograph/v1/usage-days`
+and `/heliograph/v1/usage-days/{tenant}` with `month=2026-11`. Isn't: the counting (`region_node.usage`), or keeping it (`region_node.usage_days`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from heliograph.model.errors import NotFound
 from region_node.admin.context import Admin, flag
 from region_node.usage import Usage, added
+from region_node.usage_days import check_month, day_of, days_of
 
 
 def counted(admin: Admin) -> Usage:
@@ -33,6 +35,23 @@ async def one(admin: Admin, request: web.Request) -> Any:
     return added(tables)[tenant]
 
 
+async def everybodys_days(admin: Admin, request: web.Request) -> Any:
+    return await _days(admin, request, "")
+
+
+async def ones_days(admin: Admin, request: web.Request) -> Any:
+    return await _days(admin, request, admin.tenant(request))
+
+
+async def _days(admin: Admin, request: web.Request, tenant: str) -> dict[str, Any]:
+    """{"region", "month", "days": [{"day", "tenant", sums}]}."""
+    month = check_month(request.query.get("month", day_of(admin.clock.wall_ms())[:7]))
+    if admin.usage_store is None:
+        raise NotFound("this broker keeps no usage by day")
+    rows = await days_of(admin.usage_store, month, tenant)
+    return {"region": admin.region, "month": month, "days": [{"day": day, "tenant": whose, **used.sums()} for day, whose, used in rows]}
+
+
 async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict[str, Any]]:
     if not flag(request, "all"):
         return []
@@ -43,4 +62,6 @@ async def _elsewhere(admin: Admin, request: web.Request, path: str) -> list[dict
 ROUTES = (
     ("GET", "/heliograph/v1/usage", everybody),
     ("GET", "/heliograph/v1/usage/{tenant}", one),
+    ("GET", "/heliograph/v1/usage-days", everybodys_days),
+    ("GET", "/heliograph/v1/usage-days/{tenant}", ones_days),
 )

@@ -23,6 +23,7 @@ from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
 from region_node import console
 from region_node.admin.context import Admin
 from region_node.admin.guard import ORIGINAL
+from region_node.ownership.records import BrokerRecord
 
 FILES = Path(console.__file__).parent / "static"
 POLICY = (
@@ -79,12 +80,10 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
         raise NotAllowed(f"only paths below {' and '.join(_BELOW)} are passed on")
     if region != admin.region and request.method != "GET":
         raise NotAllowed(f"region {region} is only read from here: change it by its own console")
-    info = admin.view.region(region)
-    base, brokers = admin.ownership.record.admin_url, [url for record in admin.ownership.brokers() for url in (record.admin_url, record.admin_url_tls) if url]
-    if region != admin.region:
-        if info is None or not info.admin_url:
-            raise MetadataUnavailable(f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`")
-        base, brokers = info.admin_url, []
+    if region == admin.region:
+        base, brokers = _address(admin.ownership.record, request), {_address(record, request) for record in admin.ownership.brokers()}
+    else:
+        base, brokers = _published(admin, region), set()
     behind = request.rel_url.raw_path.split("/", 4)[4]  # as it was written: names may hold what a path may not
     query = f"?{request.rel_url.raw_query_string}" if request.rel_url.raw_query_string else ""
     status, text = await _ask(admin, request, f"{base.rstrip('/')}/{behind}{query}", region, brokers)
@@ -92,14 +91,29 @@ async def passed_on(admin: Admin, request: web.Request) -> Any:
     return web.Response(text=text, status=status, content_type="application/json", headers=_HEADERS)
 
 
+def _address(record: BrokerRecord, request: web.Request) -> str:
+    """Of a broker here: who came by TLS brings credentials that must not go on without."""
+    return record.admin_url_tls if request.secure else record.admin_url
+
+
+def _published(admin: Admin, region: str) -> str:
+    info = admin.view.region(region)
+    if info is None or not info.admin_url:
+        raise MetadataUnavailable(f"region {region} publishes no admin URL: set it with `heliograph clusters update {region} --url URL`")
+    return info.admin_url
+
+
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:
     """brokers: the addresses that may be followed to; none: those that `allowed_urls` names."""
     headers = {name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers}
-    body = await request.read()
+    body, schemes = await request.read(), ("https",) if url.startswith("https:") else ("http", "https")
     try:
         async with ClientSession(timeout=_TIMEOUT) as session:
             for _ in range(_HOPS):
-                admin.urls.check(url, ("http", "https")) if not brokers else _check(url, brokers)
+                if brokers:
+                    _check(url, brokers)
+                else:
+                    admin.urls.check(url, schemes)
                 async with session.request(request.method, URL(url, encoded=True), headers=headers, data=body or None, allow_redirects=False) as answer:
                     if answer.status == 307:
                         url = answer.headers.get("Location", "")
@@ -116,7 +130,7 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
 
 
 def _check(url: str, brokers: Collection[str]) -> None:
-    if urlsplit(url).netloc not in {urlsplit(known).netloc for known in brokers}:
+    if urlsplit(url)[:2] not in {urlsplit(known)[:2] for known in brokers}:
         raise MetadataUnavailable(f"{url} is no broker of this region")
 
 

@@ -37,6 +37,7 @@ from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from global_config.deferred import DeferredEdits
+    from heliograph.raft.store import MetadataStore
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
@@ -104,6 +105,8 @@ class Admin:
     recovery: AutoRecovery | None = None
     security: Security = field(default_factory=open_security)
     usage: Usage = field(default_factory=Usage)
+    usage_store: MetadataStore | None = None
+    """Where the region's usage by day is; None: it is not kept."""
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
     authenticate_metrics: bool = False

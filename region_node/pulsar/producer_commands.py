@@ -133,7 +133,8 @@ def send_producer_success(connection: PulsarConnection, handle: ProducerHandle) 
     success = pb.CommandProducerSuccess(
         request_id=handle.request_id,
         producer_name=handle.name,
-        last_sequence_id=handle.topic.log.last_sequence(handle.name),
+        # a replicator's key here is a position: taken for a sequence, it would make the cluster ignore the receipts of its markers
+        last_sequence_id=-1 if handle.id in connection.cutter.replicators else handle.topic.log.last_sequence(handle.name),
         schema_version=handle.schema_version,
         producer_ready=handle.ready,
     )

@@ -154,19 +154,19 @@ class Replicated:
     # -- markers ---------------------------------------------------------------------------------------------------------
 
     def _begin_marker(self, handle: ProducerHandle, event: ReplicatedSend) -> None:
-        self._connection.listener.tasks.spawn(self._marker(handle, event))
-
-    async def _marker(self, handle: ProducerHandle, event: ReplicatedSend) -> None:
+        """Everything before it is answered: its receipt goes out now, before any later one; a sender that misses one of them never goes on."""
         connection, topic = self._connection, handle.topic
-        clusters = connection.listener.clusters
         assert topic is not None
-        last = topic.ledger.last_confirmed
         if connection.closed or handle.closed:
             return
+        last = topic.ledger.last_confirmed
         connection.write(receipts(handle.id, [event.sequence], [MARKER_RECEIPT] if self._by_position else None, max(0, last[0]), max(0, last[1])))
-        if clusters is None:
-            return
+        if connection.listener.clusters is not None:
+            connection.listener.tasks.spawn(self._marker(connection.listener.clusters, topic.text, event))
+
+    async def _marker(self, clusters: ClusterPort, topic: str, event: ReplicatedSend) -> None:
+        cluster = event.metadata.replicated_from
         try:
-            await clusters.marker(topic.text, event.metadata.replicated_from, event.metadata.marker_type, entry_metadata(event.part)[1])
+            await clusters.marker(topic, cluster, event.metadata.marker_type, entry_metadata(event.part)[1])
         except HeliographError as error:  # the next one makes it good
-            log.warning("cluster.marker", extra={"topic": topic.text, "cluster": event.metadata.replicated_from, "error": str(error)})
+            log.warning("cluster.marker", extra={"topic": topic, "cluster": cluster, "error": str(error)})

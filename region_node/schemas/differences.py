@@ -16,9 +16,11 @@ from region_node.schemas.registry import shown
 
 
 def differences(here: Mapping[int, bytes], there: Mapping[int, bytes], names: tuple[str, str]) -> list[dict[str, Any]]:
-    """One row a number of `there`: number, here, there (None: nothing is there under it), diff. names: of the two regions."""
+    """One row a number of `there` that is not the same here: number, here, there (None: nothing is there under it), diff. names: of the two regions."""
     rows = []
     for number, value in sorted(there.items()):
+        if here.get(number) == value:
+            continue
         ours, theirs = _shown(number, here.get(number)), _shown(number, value)
         lines = difflib.unified_diff(_lines(theirs), _lines(ours), f"{names[1]}/{number}", f"{names[0]}/{number}", lineterm="")
         rows.append({"number": number, "here": ours, "there": theirs, "diff": "\n".join(lines)})

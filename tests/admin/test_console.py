@@ -115,6 +115,7 @@ def test_the_page_is_served_with_a_policy(two: Any) -> None:
         assert headers["Content-Security-Policy"] == console.POLICY
         assert headers["X-Content-Type-Options"] == "nosniff"
     assert "unsafe" not in console.POLICY
+    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(console.POLICY.split("; "))
     assert _get(f"{two.admin_url()}/console")[0] == 200
     assert _get(f"{two.admin_url()}/console/..%2f..%2f__init__.py")[0] == 404
     assert _get(f"{two.admin_url()}/console/tomorrow.js")[0] == 404
@@ -123,17 +124,15 @@ def test_the_page_is_served_with_a_policy(two: Any) -> None:
 @pytest.mark.wan
 @pytest.mark.slow
 def test_another_brokers_topic_is_asked_and_changed_through_this_one(two: Any) -> None:
-    first, topics = Rest(two.admin_url()), [f"persistent/public/default/t{n}" for n in range(12)]
-    owners = {}
-    for topic in topics:
-        assert first("PUT", f"/admin/v2/{topic}")[0] == 204
-        owners[topic] = first("GET", f"/admin/v2/{topic}/stats")[1]["ownerBroker"]
-    away = next(topic for topic, owner in owners.items() if owner == "us-broker-1")
-    assert first("GET", f"/admin/v2/{away}/stats", hops=0)[0] == 307
-    assert first("GET", f"/console/at/us/admin/v2/{away}/stats", hops=0)[1]["ownerBroker"] == "us-broker-1"
-    assert first("PUT", f"/console/at/us/admin/v2/{away}/unload", hops=0)[0] == 204
-    rows = [row["path"] for row in first("GET", "/heliograph/v1/audit?all=true")[1]["changes"] if away in row["path"] and row["path"].endswith("/unload")]
-    assert rows == [f"/admin/v2/{away}/unload"], "written down once, where it was done"
+    topic = "persistent/public/default/away"
+    assert Rest(two.admin_url())("PUT", f"/admin/v2/{topic}")[0] == 204
+    owner = Rest(two.admin_url())("GET", f"/admin/v2/{topic}/stats")[1]["ownerBroker"]
+    other = Rest(two.admin_url(1 if owner == "us-broker-0" else 0))
+    assert other("GET", f"/admin/v2/{topic}/stats", hops=0)[0] == 307
+    assert other("GET", f"/console/at/us/admin/v2/{topic}/stats", hops=0)[1]["ownerBroker"] == owner
+    assert other("PUT", f"/console/at/us/admin/v2/{topic}/unload", hops=0)[0] == 204
+    rows = [row["path"] for row in other("GET", "/heliograph/v1/audit?all=true")[1]["changes"] if row["path"].endswith("/unload")]
+    assert rows == [f"/admin/v2/{topic}/unload"], "written down once, where it was done"
 
 
 @pytest.mark.wan
@@ -148,3 +147,24 @@ def test_what_is_not_passed_on(two: Any) -> None:
     assert first("PUT", "/console/at/far/admin/v2/tenants/x", {})[0] == 412
     status, told = first("GET", "/console/at/far/admin/v2/clusters")
     assert (status, "does not answer" in json.dumps(told)) == (503, True)
+
+
+@pytest.mark.wan
+@pytest.mark.slow
+def test_what_is_passed_on_has_the_callers_rights_and_no_others(tmp_path: Path) -> None:
+    from geo_tests.wan.kafka_support import secure_region, token
+
+    with secure_region(tmp_path) as region:
+
+        def asked(path: str, role: str) -> int:
+            headers = {"Authorization": f"Bearer {token(role)}"} if role else {}
+            try:
+                with urllib.request.urlopen(urllib.request.Request(region.admin_url() + path, headers=headers), timeout=20) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        away = "/console/at/us/heliograph/v1/status"
+        assert [asked(away, role) for role in ("root", "bob", "")] == [200, 403, 401]
+        assert asked("/console/", "") == 200
+        assert asked("/heliograph/v1/status", "bob") == 403

@@ -128,6 +128,8 @@ def test_the_load_is_spread_by_one_leader_and_then_rests(seed: int) -> None:
         await asyncio.sleep(600)
         assert len(region.moved) == done == len({bundle for bundle, _, _ in region.moved}), "no bundle moved twice"
         assert [region.balancers[n].moves for n in "abc"].count(0) == 2
+        told = [row for n in "abc" for row in region.balancers[n].recent]
+        assert [((row["namespace"], row["bundle"]), row["from"], row["to"]) for row in told if row["moved"]] == region.moved
 
     run(seed, scenario)
 

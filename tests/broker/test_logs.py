@@ -19,6 +19,7 @@ SECRETS = ("hunter2-planted", JWT, "MIIEvplantedkey", "AKIAABCDEFGHIJKLMNOP", "p
 WRITTEN: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("connection.refused", (), {"error": f"bad Bearer {JWT}"}),
     ("connection.refused", (), {"authorization": "hunter2-planted"}),
+    ("connection.refused", (), {"error": f"no key fits {JWT}"}),
     ("link.ended topic=%s cause=%s text=%s", ("t", "AUTH", "password=hunter2-planted"), {}),
     ("sign-in with Authorization: Digest hunter2-planted failed", (), {}),
     ("admin.change", (), {"change": json.dumps({"after": {"clientSecret": "planted words"}})}),

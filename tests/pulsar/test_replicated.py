@@ -77,6 +77,19 @@ def test_receipts_name_positions_at_the_source_and_repetitions_go_by_them() -> N
     with_broker(run)
 
 
+def test_a_replicator_that_connects_again_hears_of_no_sequence() -> None:
+    """The cluster would take the key for one, and its markers for repetitions."""
+
+    async def run(broker: Broker) -> None:
+        client, _ = await replicator(broker)
+        next(iter(broker.topics.loaded.values())).log.deduplication = True
+        await client.do(send(1, 0, part(b"a", 7, 0)))
+        await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9))
+        assert (await client.producer(producer_name=NAME)).last_sequence_id == -1
+
+    with_broker(run)
+
+
 def test_an_older_cluster_is_judged_by_who_published() -> None:
     async def run(broker: Broker) -> None:
         client, _ = await replicator(broker, by_position=False, name="pulsar.repl.cloud")
@@ -108,6 +121,18 @@ def test_a_marker_is_handled_behind_what_came_before_it_and_is_not_stored() -> N
         broker.ledger().release()
         assert [r[:2] for r in receipts(await client.news())] == [(7, 1)]
         assert len(broker.ledger().positions()) == 2
+
+    with_broker(run)
+
+
+def test_a_marker_is_answered_before_anything_behind_it() -> None:
+    """A sender that gets a later receipt first waits for ever."""
+
+    async def run(broker: Broker) -> None:
+        client, _ = await replicator(broker)
+        frames = [send(1, 0, part(b"a", 7, 0)), marker(0, request("id", "cloud")), send(1, 0, part(b"b", 7, 2)), marker(0, request("id", "cloud"))]
+        came = await client.do(*frames)
+        assert [r[:2] for r in receipts(came)] == [(7, 0), (0, MARKER_RECEIPT), (7, 2), (0, MARKER_RECEIPT)]
 
     with_broker(run)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import NotOwner, PeerError
+from heliograph.model.errors import HeliographError, NotOwner, PeerError
 from heliograph.model.policies import RegionInfo
 from heliograph.wire.pulsar_answers import frame
 from heliograph.wire.pulsar_frames import FRAME_BYTES_MAX, FrameCutter, Private
@@ -128,6 +128,9 @@ class Broker:
     async def open_log(self, topic: str, source: str) -> ReplicatedLog:
         if self.region.owner != self.index:
             raise NotOwner(f"{self.host} does not own {topic}")
+        if self.region.refusal is not None:
+            self.region.refused += 1
+            raise self.region.refusal
         return self.load()
 
     def load(self) -> ReplicatedLog:
@@ -155,6 +158,9 @@ class TestRegion:
         self.owner = 0
         self.sequence = 0
         self.faults: list[str] = []
+        self.refusal: HeliographError | None = None
+        """Why it takes no link now."""
+        self.refused = 0
         self.brokers: list[Broker] = []
 
     def number_of(self, name: str) -> int | None:

@@ -62,11 +62,11 @@ class Registry:
             raise MetadataUnavailable("no leader")
 
 
-def play(scenario: Callable[[Instance, dict[str, Registry], Simulation], Coroutine[Any, Any, None]]) -> None:
+def play(scenario: Callable[[Instance, dict[str, Registry], Simulation], Coroutine[Any, Any, None]], names: tuple[str, ...] = ("us", "eu")) -> None:
     with Simulation(1) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, ("us", "eu"))
+            instance = Instance(sim, names)
             sim.network.latency("us", "eu", 0.01, 0.02)
             await asyncio.sleep(0.01)
             registries = {name: Registry(instance, name) for name in instance.names}
@@ -221,6 +221,47 @@ def test_a_cut_while_parked_and_a_change_of_the_configuration() -> None:
     play(scenario)
 
 
+def test_a_conflict_that_ended_elsewhere_is_over_without_any_message() -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us = instance.regions["us"]
+        registries["us"].rows[7], registries["eu"].rows[7] = b"ours", b"theirs"
+        await instance.load()
+        await asyncio.sleep(3)
+        assert us.link("eu").state == "parked"
+        registries["eu"].rows[7] = b"ours"
+        await asyncio.sleep(45)
+        assert us.link("eu").state == "open" and not us.brokers[0].links.parked
+
+    play(scenario)
+
+
+def test_a_third_region_hears_of_what_was_taken_in_place_of_another() -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        us = instance.regions["us"]
+        await conflict(instance, registries)
+        assert us.link("ap").state == "open" and registries["ap"].rows == {7: b"ours"}
+        await us.brokers[0].machine.ask(lambda: resolve(us.outgoing("eu"), Choice.THEIRS))
+        await asyncio.sleep(1)
+        assert us.link("ap").state == "parked" and us.outgoing("ap").parked.rows == ((7, b"ours"),), "on the stream that was told otherwise before"
+        await us.brokers[0].machine.ask(lambda: resolve(us.outgoing("ap"), Choice.OURS))
+        await asyncio.sleep(7)
+        assert registries["ap"].rows == {7: b"theirs"} and us.link("ap").state == "open"
+
+    play(scenario, ("us", "eu", "ap"))
+
+
+def test_a_target_of_an_older_version_cannot_be_overruled() -> None:
+    async def scenario(instance: Instance, registries: dict[str, Registry], sim: Simulation) -> None:
+        await conflict(instance, registries)
+        link = instance.regions["us"].outgoing("eu")
+        link._level = 5
+        with pytest.raises(NotAllowed, match="upgrade it"):
+            await resolve(link, Choice.OURS)
+        assert link.parked is not None
+
+    play(scenario)
+
+
 def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     rows = [(0, b"a"), (1 << 40, b"bb")]
     kind, fields, _ = parsed(b"".join(bytes(part) for part in wire.schemas_frame(7, rows)))
@@ -229,9 +270,9 @@ def test_the_frame_comes_back_and_bad_ones_are_peer_errors() -> None:
     assert kind is Kind.OVERRULE and wire.read_schemas(fields) == (7, rows)
     _, fields, _ = parsed(b"".join(bytes(part) for part in close_frame(7, "schema-conflict", "text", rows)))
     assert read_close(fields) == (7, "schema-conflict", "text") and wire.close_rows(fields) == rows and wire.close_rows(fields[:3]) == []
-    for bad in (3, [1], [[1]], [[1, b""]], [["x", b"x"]]):
+    for rest in (3, [1], [[1]], [[1, b""]], [["x", b"x"]]):
         with pytest.raises(PeerError):
-            wire.close_rows([7, "c", "t", bad])
+            wire.close_rows([7, "c", "t", rest])
     for bad in ([], ["x"], [1, 2], [1, [1]], [1, [1, b""]], [1, [-1, b"x"]], [1, [1, "x"]], [1, *([[0, b"x"]] * (wire.ROWS_MAX + 1))]):
         with pytest.raises(PeerError):
             wire.read_schemas(bad)

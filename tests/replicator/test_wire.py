@@ -14,7 +14,7 @@ from heliograph.wire import link as wire
 from heliograph.wire import link_audit as audit
 from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
 from heliograph.wire.link_audit import Ask, Told, What
-from heliograph.wire.link_schemas import read_schemas
+from heliograph.wire.link_schemas import close_rows, read_schemas
 from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
 from replicator.claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed
@@ -153,8 +153,11 @@ def test_random_fields_are_read_or_are_a_peer_error() -> None:
                 wire.read_run(fields, b"")
             elif number is Kind.ASK:
                 audit.read_ask(fields)
-            elif number is Kind.SCHEMAS:
+            elif number in (Kind.SCHEMAS, Kind.OVERRULE):
                 read_schemas(fields)
+            elif number is Kind.CLOSE:
+                wire.read_close(fields)
+                close_rows(fields)
             elif number is Kind.TELL:
                 audit.told(rng.choice(list(What)), *audit.read_tell(fields, rng.randbytes(rng.randrange(30)))[2:])
             else:

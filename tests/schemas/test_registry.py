@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 
-from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.errors import CorruptData, LinkError, MetadataUnavailable
+from heliograph.model.ledgers import pack, unpack
 from heliograph.model.names import TopicName
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock
+from region_node.replicated_schemas import ReplicatedSchemas
 from region_node.schemas.compatibility import IncompatibleSchema
-from region_node.schemas.registry import SchemaRegistry
+from region_node.schemas.differences import differences
+from region_node.schemas.registry import SchemaRegistry, conflicting
+from replicator.causes import Cause
+from replicator.schemas import SchemaConflict
 from tests.schemas.test_compatibility import INT, LONG, OPTIONAL, avro, plain
 
 TOPIC = TopicName.parse("persistent://public/default/t-partition-3")
@@ -106,5 +111,74 @@ def test_regions_give_numbers_of_their_own() -> None:
         assert await registry(machine, 1).get_or_create(BASE, avro(INT), "FULL") == 0
         assert await registry(machine, 3).get_or_create(BASE, avro(INT, OPTIONAL), "FULL") == 2 << 40
         assert await registry(machine, 1).get_or_create(BASE, avro(INT, {**OPTIONAL, "name": "z"}), "ALWAYS_COMPATIBLE") == 1
+
+    run(test())
+
+
+def test_versions_conflict_only_where_they_say_different_things() -> None:
+    async def test() -> None:
+        here, there, newer = registry(KvMachine()), registry(KvMachine()), registry(KvMachine())
+        await here.get_or_create(TOPIC, avro(INT), "FULL")
+        await there.get_or_create(TOPIC, avro(INT), "FULL")
+        await newer.get_or_create(TOPIC, avro(LONG), "FULL")
+        (mine,), (same,), (other,) = [await each.dump(TOPIC, 1 << 20) for each in (here, there, newer)]
+        later = (mine[0], pack([*unpack("schema", mine[1])[:4], 1]))
+        assert later != mine and conflicting([mine], [later]) == conflicting([mine], [same]) == [], "when it was stored does not matter"
+        assert conflicting([mine], [other]) == [0] and conflicting([], [other]) == []
+        deleted = await newer.mark_deleted(TOPIC)
+        (gone,) = await newer.dump(TOPIC, 1 << 20)
+        assert conflicting([(deleted, mine[1])], [gone]) == [deleted], "a deletion is another thing"
+        for bad in (b"\xff\x00", pack([1, 2]), b""):
+            with pytest.raises(CorruptData):
+                conflicting([mine], [(0, bad)])
+
+    run(test())
+
+
+def test_a_replaced_version_goes_on_under_a_new_number() -> None:
+    async def test() -> None:
+        here, there = registry(KvMachine()), registry(KvMachine())
+        for schema in (avro(INT), avro(INT, OPTIONAL)):
+            await here.get_or_create(TOPIC, schema, "ALWAYS_COMPATIBLE")
+        await there.get_or_create(TOPIC, avro(LONG), "FULL")
+        taken = await there.dump(TOPIC, 1 << 20)
+        await here.replace(TOPIC, taken)
+        assert {version.number: schema for version, schema in await here.versions(TOPIC)} == {0: avro(LONG), 1: avro(INT, OPTIONAL), 2: avro(INT)}
+        await here.replace(TOPIC, taken)
+        assert len(await here.versions(TOPIC)) == 3, "a second time changes nothing"
+        assert await here.get_or_create(TOPIC, avro(INT), "ALWAYS_COMPATIBLE") == 2, "who brings it again is told its new number"
+
+    run(test())
+
+
+def test_what_arrives_and_conflicts_changes_nothing_until_it_is_decided() -> None:
+    async def test() -> None:
+        store, unparked = EmbeddedStore(KvMachine()), list[str]()
+        restored, there = registry(KvMachine()), SchemaRegistry(store, lambda: 2, SystemClock())
+        host = ReplicatedSchemas(store, there, region_number=lambda: 2, partitions=lambda topic: 0, changed=lambda topic: None, unpark=unparked.append)
+        for schema in (avro(INT), avro(INT, OPTIONAL)):  # region 1 gave two numbers, region 2 has them; then region 1 forgot, and began anew
+            await restored.get_or_create(BASE, schema, "ALWAYS_COMPATIBLE")
+        await host.adopt(str(BASE), await restored.dump(BASE, 1 << 20))
+        await restored.delete(BASE)
+        await restored.get_or_create(BASE, avro(LONG), "FULL")
+        rows, before = await restored.dump(BASE, 1 << 20), await there.dump(BASE, 1 << 20)
+        with pytest.raises(SchemaConflict) as raised:
+            await host.adopt(str(BASE), [*rows, (7, rows[0][1])])
+        assert raised.value.rows == tuple(before), "what parts both, and what else is here"
+        assert await there.dump(BASE, 1 << 20) == before, "not even what fits is taken"
+        parted, only_there = differences(dict(rows), dict(before), ("us", "eu"))
+        assert parted["number"] == 0 and parted["diff"].startswith("--- eu/0\n+++ us/0\n") and (only_there["here"], only_there["number"]) == (None, 1)
+        for call in (host.adopt, host.overrule):
+            with pytest.raises(LinkError) as refused:
+                await call(str(BASE), [(9, b"\xff")])
+            assert Cause.of(refused.value) is Cause.SCHEMA_REFUSED and await there.dump(BASE, 1 << 20) == before
+        await restored.replace(BASE, raised.value.rows)
+        unparked.clear()
+        await host.adopt(str(BASE), await restored.dump(BASE, 1 << 20))
+        assert str(BASE) in unparked, "the other direction looks again"
+        assert {version.number: schema for version, schema in await there.versions(BASE)} == {0: avro(INT), 1: avro(INT, OPTIONAL), 2: avro(LONG)}
+        await host.overrule(str(BASE), rows)
+        assert avro(INT) in [schema for _, schema in await there.versions(BASE)], "what was overruled is still there"
+        host.close()
 
     run(test())

@@ -47,6 +47,8 @@ def template(path: str) -> str:
         ("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", Access.TENANT),
         ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", Access.LOOK_UP),
         ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/blocks", Access.CONSUME),
+        ("GET", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/links", Access.CONSUME),
+        ("POST", "/heliograph/v1/topics/{tenant}/{namespace}/{topic}/links/{region}/resolve", Access.TENANT),
         ("POST", "/heliograph/v1/reading/blocks", Access.EACH),
         ("POST", "/heliograph/v1/reading/tomorrow", Access.SUPER),
         ("POST", "/heliograph/v1/bookies/{id}/decommission", Access.SUPER),

@@ -34,12 +34,14 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         raise ConfigError(f"{where}: format is {format_!r}; it may be parquet or delta")
     if format_ == "delta":
         try:
-            import deltalake  # noqa: F401
+            import deltalake  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
         except ImportError as error:
             raise ConfigError(f"{where}: format delta wants the package deltalake; run: pip install 'heliograph[delta]'") from error
     rules = rules_of(options, where)
-    source = source_of(options, defaults, where)
+    source = {"columns": "raw", "mode": "PERMISSIVE"} | source_of(options, defaults, where)
     quarantine = text_of(options, "quarantine", where, "_quarantine")
+    if not quarantine or "/" in quarantine or quarantine.startswith("."):
+        raise ConfigError(f"{where}: quarantine is {quarantine!r}; a table is a folder, without / and not beginning with a dot")
     root = folder_of(options, "path", where)
     plan = {
         "path": root,

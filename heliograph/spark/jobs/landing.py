@@ -101,8 +101,8 @@ class Landing:
     # -- Delta -----------------------------------------------------------------------------------------------------------------------------
 
     def _append(self, query: str, batch: int, table: str, files: list[Staged], schema: pa.Schema) -> None:
-        from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
+        from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # type: ignore[import-not-found, unused-ignore]
+        from deltalake.transaction import AddAction, RemoveAction  # type: ignore[import-not-found, unused-ignore]
 
         folder = self._root / table
         found = DeltaTable(str(folder)) if DeltaTable.is_deltatable(str(folder)) else DeltaTable.create(str(folder), schema)

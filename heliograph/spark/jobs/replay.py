@@ -3,44 +3,21 @@
     [[query]]
     job = "replay"     # docs/spark.md, "Replay", has all options
 
-Is: one streaming query of one task a micro-batch, slowed down, into our own sink. Isn't: reading or writing: offloaded ledgers are read as by any query.
+Is: one streaming query of one task a micro-batch, into our own sink with its option `rate`. Isn't: reading: offloaded ledgers come as in any query.
 Invariants: the checkpoint says what was read, and the sink's sequence ids what of an unfinished micro-batch is stored already; a topic's order is kept.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
-
-import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, started, text_of
 
 _KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "follow", "source")
-_BATCH_S, _STEP_S = 10, 0.1
+_BATCH_S = 10
 _SCHEMA = "key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp"
 _ONE_TASK = {"tasks_min": "1", "task_bytes": str(1 << 50)}
-_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-
-
-class Paced:
-    """Batches, in pieces of a tenth of a second, so that no more than `rate` rows a second have left at any time. In a worker."""
-
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._rate, self._clock, self._sleep = rate, clock, sleep
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begun, step, done = self._clock(), max(1, int(self._rate * _STEP_S)), 0
-        for batch in batches:
-            for at in range(0, batch.num_rows, step):
-                piece = batch.slice(at, step)
-                done += piece.num_rows
-                early = begun + done / self._rate - self._clock()
-                if early > 0:
-                    self._sleep(early)
-                yield piece
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
@@ -63,12 +40,6 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     if ending is not None:
         rows = rows.where(f"publish_time < timestamp '{text_of(options, 'ending', where, '')}'")
     rows = rows.where("value is not null").select("key", "value", "properties", "event_time")
-    rows = rows.mapInArrow(Paced(float(rate)), rows.schema)
-    sink = access_of(defaults) | {"topic": target, "compression": text_of(options, "compression", where, "none")}
-    before = spark.conf.get(_PER_BATCH)
-    spark.conf.set(_PER_BATCH, str(max(1, int(rate * _STEP_S))))  # else rows would gather on their way to the sink; a query keeps what is set at its start
-    try:
-        options = {**options, "trigger": "0 seconds" if follow else "available now"}
-        return [started(rows.writeStream.format("heliograph").options(**sink), options, name, where)]
-    finally:
-        spark.conf.set(_PER_BATCH, before)
+    sink = access_of(defaults) | {"topic": target, "rate": str(rate), "compression": text_of(options, "compression", where, "none")}
+    options = {**options, "trigger": "0 seconds" if follow else "available now"}
+    return [started(rows.writeStream.format("heliograph").options(**sink), options, name, where)]

@@ -65,7 +65,7 @@ function one(main, [tenant, namespace], stopped) {
 function told(names, found, plan, stopped) {
   if (found.mode === "active-active") {
     return [
-      h("p", {}, `Every region takes messages: ${found.regions.join(", ")}. There is nothing to switch over; `, h("code", {}, `heliograph dr passive ${names.tenant}/${names.namespace}`), " makes one region the active one."),
+      h("p", {}, `Every region takes messages: ${found.regions.join(", ")}. There is nothing to switch over; `, h("code", {}, `heliograph dr set ${names.tenant}/${names.namespace} --active REGION`), " makes one region the active one."),
       table("What would be lost with this region now", [["Not yet in"], ["Messages", 1], ["Bytes", 1]], Object.entries(found.at_risk).map(([region, row]) => [region, count(row.messages), bytes(row.bytes)]))];
   }
   const running = found.operation?.state === "running" ? found.operation : null;
@@ -149,5 +149,5 @@ function drills(reports) {
   return [
     table("Drills", [["When"], ["To"], ["Verdict"], ["Back within", 1], ["If the region were really lost", 1], ["Signed by"], ["Because"]], reports.slice().reverse().map((row) => [
       when(row.ended_ms), row.to, h("span", { class: row.passed ? "good" : "bad" }, row.passed ? "passed" : "failed"), seconds(row.rto_s), seconds(row.rto_lost_s), row.signed_by, row.because.join("; ")]), "none yet; the command heliograph dr drill runs one"),
-    reports.length > 0 && h("details", {}, h("summary", {}, "The newest report, as it was signed"), h("pre", { class: "scroll", tabindex: 0 }, JSON.stringify(reports.at(-1), null, 2)))];
+    reports.length > 0 && h("details", {}, h("summary", { "data-key": "report" }, "The newest report, as it was signed"), h("pre", { class: "scroll", role: "region", "aria-label": "The newest report", tabindex: 0, "data-key": "report text" }, JSON.stringify(reports.at(-1), null, 2)))];
 }

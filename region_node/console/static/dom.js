@@ -19,12 +19,14 @@ function fill(element, props, children) {
   return element;
 }
 
-/** Puts new content in; who was on an element with a data-key with the keyboard stays there. */
+/** Puts new content in; the keyboard stays on the element with the same data-key, and what was scrolled or opened stays so. */
 export function show(container, ...children) {
   const kept = container.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   const scrolled = [...container.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+  const opened = [...container.querySelectorAll("details")].map((one) => one.open);
   container.replaceChildren(...children.flat(Infinity).filter(Boolean));
   container.querySelectorAll(".scroll").forEach((box, index) => { box.scrollLeft = scrolled[index] ?? 0; });
+  container.querySelectorAll("details").forEach((one, index) => { one.open = opened[index] ?? false; });
   if (kept) container.querySelector(`[data-key="${CSS.escape(kept)}"]`)?.focus();
 }
 

@@ -32,18 +32,22 @@ async function open() {
   document.getElementById("sign-out").hidden = !token();
   const stop = new AbortController();
   main.replaceChildren();
+  let trouble = null; // what the last question as a whole met
   const page = PAGES[name].begin(main, rest, stop.signal);
   while (mine === shown) {
     if (!document.hidden) {
       try {
         await page.update();
+        trouble?.remove();
         if (mine === shown) told(`Live, of ${new Date().toISOString().slice(11, 19)} UTC`);
       } catch (error) {
         if (mine !== shown) break;
         if (error.status === 401) return ask(error);
         if (error.status === undefined) console.error(error);
         told(error.message);
-        if (!main.querySelector(".refusal")) main.prepend(refusal(error));
+        trouble?.remove();
+        trouble = refusal(error);
+        main.prepend(trouble);
       }
     }
     await new Promise((done) => setTimeout(done, AGAIN_MS));

@@ -76,10 +76,11 @@ const grade = (link) => (link.down ? "bad" : link.age > 5 || link.slowed ? "warn
 const state = (link) => (link.down ? `${count(link.down)} of ${count(link.topics)} down` : grade(link) === "warn" ? "behind" : "up");
 
 function drawn(names, known, links) {
-  const [width, height, radius] = [640, 400, 34];
+  const narrow = document.documentElement.clientWidth < 640;
+  const [width, height, radius] = [narrow ? 380 : 640, names.length < 3 ? 150 : 400, 38];
   const spot = new Map(names.map((name, index) => {
     const angle = (2 * Math.PI * index) / names.length - (names.length === 2 ? Math.PI : Math.PI / 2);
-    return [name, [width / 2 + (names.length > 1 ? 230 : 0) * Math.cos(angle), height / 2 + (names.length > 1 ? 140 : 0) * Math.sin(angle)]];
+    return [name, [width / 2 + (names.length > 1 ? width / 2 - 60 : 0) * Math.cos(angle), height / 2 + (names.length > 2 ? 145 : 0) * Math.sin(angle)]];
   }));
   const said = links.map((link) => `${link.source} to ${link.target}: ${state(link)}, ${count(link.messages)} messages behind`).join("; ");
   return svg("svg", { class: "map", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Map of ${names.length} regions. ${said || "No links."}` },

@@ -35,10 +35,10 @@ def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, delta: bool) -> N
     landing = Landing(tmp_path, delta=delta)
     landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2]), stage(landing, 0, "a", "two", n=[3]), stage(landing, 0, "b", "one", n=[9])])
     stage(landing, 1, "a", "failed", n=[666])  # an attempt that died before it was done
-    landing.land(QUERY, 1, [stage(landing, 1, "a", "again", n=[4])])
-    landing.land(QUERY, 1, [stage(landing, 1, "a", "third", n=[4])])  # the driver died before Spark knew that it was done
+    landing.land(QUERY, 1, [stage(landing, 1, "a", "again", n=[4]), stage(landing, 1, "a", "more", n=[5])])
+    landing.land(QUERY, 1, [stage(landing, 1, "a", "third", n=[4, 5])])  # the driver died before Spark knew that it was done
     landing.land("another-query", 1, [])
-    assert rows(tmp_path, "a", "n", delta=delta) == [1, 2, 3, 4]
+    assert rows(tmp_path, "a", "n", delta=delta) == [1, 2, 3, 4, 5]
     assert rows(tmp_path, "b", "n", delta=delta) == [9]
     assert not (tmp_path / "_staging" / QUERY).exists(), "nothing is left behind"
 

@@ -1,0 +1,105 @@
+"""`tenants usage`: what tenants used in a month, for a bill or for a look.
+
+Is: the regions' days (`GET /heliograph/v1/usage-days`), added up by month or shown by day, as a table, CSV, or JSON. Isn't: the counting.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.groups import group
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import table
+from heliograph.model.errors import ConfigError
+
+_COUNTED = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+_STORED = "storage_byte_hours"
+
+Month = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC; not given: this month, until now.")]
+Tenant = Annotated[str, typer.Option("--tenant", help="Only this one; its admins may ask. All of them: super users.")]
+ByDay = Annotated[bool, typer.Option("--by-day", help="A line for each day, not one for the month.")]
+AllRegions = Annotated[bool, typer.Option("--all-regions", help="Ask each region of the instance, at its admin URL.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Comma-separated values, for a spreadsheet or a billing program.")]
+
+
+def register(app: typer.Typer) -> None:
+    group(app, "tenants", "Tenants: who may administer them, and in which regions.").command()(usage)
+
+
+def usage(
+    month: Month = "",
+    tenant: Tenant = "",
+    by_day: ByDay = False,
+    all_regions: AllRegions = False,
+    as_csv: Csv = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Report what tenants used in a month: messages and bytes in and out, and bytes stored times hours.
+
+    For a bill:  heliograph tenants usage --month 2026-11 --csv --all-regions > usage.csv
+
+    Brokers write what they counted every few minutes, so the last minutes of today are not in it yet. Days are UTC. Exit code 1 where a region did not answer.
+    """
+    month = month or datetime.now(UTC).strftime("%Y-%m")
+    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month):
+        raise ConfigError(f"--month: expected one such as 2026-11, not {month!r}")
+    rest = Rest(admin, token)
+    path = "/heliograph/v1/usage-days" + (f"/{quote(tenant, safe='')}" if tenant else "")
+    rows, silent = [], []
+    for name, region in _regions(rest, token) if all_regions else [("", rest)]:
+        try:
+            answer = region.get(path, month=month)
+            rows += [{"region": answer["region"], **day} for day in answer["days"]]
+        except ConfigError as error:
+            if not all_regions:
+                raise
+            silent.append(f"{name}: {error}")
+    _print(_added(rows, by_day), month, as_csv, json_output)
+    for text in silent:
+        typer.echo(f"without region {text}", err=True)
+    raise typer.Exit(1 if silent else 0)
+
+
+def _regions(rest: Rest, token: str) -> list[tuple[str, Rest]]:
+    found = [(name, rest.get(f"/admin/v2/clusters/{quote(name, safe='')}")) for name in rest.get("/admin/v2/clusters")]
+    return [(name, Rest(cluster["serviceUrl"], token)) for name, cluster in found if not cluster.get("gateway")]
+
+
+def _added(rows: Iterable[dict[str, Any]], by_day: bool) -> list[dict[str, Any]]:
+    """One row a region and tenant, and a day; in order."""
+    sums: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        when = row["day"] if by_day else row["day"][:7]
+        key = (row["region"], row["tenant"], when)
+        into = sums.setdefault(key, {"period": when, "region": key[0], "tenant": key[1], **dict.fromkeys(_COUNTED, 0), "storage_byte_seconds": 0})
+        for name in (*_COUNTED, "storage_byte_seconds"):
+            into[name] += int(row[name])
+    out = [sums[key] for key in sorted(sums)]
+    for row in out:
+        row[_STORED] = row.pop("storage_byte_seconds") // 3600
+    return out
+
+
+def _print(rows: list[dict[str, Any]], month: str, as_csv: bool, json_output: bool) -> None:
+    columns = ("period", "region", "tenant", *_COUNTED, _STORED)
+    if json_output:
+        typer.echo(json.dumps(rows))
+    elif as_csv:
+        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    elif rows:
+        table(tuple(name.replace("_", " ") for name in columns), [tuple(row[name] for name in columns) for row in rows])
+    else:
+        typer.echo(f"nothing was used in {month}, or it is not kept any more")

@@ -1,0 +1,274 @@
+"""BrokerFaces: the listeners of a broker, and what it tells others of them.
+
+Is: the part of the composition that opens Pulsar's, Kafka's, and the admin listeners over a broker's objects, and the record by which clients and
+other brokers find them. Isn't: the objects themselves (`broker_role`), or a protocol.
+Invariants: nothing is listened to before everything behind it is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from heliograph import __version__
+from heliograph.model.errors import LinkError, NotFound, Unauthorized
+from heliograph.model.names import TopicName
+from heliograph.model.routes import delivers
+from heliograph.runtime.disk import Buffer
+from region_node.runtime import closing, replicator_tls
+from region_node.tls import server_context
+
+if TYPE_CHECKING:
+    from region_node.broker_role import BrokerRole
+    from region_node.ownership.records import BrokerRecord
+    from region_node.ownership.service import Ownership
+    from region_node.pulsar.listener import LookupAnswer
+    from region_node.topics.service import TopicService
+    from replicator.log import ReplicatedLog
+    from replicator.receiver import LinkReceiver
+
+
+class PulsarLookup:
+    """Ownership, as the Pulsar listener asks it."""
+
+    def __init__(self, ownership: Ownership, topics: TopicService) -> None:
+        self._ownership, self._topics = ownership, topics
+
+    async def lookup(self, topic: str, listener: str, authoritative: bool) -> LookupAnswer:
+        from region_node.pulsar.listener import LookupAnswer
+
+        found = await self._ownership.lookup(topic, listener, authoritative)
+        return LookupAnswer(found.url, found.url_tls, found.redirect, authoritative=found.redirect)
+
+    async def partitions(self, topic: str, create: bool) -> int:
+        count = await self._ownership.partitions(topic, create)
+        if count or create:
+            return count or await self._topics.creation.make_partitions(topic)
+        name = TopicName.parse(topic)
+        if name.persistent and not (0 <= name.partition < self._topics.view.partitions(str(name.partitioned)) or await self._topics.exists(str(name))):
+            raise NotFound(f"topic {name} does not exist")
+        return 0
+
+
+class BrokerFaces:
+    """Of one broker."""
+
+    def __init__(self, broker: BrokerRole) -> None:
+        self._broker = broker
+
+    async def listen(self) -> dict[str, int]:
+        broker = self._broker
+        from heliograph.runtime.usage import open_files_max
+        from region_node.pulsar.listener import ListenerSettings, PulsarListener
+        from region_node.pulsar.revoking import Revoking
+        from replicator.causes import Cause
+        from replicator.receiver import LinkReceiver, ReceiverSettings
+        from replicator.receiver_budget import ReceiverBudget
+
+        own, bind = broker.settings.broker, broker.settings.bind
+
+        async def open_log(topic: str, source_region: str) -> ReplicatedLog:
+            policies = broker.view.namespace(TopicName.parse(topic).namespace)
+            if policies is not None and source_region not in policies.regions:
+                raise Unauthorized(f"{topic}: its namespace is not replicated with region {source_region}")
+            if (count := broker.view.partitions(topic)) > 0:
+                text = f"{topic} has {count} partitions in {broker.settings.region}, and is a plain topic in {source_region}"
+                raise LinkError(Cause.PARTITIONS_CONFLICT, text)
+            loaded = await broker.topics.get(topic, create=True)
+            routes = loaded.policies.values.get("replicationRoutes")
+            if not delivers(routes, source_region, broker.settings.region):
+                text = f"{topic}: in {broker.settings.region} no route leads from {source_region} to it (its replicationRoutes: {json.dumps(routes)})"
+                raise LinkError(Cause.ROUTE_CONFLICT, text)
+            return cast("ReplicatedLog", loaded.log)
+
+        budget = ReceiverBudget()
+
+        def receive(write: Callable[[Sequence[Buffer]], None], peer: str) -> LinkReceiver:
+            return LinkReceiver(
+                write,
+                open_log,
+                broker.runtime.clock,
+                region=broker.settings.region,
+                region_number=broker.region_number,
+                peer=peer,
+                settings=broker.runtime.of(ReceiverSettings),
+                budget=budget,
+                incoming=broker.links.incoming,
+                auditor=broker.links.auditor,
+                schemas=broker.links.schemas,
+            )
+
+        broker.listener = PulsarListener(
+            topics=broker.topics,
+            lookup=PulsarLookup(broker.ownership, broker.topics),
+            link_receivers=receive,
+            security=broker.security,
+            usage=broker.usage,
+            transactions=broker.transactions,
+            clusters=broker.clusters,
+            settings=ListenerSettings(
+                broker_entry_metadata=own.broker_entry_metadata,
+                message_bytes_max=own.message_bytes_max,
+                connections_max=own.connections_max or max(1000, open_files_max() - 1000),
+                connections_per_address=broker.settings.security.connections_per_address,
+                proxy_protocol=broker.settings.security.proxy_protocol,
+            ),
+            clock=broker.runtime.clock,
+            rng=broker.runtime.rng,
+        )
+        broker.stops.append(broker.listener.close)
+        broker.stops.append(closing(Revoking(broker.listener, broker.view).close))
+        ports: dict[str, int] = {}
+        if own.port >= 0:
+            ports["pulsar"] = await broker.listener.start(bind, own.port)
+        if own.shared_port:
+            ports["shared"] = await broker.listener.start(bind, own.shared_port, reuse_port=True)
+        if own.tls_port >= 0:
+            ports["pulsar_tls"] = await broker.listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
+        if own.shared_tls_port:
+            ports["shared_tls"] = await broker.listener.start(bind, own.shared_tls_port, ssl=broker.certificates.for_clients(), reuse_port=True)
+        if own.link_port or (broker.settings.tls is not None and broker.settings.tls.replicator_cert):
+            tls = replicator_tls(broker.settings.tls, lambda *files: broker.certificates.keep(server_context, *files))
+            ports["link"] = await broker.listener.start(bind, own.link_port, ssl=tls, link=True)
+        ports.update(await self._listen_kafka())
+        return ports
+
+    async def _listen_kafka(self) -> dict[str, int]:
+        broker = self._broker
+        own, bind = broker.settings.broker.kafka, broker.settings.bind
+        if max(own.port, own.tls_port) < 0:
+            return {}
+        from global_config.admin import ConfigAdmin
+        from region_node.kafka.broker import KafkaBroker
+        from region_node.kafka.cleaning import Cleaning
+        from region_node.kafka.cluster import Cluster, own_number
+        from region_node.kafka.coordinator import Coordinator
+        from region_node.kafka.listener import KafkaListener
+
+        config = ConfigAdmin(broker.config)
+        broker.kafka = KafkaBroker(
+            topics=broker.topics,
+            cluster=Cluster(ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own),
+            config=config,
+            meta=broker.meta,
+            security=broker.security,
+            usage=broker.usage,
+            settings=own,
+            region=broker.settings.region,
+            region_number=lambda: broker.epoch.info().number,
+            clock=broker.runtime.clock,
+            rng=broker.runtime.rng,
+        )
+        broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)
+        await broker.kafka.positions.start()
+        broker.stops.append(closing(broker.kafka.positions.close))
+        broker.kafka.coordinator = Coordinator(broker.kafka)
+        broker.stops.append(closing(broker.kafka.coordinator.close))
+        broker.stops.append(closing(Cleaning(broker.kafka).close))
+        if broker.transactions is not None:
+            from region_node.kafka.transactions import KafkaTransactions
+
+            broker.kafka.transactions = KafkaTransactions(broker.kafka, broker.transactions)
+        listener = KafkaListener(broker.kafka)
+        broker.stops.append(listener.close)
+        ports: dict[str, int] = {}
+        if own.port >= 0:
+            ports["kafka"] = await listener.start(bind, own.port)
+        if own.tls_port >= 0:
+            ports["kafka_tls"] = await listener.start(bind, own.tls_port, ssl=broker.certificates.for_clients())
+        return ports
+
+    async def open_admin(self, ports: dict[str, int]) -> None:
+        broker = self._broker
+        broker.stops.append(broker.drain)
+        own, bind = broker.settings.broker, broker.settings.bind
+        if own.admin_port < 0:
+            return
+        from global_config.admin import ConfigAdmin
+        from region_node.admin.context import Admin
+        from region_node.admin.disaster import conductor_for
+        from region_node.admin.schedules import OwnCredentials
+        from region_node.admin.server import AdminServer
+        from region_node.admin.transactions import way_to_others
+        from region_node.dr.schedule import DrillSchedule
+        from region_node.dr.signing import Signer
+        from region_node.security.urls import UrlList
+
+        admin = Admin(
+            region=broker.settings.region,
+            ownership=broker.ownership,
+            topics=broker.topics,
+            links=broker.links,
+            view=broker.view,
+            config=ConfigAdmin(broker.config, broker.deferred),
+            clock=broker.runtime.clock,
+            version=__version__,
+            config_status=broker.config.status,
+            members={"metadata": broker.meta.members, "config": broker.config.members},
+            recovery=broker.recovery,
+            security=broker.security,
+            authenticate_metrics=broker.settings.security.authenticate_metrics,
+            inside=broker.certificates.dialer("broker", "broker"),
+            usage=broker.usage,
+            usage_store=broker.meta,
+            urls=UrlList(broker.settings.security.allowed_urls),
+            entry_cache=broker.entry_cache,
+            appends=broker.appends,
+            lookups=broker.listener.lookups,
+            metrics_topics_max=own.metrics_topics_max,
+            metrics_consumers=own.metrics_consumers,
+            connection_counts=lambda: broker.listener.counts(),
+            stores=broker.store_counts,
+            tier=broker.tier,
+            face_samples=broker.kafka.samples if broker.kafka is not None else None,
+            balancer=broker.balancer,
+            isolation=broker.isolation,
+            leases=broker.leases,
+            turns=broker.turns,
+            deferred=broker.deferred,
+            promises=broker.promises,
+            tombstones=broker.tombstones,
+            signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
+            canary=broker.canary,
+            transactions=broker.transactions,
+        )
+        way_to_others(admin)
+        if broker.kafka is not None:
+            topics = broker.topics
+            broker.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))
+        broker.drills = DrillSchedule(broker.config, lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)), clock=broker.runtime.clock)
+        broker.stops.insert(-1, broker.drills.stop)
+        server = AdminServer(admin)
+        broker.stops.insert(-1, server.stop)
+        ports["admin"] = await server.start(bind, own.admin_port)
+        if own.shared_admin_port:
+            ports["shared_admin"] = await server.start(bind, own.shared_admin_port, shared=True)
+        if own.admin_tls_port >= 0:
+            ports["admin_tls"] = await server.start(bind, own.admin_tls_port, tls=broker.certificates.for_clients())
+        if (inside := broker.certificates.listener("broker", "broker")) is not None:
+            ports["admin_inside"] = await server.start(bind, own.inside_port, tls=inside)
+
+    def record(self, ports: dict[str, int]) -> BrokerRecord:
+        broker = self._broker
+        from region_node.ownership.records import HTTPS, INSIDE, LINK_LISTENER, BrokerRecord
+
+        host = broker.settings.broker.advertised_host or broker.settings.bind
+        listeners = {"": f"pulsar://{host}:{ports['pulsar']}" if "pulsar" in ports else ""}
+        if "pulsar_tls" in ports:
+            listeners["tls"] = f"pulsar+ssl://{host}:{ports['pulsar_tls']}"
+        if "link" in ports:
+            listeners[LINK_LISTENER] = f"{'pulsar' if broker.settings.tls is None else 'pulsar+ssl'}://{host}:{ports['link']}"
+        listeners.update(broker.settings.broker.listeners)
+        if broker.kafka is not None:
+            from region_node.kafka.cluster import LISTENER, TLS_LISTENER, node_url
+
+            for port, name in (("kafka", LISTENER), ("kafka_tls", TLS_LISTENER)):
+                if port in ports:
+                    listeners[name] = node_url(broker.kafka.number, broker.settings.broker.kafka.advertised_host or host, ports[port])
+        if "admin_tls" in ports:
+            listeners[HTTPS] = f"https://{host}:{ports['admin_tls']}"
+        if "admin_inside" in ports:
+            listeners[INSIDE] = f"https://{host}:{ports['admin_inside']}"
+        admin_url = f"http://{host}:{ports['admin']}" if "admin" in ports else ""
+        return BrokerRecord(broker.settings.node_id, listeners, admin_url, broker.runtime.pid)

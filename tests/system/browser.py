@@ -1,0 +1,80 @@
+"""A real browser for tests: Debian's chromium, unpacked into ~/.cache/heliograph with what it wants, driven by playwright in an environment of its own.
+
+Is: having both, and running a script of playwright's in that environment. Isn't: a test, or a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.programs import CACHE
+
+PLAYWRIGHT = "1.65.2"
+_BROWSER_S = 240
+
+
+def chromium() -> Path:
+    """The machine's own, or Debian's, unpacked. Skips in one sentence where neither can be had."""
+    own = shutil.which("chromium")
+    if own is not None:
+        return Path(own)
+    folder = CACHE / "debian-chromium"
+    program = folder / "usr" / "lib" / "chromium" / "chromium"
+    if program.exists():
+        return program
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        pytest.skip("chromium has to be unpacked from Debian's packages, and apt-get is absent")
+    scratch = CACHE / f"debian-chromium.{os.getpid()}"
+    scratch.mkdir(parents=True)
+    try:
+        planned = _run(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
+        _run(["apt-get", "download", *re.findall(r"^Inst (\S+)", planned, re.MULTILINE)], scratch)
+        for file in scratch.glob("*.deb"):
+            _run(["dpkg", "-x", str(file), str(scratch / "files")], scratch)
+        if not folder.exists():
+            (scratch / "files").rename(folder)
+    except (subprocess.CalledProcessError, OSError) as error:
+        pytest.skip(f"chromium cannot be had from Debian here: {str(getattr(error, 'stderr', '') or error).strip()[-200:]}")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return program
+
+
+def interpreter() -> Path:
+    """The interpreter that has playwright. Skips in one sentence where it cannot be made."""
+    folder = CACHE / f"playwright-{PLAYWRIGHT}"
+    python = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        try:
+            _run([sys.executable, "-m", "venv", str(folder)], CACHE)
+            _run([str(python), "-m", "pip", "install", "--quiet", f"playwright=={PLAYWRIGHT}"], CACHE)
+            (folder / "done").touch()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"playwright {PLAYWRIGHT} cannot be installed here: {str(error.stderr).strip()[-200:]}")
+    return python
+
+
+def drive(script: Path, steps: str, **given: Any) -> dict[str, Any]:
+    """Runs function `steps` of the script in the environment with playwright; what it returns. given: its arguments, as JSON carries them."""
+    program = chromium()
+    found = program.parents[2] / "lib" / "x86_64-linux-gnu" if "debian-chromium" in program.parts else None
+    libraries = "" if found is None else ":".join(str(path) for path in (found, found / "pulseaudio", program.parent))
+    environment = {**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})}
+    command = [str(interpreter()), str(script), steps, str(program), json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_BROWSER_S)
+    assert done.returncode == 0, f"{steps}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _run(words: list[str], folder: Path) -> str:
+    return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=600).stdout

@@ -1,0 +1,201 @@
+"""What a person does with the console in a browser; run by `tests.system.browser.drive` in an environment that has playwright and nothing of ours.
+
+Each function gets a browser and arguments, and returns what it saw; the test judges.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+
+WAIT_MS = 60_000
+PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
+ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text()
+
+
+def _page(browser: Browser, said: list[str], **context: Any) -> Page:
+    page = browser.new_context(**context).new_page()
+    page.set_default_timeout(WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
+    page.on("console", lambda told: said.append(f"{told.type}: {told.text} {told.location['url']}") if told.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(f"thrown: {error}"))
+    return page
+
+
+def _open(page: Page, base: str, place: str) -> None:
+    page.goto("about:blank")
+    page.goto(f"{base}/console/{place}")
+    expect(page.locator("#freshness")).to_contain_text("Live")
+
+
+def _inside(request: Request, base: str) -> bool:
+    """A redirect is shown as a request of its own, also where the page does not follow it (`redirect: "manual"`)."""
+    return request.redirected_from is not None or request.url.startswith((base, "data:", "about:"))
+
+
+def pages(browser: Browser, base: str, pictures: str) -> dict[str, Any]:
+    """Every page, by light and by dark, wide and narrow."""
+    said: list[str] = []
+    found: dict[str, Any] = {}
+    for scheme, width in (("light", 1100), ("dark", 390)):
+        page = _page(browser, said, color_scheme=scheme, viewport={"width": width, "height": 800})
+        outside: list[str] = []
+        page.on("request", lambda request, outside=outside: None if _inside(request, base) else outside.append(request.url))
+        for place in PAGES:
+            _open(page, base, place)
+            expect(page.locator("main h2").first).to_be_visible()
+            page.wait_for_function("() => document.querySelectorAll('table, .quiet').length > 0")
+            found[f"{scheme} {place}"] = {**page.evaluate(ACCESSIBLE), "text": page.inner_text("main"), "outside": list(outside)}
+            if pictures:
+                name = place.removeprefix("#/").replace("/", "-")
+                page.screenshot(path=str(Path(pictures) / f"{name}-{scheme}.png"))
+        page.context.close()
+    return {"pages": found, "said": said}
+
+
+def keyboard(browser: Browser, base: str) -> dict[str, Any]:
+    said: list[str] = []
+    page = _page(browser, said)
+    _open(page, base, "#/map")
+    page.keyboard.press("4")
+    expect(page.locator("nav a[aria-current=page]")).to_have_text("Disaster recovery")
+    _open(page, base, "#/topics/public/geo/seen")
+    button = page.get_by_role("button", name="Clear the backlog of subscription kept")
+    button.focus()
+    stamp = page.inner_text("#freshness")
+    expect(page.locator("#freshness")).not_to_have_text(stamp)
+    stayed = page.evaluate("() => document.activeElement.dataset.key")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    effects = page.inner_text("dialog")
+    focused = page.evaluate("() => document.activeElement.textContent")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    return {"stayed": stayed, "effects": effects, "focused": focused, "said": said}
+
+
+def silence(browser: Browser, base: str) -> dict[str, Any]:
+    """The broker is out of reach for a while, and the page stays open."""
+    page = _page(browser, [])
+    _open(page, base, "#/region")
+    page.context.set_offline(True)
+    expect(page.locator("main .refusal").first).to_contain_text("does not answer")
+    told = page.inner_text("#freshness")
+    page.context.set_offline(False)
+    expect(page.locator("#freshness")).to_contain_text("Live")
+    expect(page.locator("main .refusal")).to_have_count(0)
+    return {"told": told}
+
+
+def acts(browser: Browser, base: str, coordinate: str) -> dict[str, Any]:
+    """Skips one, clears the rest, unloads, and looks a message up in every region."""
+    said: list[str] = []
+    page = _page(browser, said)
+    _open(page, base, "#/topics/public/geo/seen")
+    for opening, verb, outcome in (
+        ("Skip messages of subscription kept", "Skip", "1 messages were skipped"),
+        ("Clear the backlog of subscription kept", "Clear the backlog", "has no backlog"),
+        ("Unload this topic…", "Unload", "was unloaded"),
+    ):
+        page.get_by_role("button", name=opening, exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
+        expect(page.get_by_role("dialog")).to_contain_text(outcome)
+        page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    page.get_by_label("Coordinate").fill(coordinate)
+    page.get_by_role("button", name="Look up in every region").click()
+    expect(page.get_by_role("region", name="Where it lies")).to_contain_text("eu")
+    return {"where": page.get_by_role("region", name="Where it lies").inner_text(), "said": said}
+
+
+def switchover(browser: Browser, base: str, namespace: str, to: str, pictures: str) -> dict[str, Any]:
+    said: list[str] = []
+    page = _page(browser, said, viewport={"width": 1100, "height": 700})
+    _open(page, base, f"#/disaster/{namespace}")
+    expect(page.get_by_role("region", name="Drills")).to_contain_text("passed")
+    page.get_by_role("button", name=f"Dry run to {to}").click()
+    expect(page.get_by_role("heading", name="Dry run")).to_be_visible()
+    dry = page.inner_text("main")
+    if pictures:
+        page.screenshot(path=str(Path(pictures) / "dry-run.png"), full_page=True)
+    page.get_by_text("The newest report").click()
+    stamp = page.inner_text("#freshness")
+    expect(page.locator("#freshness")).not_to_have_text(stamp)
+    report = page.inner_text("pre")
+    page.get_by_role("button", name=f"Switch over to {to}…").click()
+    effects = page.inner_text("dialog")
+    page.get_by_role("dialog").get_by_role("button", name=f"Switch over to {to}", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("It has begun")
+    page.get_by_role("dialog").get_by_role("button", name="Close").click()
+    expect(page.get_by_role("region", name="Operations that ended")).to_contain_text("done")
+    expect(page.locator("main")).to_contain_text(f"Active in {to}")
+    return {"dry": dry, "report": report, "effects": effects, "said": said}
+
+
+def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], pictures: str) -> dict[str, Any]:
+    """The map stays open while the link is cut and healed."""
+    said: list[str] = []
+    page = _page(browser, said, viewport={"width": 1100, "height": 800})
+    _open(page, base, "#/map")
+    link = page.locator('[data-link="us eu"]')
+    expect(link).to_have_class("good")
+
+    def switch(on: bool) -> None:
+        for name in proxies:
+            body = json.dumps({"enabled": on}).encode()
+            urllib.request.urlopen(urllib.request.Request(f"http://{toxiproxy}/proxies/{name}", body, method="POST"), timeout=20).read()
+
+    switch(False)
+    try:
+        expect(link).to_have_class("bad")
+        row = page.get_by_role("region", name="Links between regions").locator("tr", has_text="us → eu")
+        expect(row).to_contain_text("down")
+        expect(row.locator("td").nth(3)).not_to_have_text("0")
+        expect(page.get_by_role("region", name="Regions", exact=True).locator("tr", has_text="us").locator("td").nth(4)).not_to_have_text("0.0 s")
+        down = row.inner_text()
+        if pictures:
+            page.screenshot(path=str(Path(pictures) / "map-cut.png"), full_page=True)
+    finally:
+        switch(True)
+    expect(link).to_have_class("good")
+    return {"down": down, "healed": row.inner_text(), "said": said}
+
+
+def signed_in(browser: Browser, base: str, root: str, tenant: str) -> dict[str, Any]:
+    """Without a token, with a wrong one, as root, and as a role that may only consume."""
+    said: list[str] = []
+    page = _page(browser, said)
+
+    def enter(token: str) -> None:
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+
+    page.goto(f"{base}/console/#/map")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    enter("nonsense")
+    expect(page.get_by_role("alert")).to_contain_text("Not signed in")
+    wrong = page.get_by_role("alert").inner_text()
+    enter(root)
+    expect(page.get_by_role("region", name="Regions", exact=True)).to_contain_text("answers")
+    kept = page.evaluate("() => [Object.keys(localStorage), document.cookie, location.href]")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    enter(tenant)
+    expect(page.locator("main .refusal").first).to_contain_text("Refused")
+    refused = page.locator("main .refusal").first.inner_text()
+    page.goto(f"{base}/console/#/topics/public/default/mine")
+    page.get_by_role("button", name="Unload this topic…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unload", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Refused")
+    return {"wrong": wrong, "kept": kept, "refused": refused, "act": page.get_by_role("dialog").get_by_role("alert").inner_text()}
+
+
+if __name__ == "__main__":
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=sys.argv[2], args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        print(json.dumps(globals()[sys.argv[1]](chromium, **json.loads(sys.argv[3]))))
+        chromium.close()

@@ -1,0 +1,128 @@
+"""The console in a real browser: every page, keyboard, acts, a switchover, a link cut and healed, signing in, and what is refused.
+
+Chromium and playwright are fetched into ~/.cache/heliograph the first time. HELIOGRAPH_PICTURES=FOLDER also writes the pictures of the documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from geo_tests.wan.instance import Instance, eventually, heliograph
+from region_node.demo import _rest as rest
+from tests.system.browser import chromium, drive, interpreter
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # the first time, 130 MB are fetched
+SCRIPT = Path(__file__).with_name("console_steps.py")
+PICTURES = os.environ.get("HELIOGRAPH_PICTURES", "")
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """us with two brokers, so that some topics are another broker's, and eu; public/geo in both."""
+    pulsar = pytest.importorskip("pulsar")
+    interpreter(), chromium()
+    folder = tmp_path_factory.mktemp("console")
+    (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 20, "jitter_ms": 1}}))
+    made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1")
+    try:
+        made.namespace("public/geo", ["us", "eu"])
+        topic = "persistent://public/geo/seen"
+        made.client("us").subscribe(topic, "kept").close()
+        producer = made.client("us").create_producer(topic)
+        for _ in range(20):
+            producer.send(b"x" * 100)
+        made.client("us").subscribe(topic, "reading", consumer_name="<img src=x onerror=alert(1)>", consumer_type=pulsar.ConsumerType.Shared)
+        eventually(lambda: len(made.links(topic)) == 2 and not any(r["backlog_messages"] for r in made.links(topic).values()), "the links are in step")
+        yield made
+    finally:
+        made.down()
+
+
+def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> None:
+    found = drive(SCRIPT, "pages", base=instance.admin("us"), pictures=PICTURES)
+    assert found["said"] == []
+    assert len(found["pages"]) == 14
+    for name, page in found["pages"].items():
+        assert page["faults"] == [], name
+        assert page["compared"] > 5, name
+        assert page["outside"] == [], name
+        assert page["wide"] <= 0, f"{name} is wider than the screen"
+    topic = found["pages"]["light #/topics/public/geo/seen"]["text"]
+    assert "<img src=x onerror=alert(1)>" in topic, "text stays text"
+    assert "us-bookie-0" in found["pages"]["light #/region"]["text"]
+    assert "us → eu" in found["pages"]["light #/map"]["text"]
+
+
+def test_by_keyboard(instance: Instance) -> None:
+    found = drive(SCRIPT, "keyboard", base=instance.admin("us"))
+    assert found["stayed"] == "clear kept", "what is asked again leaves the keyboard where it was"
+    assert "no consumer of kept will ever be given them" in found["effects"]
+    assert found["focused"] == "Leave everything as it is"
+    assert found["said"] == []
+
+
+def test_a_broker_that_does_not_answer_is_said_and_asked_again(instance: Instance) -> None:
+    assert "does not answer" in drive(SCRIPT, "silence", base=instance.admin("us"))["told"]
+
+
+def test_the_map_shows_a_link_that_is_cut_and_heals(instance: Instance) -> None:
+    proxies = [p.name for way in (("us", "eu"), ("eu", "us")) for p in instance.proxies("link", *way)]
+    producer = instance.client("us").create_producer("persistent://public/geo/seen")
+    with ThreadPoolExecutor(1) as beside:
+        given = {"toxiproxy": instance.state["wan"]["toxiproxy"], "proxies": proxies, "pictures": PICTURES}
+        seen = beside.submit(drive, SCRIPT, "cut", base=instance.admin("us"), **given)
+        while not wait([seen], timeout=0.2).done:
+            producer.send(b"x")
+    found = seen.result()
+    assert "1 of 1 down" in found["down"]
+    assert "down" not in found["healed"]
+    assert found["said"] == []
+
+
+def test_acts_say_what_they_do_and_do_it(instance: Instance) -> None:
+    admin, topic = instance.admin("us"), "public/geo/seen"
+    held = rest("GET", f"{admin}/heliograph/v1/topics/{topic}/vectors")["regions"]["us"]["origins"][0]
+    found = drive(SCRIPT, "acts", base=admin, coordinate=f"{held['origin']}:{held['through'][0]}:{held['through'][1]}")
+    assert found["where"].count("found") + found["where"].count("here") >= 2, found["where"]
+    assert found["said"] == []
+    changed = [row["path"] for row in rest("GET", f"{admin}/heliograph/v1/audit?all=true")["changes"] if "/seen/" in row["path"]]
+    assert [path.rpartition("/seen/")[2] for path in changed] == ["subscription/kept/skip/1", "subscription/kept/skip_all", "unload"]
+    assert rest("GET", f"{admin}/admin/v2/persistent/{topic}/stats")["subscriptions"]["kept"]["msgBacklog"] == 0
+
+
+def test_a_switchover_from_dry_run_to_done(instance: Instance) -> None:
+    instance.namespace("public/moved", ["us", "eu"])
+    instance.client("us").create_producer("persistent://public/moved/t").send(b"x")
+    rest("PUT", f"{instance.admin('us')}/heliograph/v1/dr/public/moved", {"active": "us", "slo": {"rpo_s": 5}})
+    eventually(lambda: rest("GET", f"{instance.admin('us')}/heliograph/v1/dr/public/moved")["targets"]["eu"]["can_switch"], "eu can take over")
+    heliograph("dr", "drill", "public/moved", "--to", "eu", "--admin", instance.admin("us"))
+    found = drive(SCRIPT, "switchover", base=instance.admin("us"), namespace="public/moved", to="eu", pictures=PICTURES)
+    assert "Nothing was changed" in found["dry"]
+    assert "Active in us" in found["dry"]
+    assert json.loads(found["report"])["signed_by"] == "us", "what was opened stays open"
+    assert "us stops taking messages" in found["effects"]
+    assert not [said for said in found["said"] if "412" not in said], "while it flips, a question may meet both states and is refused once"
+    assert rest("GET", f"{instance.admin('eu')}/heliograph/v1/dr/public/moved")["active"] == "eu"
+
+
+def test_signing_in_and_what_is_refused(tmp_path: Path) -> None:
+    from geo_tests.wan.kafka_support import secure_region, token
+
+    interpreter(), chromium()
+    with secure_region(tmp_path) as region:
+        bearer: dict[str, Any] = {"Authorization": f"Bearer {token('root')}"}
+        made = urllib.request.Request(f"{region.admin_url()}/admin/v2/persistent/public/default/mine", headers=bearer, method="PUT")
+        urllib.request.urlopen(made, timeout=30).read()
+        found = drive(SCRIPT, "signed_in", base=region.admin_url(), root=token("root"), tenant=token("bob"))
+    assert found["kept"][:2] == [[], ""], "the token is in this tab's session alone"
+    assert token("root") not in found["kept"][2]
+    assert "'bob'" in found["refused"]
+    assert "'bob' may not PUT" in found["act"]
