@@ -13,26 +13,23 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks.servers import CACHE, HERE, Heliograph, Server, free_port
+from benchmarks.cache import once
+from benchmarks.servers import HERE, Heliograph, Server, free_port
 
 VERSION = "4.1.0"
 
 
 def kafka_jars() -> Path:
     """The folder of Kafka's jars, filled by Maven the first time. Raises SystemExit with one sentence where that cannot be."""
-    folder = CACHE / f"kafka-{VERSION}"
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise SystemExit("a real Kafka needs Maven and a JDK 17 or newer on this machine; they are absent")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    scratch = CACHE / f"kafka-{VERSION}.new"
-    shutil.rmtree(scratch, ignore_errors=True)
-    print("fetching Apache Kafka's jars (half a minute, once) ...", flush=True)
-    pom = str(HERE / "kafka_peer" / "pom.xml")
-    subprocess.run(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], check=True)
-    scratch.rename(folder)
-    return folder
+
+    def fetch(scratch: Path) -> None:
+        if shutil.which("mvn") is None or shutil.which("java") is None:
+            raise SystemExit("a real Kafka needs Maven and a JDK 17 or newer on this machine; they are absent")
+        print("fetching Apache Kafka's jars (half a minute, once) ...", flush=True)
+        pom = str(HERE / "kafka_peer" / "pom.xml")
+        subprocess.run(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"], check=True)
+
+    return once(f"kafka-{VERSION}", fetch)
 
 
 def answers(port: int) -> bool:

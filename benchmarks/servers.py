@@ -23,8 +23,9 @@ from typing import Any
 
 import psutil
 
+from benchmarks.cache import once
+
 HERE = Path(__file__).resolve().parent
-CACHE = Path.home() / ".cache" / "heliograph"
 _OPENS = (
     "java.base/java.nio",
     "java.base/jdk.internal.misc",
@@ -42,12 +43,14 @@ def free_port() -> int:
         return port
 
 
-def rest(method: str, url: str, body: Any = None, *, login: str = "") -> Any:
+def rest(method: str, url: str, body: Any = None, *, login: str = "", token: str = "") -> Any:
     """login: user:password."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     if login:
         headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data, headers, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read()
@@ -144,19 +147,15 @@ class Heliograph(Server):
 
 def pulsar_jars() -> Path:
     """The folder of Pulsar's jars, filled by Maven the first time. Raises SystemExit with one sentence where that cannot be."""
-    folder = CACHE / "pulsar-4.0.7"
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise SystemExit("a real Pulsar needs Maven and a JDK 17 or newer on this machine; they are absent")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    scratch = CACHE / "pulsar-4.0.7.new"
-    shutil.rmtree(scratch, ignore_errors=True)
-    print("fetching Apache Pulsar's jars (about a minute, once) ...", flush=True)
-    command = ["mvn", "-q", "-B", "-f", str(HERE / "pulsar_peer" / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
-    subprocess.run(command, check=True)
-    scratch.rename(folder)
-    return folder
+
+    def fetch(scratch: Path) -> None:
+        if shutil.which("mvn") is None or shutil.which("java") is None:
+            raise SystemExit("a real Pulsar needs Maven and a JDK 17 or newer on this machine; they are absent")
+        print("fetching Apache Pulsar's jars (about a minute, once) ...", flush=True)
+        command = ["mvn", "-q", "-B", "-f", str(HERE / "pulsar_peer" / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+        subprocess.run(command, check=True)
+
+    return once("pulsar-4.0.7", fetch)
 
 
 class Pulsar(Server):
@@ -164,8 +163,8 @@ class Pulsar(Server):
 
     kind = "pulsar"
 
-    def __init__(self, data: Path, name: str = "standalone", settings: str = "") -> None:
-        """settings: more lines of `standalone.conf`."""
+    def __init__(self, data: Path, name: str = "standalone", settings: str = "", token: str = "") -> None:
+        """settings: more lines of `standalone.conf`. token: of a superuser, where they ask for one."""
         super().__init__()
         jars = pulsar_jars()
         self._data = data
@@ -184,16 +183,16 @@ class Pulsar(Server):
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ})
         self.regions[name] = (port, web)
         deadline = time.monotonic() + 120
-        while not self._up(web):
+        while not self._up(web, token):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"Pulsar did not start; its log is {data / 'log'}")
             time.sleep(0.05)
         self.start_s = time.perf_counter() - begun
 
     @staticmethod
-    def _up(web: int) -> bool:
+    def _up(web: int, token: str) -> bool:
         try:
-            return "public/default" in rest("GET", f"http://127.0.0.1:{web}/admin/v2/namespaces/public")
+            return "public/default" in rest("GET", f"http://127.0.0.1:{web}/admin/v2/namespaces/public", token=token)
         except OSError:
             return False
 

@@ -24,7 +24,7 @@ def main() -> int:
     arguments = sys.argv[1:]
     if "--system" in arguments:
         arguments.remove("--system")
-        return pytest("with a real peer", "-m", "system", "--durations=5", *arguments)
+        return pytest("with a real peer", "-n", "2", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
     if "--oracle" in arguments:
         arguments.remove("--oracle")
         alone = pytest("our behaviour tests, against Apache Pulsar", "-m", "either", "--durations=5", *arguments, HELIOGRAPH_ORACLE="pulsar")

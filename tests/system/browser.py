@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.programs import CACHE
+from benchmarks.cache import CACHE, once
 
 PLAYWRIGHT = "1.65.2"
 _BROWSER_S = 240
@@ -27,26 +27,20 @@ def chromium() -> Path:
     own = shutil.which("chromium")
     if own is not None:
         return Path(own)
-    folder = CACHE / "debian-chromium"
-    program = folder / "usr" / "lib" / "chromium" / "chromium"
-    if program.exists():
-        return program
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        pytest.skip("chromium has to be unpacked from Debian's packages, and apt-get is absent")
-    scratch = CACHE / f"debian-chromium.{os.getpid()}"
-    scratch.mkdir(parents=True)
-    try:
-        planned = _run(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
-        _run(["apt-get", "download", *re.findall(r"^Inst (\S+)", planned, re.MULTILINE)], scratch)
-        for file in scratch.glob("*.deb"):
-            _run(["dpkg", "-x", str(file), str(scratch / "files")], scratch)
-        if not folder.exists():
-            (scratch / "files").rename(folder)
-    except (subprocess.CalledProcessError, OSError) as error:
-        pytest.skip(f"chromium cannot be had from Debian here: {str(getattr(error, 'stderr', '') or error).strip()[-200:]}")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return program
+
+    def unpack(scratch: Path) -> None:
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            pytest.skip("chromium has to be unpacked from Debian's packages, and apt-get is absent")
+        try:
+            planned = _run(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
+            _run(["apt-get", "download", *re.findall(r"^Inst (\S+)", planned, re.MULTILINE)], scratch)
+            for file in scratch.glob("*.deb"):
+                _run(["dpkg", "-x", str(file), str(scratch)], scratch)
+                file.unlink()
+        except (subprocess.CalledProcessError, OSError) as error:
+            pytest.skip(f"chromium cannot be had from Debian here: {str(getattr(error, 'stderr', '') or error).strip()[-200:]}")
+
+    return once("debian-chromium", unpack) / "usr" / "lib" / "chromium" / "chromium"
 
 
 def interpreter() -> Path:

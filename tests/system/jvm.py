@@ -16,27 +16,23 @@ from typing import Any
 
 import pytest
 
-from benchmarks.servers import CACHE
+from benchmarks.cache import CACHE, once
 
 SOURCES = Path(__file__).resolve().parent / "java"
 
 
 def jars() -> Path:
     """The official Java client and pulsar-admin, fetched by Maven the first time; skips the test in one sentence where that cannot be."""
-    folder = CACHE / "pulsar-tools-4.0.6"
     if shutil.which("java") is None or shutil.which("javac") is None:
         pytest.skip("the official Java client needs a JDK 17 or newer on this machine; it is absent")
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None:
-        pytest.skip("the official Java client needs Maven on this machine to be fetched; it is absent")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    scratch = CACHE / "pulsar-tools-4.0.6.new"
-    shutil.rmtree(scratch, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
-    subprocess.run(command, check=True)
-    scratch.rename(folder)
-    return folder
+
+    def fetch(scratch: Path) -> None:
+        if shutil.which("mvn") is None:
+            pytest.skip("the official Java client needs Maven on this machine to be fetched; it is absent")
+        command = ["mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+        subprocess.run(command, check=True)
+
+    return once("pulsar-tools-4.0.6", fetch)
 
 
 def program(name: str) -> list[str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-CACHE = Path.home() / ".cache" / "heliograph"
+from benchmarks.cache import once
+
 SOURCES = Path(__file__).resolve().parent / "java"
 WAIT_S = 180
 DEBIAN = ("kcat", "librdkafka1", "libyajl2")
@@ -28,24 +29,20 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 def java_client(version: str) -> Path:
     """The folder of that client's jars. Skips in one sentence where it cannot be had."""
-    folder = CACHE / "kafka-clients" / version
     if shutil.which("java") is None:
         pytest.skip("Kafka's Java client needs a JDK 17 or newer on this machine; it is absent")
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None:
-        pytest.skip("Kafka's Java client needs Maven on this machine to be fetched; it is absent")
-    scratch = CACHE / "kafka-clients" / f"{version}.new"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    pom = scratch / "pom.xml"
-    pom.write_text(_POM.replace("@VERSION@", version))
-    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
-    fetched = subprocess.run(command, capture_output=True, text=True)
-    if fetched.returncode:
-        pytest.skip(f"kafka-clients {version} cannot be fetched by Maven here: {fetched.stdout.strip()[-200:]}")
-    scratch.rename(folder)
-    return folder
+
+    def fetch(scratch: Path) -> None:
+        if shutil.which("mvn") is None:
+            pytest.skip("Kafka's Java client needs Maven on this machine to be fetched; it is absent")
+        pom = scratch / "pom.xml"
+        pom.write_text(_POM.replace("@VERSION@", version))
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"]
+        fetched = subprocess.run(command, capture_output=True, text=True)
+        if fetched.returncode:
+            pytest.skip(f"kafka-clients {version} cannot be fetched by Maven here: {fetched.stdout.strip()[-200:]}")
+
+    return once(f"kafka-clients/{version}", fetch)
 
 
 def java_round_trip(version: str, *arguments: str) -> str:
@@ -58,20 +55,17 @@ def java_round_trip(version: str, *arguments: str) -> str:
 
 def debian_kcat() -> tuple[str, dict[str, str]]:
     """(the program, its environment): kcat on Debian's librdkafka, unpacked beside the system. Skips in one sentence where it cannot be had."""
-    folder = CACHE / "debian-librdkafka"
-    if not folder.is_dir():
+
+    def unpack(scratch: Path) -> None:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
             pytest.skip("Debian's librdkafka needs apt on this machine; it is absent")
-        scratch = CACHE / "debian-librdkafka.new"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
         fetched = subprocess.run(["apt-get", "download", *DEBIAN], cwd=scratch, capture_output=True, text=True)
         if fetched.returncode:
-            shutil.rmtree(scratch)
             pytest.skip(f"Debian's librdkafka cannot be fetched here (apt-get update may help): {fetched.stderr.strip()[-200:]}")
         for package in scratch.glob("*.deb"):
             subprocess.run(["dpkg", "-x", str(package), str(scratch)], check=True)
-        scratch.rename(folder)
+
+    folder = once("debian-librdkafka", unpack)
     (library,) = folder.glob("usr/lib/*/librdkafka.so.1")
     return str(folder / "usr/bin/kcat"), {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
 

@@ -6,19 +6,19 @@ touched. What cannot be had here skips the test in one sentence.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-CACHE = Path("~/.cache/heliograph").expanduser()
-BIN = CACHE / "bin"
+from benchmarks.cache import once
+
 TOFU, HCL = "v1.12.6", "v2.20.2-0.20251021132045-587d123c2828"
 HELM, KUBECONFORM = "v4.3.0", "v0.8.0"
 _BUILD_S = 1800
@@ -32,7 +32,7 @@ def tofu() -> Path:
         go("mod", "edit", "-replace", f"github.com/hashicorp/hcl/v2=github.com/opentofu/hcl/v2@{HCL}")
         go("get", f"github.com/opentofu/opentofu/cmd/tofu@{TOFU}")
         version = f"-X github.com/opentofu/opentofu/version.dev=no -X github.com/opentofu/opentofu/version.version={TOFU.removeprefix('v')}"
-        go("build", "-ldflags", f"-s -w {version}", "-o", str(scratch / "program"), "github.com/opentofu/opentofu/cmd/tofu")
+        go("build", "-ldflags", f"-s -w {version}", "-o", str(scratch / "made"), "github.com/opentofu/opentofu/cmd/tofu")
 
     return _built(f"tofu-{TOFU}", build)
 
@@ -63,40 +63,58 @@ def sshd() -> Path:
     return _unpacked("openssh-server", "libwrap0") / "usr" / "sbin" / "sshd"
 
 
+def redis_server() -> Path:
+    """Redis, to be run with `LD_LIBRARY_PATH` of `libraries`."""
+    return _unpacked("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1") / "usr" / "bin" / "redis-server"
+
+
+def clickhouse_server() -> Path:
+    """ClickHouse of 2018, the one that Debian has, to be run with `LD_LIBRARY_PATH` of `libraries`."""
+    also = "clickhouse-common libcapnp-0.9.2 libcctz2 libcpuinfo0 libdouble-conversion3 libfarmhash0 libjemalloc2 libmariadb3 libmetrohash1 libpcre3 libltdl7"
+    also += " libodbc2 librdkafka1 libre2-9 libboost-filesystem1.74.0 libboost-program-options1.74.0 libicu72"
+    poco = "foundation data dataodbc net mongodb crypto json xml util netssl"
+    return _unpacked("clickhouse-server", *also.split(), *(f"libpoco{each}80" for each in poco.split())) / "usr" / "sbin" / "clickhouse-server"
+
+
+def python_packages(*pinned: str) -> Path:
+    """A folder for sys.path with just these packages, `name==version` each, without what they depend on. For what is too large for the environment."""
+
+    def make(scratch: Path) -> None:
+        try:
+            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch), *pinned]
+            subprocess.run(install, check=True, capture_output=True, text=True, timeout=_BUILD_S)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"{pinned[0]} cannot be installed here: {str(error.stderr).strip()[-300:]}")
+
+    return once(pinned[0].replace("==", "-"), make)
+
+
 def libraries(program: Path) -> str:
     """Of a program that was unpacked here: where its own libraries are."""
-    return ":".join(str(path) for path in sorted((program.parents[2] / "usr" / "lib").glob("*-linux-gnu")))
+    root = program.parents[2]
+    return ":".join(str(path) for lib in (root / "usr" / "lib", root / "lib") for path in sorted(lib.glob("*-linux-gnu")))
 
 
 def _installing(package: str, name: str) -> Callable[[Callable[..., None], Path], None]:
     def build(go: Callable[..., None], scratch: Path) -> None:
         go("install", "-ldflags", "-s -w", package)
-        (scratch / name).rename(scratch / "program")
+        (scratch / name).rename(scratch / "made")
 
     return build
 
 
 def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Path:
     """~/.cache/heliograph/bin/NAME; two test runs do not build it twice. Sources and objects, gigabytes, are deleted again."""
-    program = BIN / name
-    if program.exists():
-        return program
-    if shutil.which("go") is None:
-        pytest.skip(f"{name} has to be built by Go 1.24 or newer, which is absent")
-    BIN.mkdir(parents=True, exist_ok=True)
-    with (BIN / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        scratch = CACHE / f"building-{name}"
-        if not program.exists():
-            try:
-                scratch.mkdir(parents=True, exist_ok=True)
-                build(lambda *words: _run(["nice", "go", *words], scratch), scratch)
-                (scratch / "program").rename(program)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"{name} cannot be built here: {str(error.stderr).strip()[-300:]}")
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-    return program
+
+    def make(scratch: Path) -> None:
+        if shutil.which("go") is None:
+            pytest.skip(f"{name} has to be built by Go 1.24 or newer, which is absent")
+        try:
+            build(lambda *words: _run(["nice", "go", *words], scratch), scratch)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"{name} cannot be built here: {str(error.stderr).strip()[-300:]}")
+
+    return once(f"bin/{name}", make)
 
 
 def _run(words: Sequence[str], scratch: Path) -> None:
@@ -107,24 +125,19 @@ def _run(words: Sequence[str], scratch: Path) -> None:
 
 def _unpacked(package: str, *also: str) -> Path:
     """A Debian package's files, and those of what it wants beside what every machine has, without installing any."""
-    folder = CACHE / f"debian-{package}"
-    if folder.is_dir():
-        return folder
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        pytest.skip(f"{package} has to be unpacked from Debian's package, and apt-get is absent")
-    scratch = CACHE / f"debian-{package}.{os.getpid()}"
-    scratch.mkdir(parents=True)
-    try:
-        subprocess.run(["apt-get", "download", package, *also], cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
-        for file in scratch.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", str(file), str(scratch / "files")], check=True, capture_output=True, text=True)
-        if not folder.exists():
-            (scratch / "files").rename(folder)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"{package} cannot be had from Debian here: {str(error.stderr).strip()[-200:]}")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return folder
+
+    def make(scratch: Path) -> None:
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            pytest.skip(f"{package} has to be unpacked from Debian's package, and apt-get is absent")
+        try:
+            subprocess.run(["apt-get", "download", package, *also], cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
+            for file in scratch.glob("*.deb"):
+                subprocess.run(["dpkg", "-x", str(file), str(scratch)], check=True, capture_output=True, text=True)
+                file.unlink()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"{package} cannot be had from Debian here: {str(error.stderr).strip()[-200:]}")
+
+    return once(f"debian-{package}", make)
 
 
 def digest(*files: Path) -> str:

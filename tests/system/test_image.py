@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cache import once
 from tests.system import programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -24,20 +25,18 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 
 def base() -> Path:
     """A minimal Debian, as debian:bookworm-slim is; made once."""
-    folder = programs.CACHE / "root-bookworm"
-    if folder.is_dir():
-        return folder
     if os.geteuid() != 0:
         pytest.skip("a fresh root wants root for chroot, which this user is not")
-    program, scratch = programs.debootstrap(), folder.with_name(f"root-bookworm.{os.getpid()}")
-    env = {**os.environ, "DEBOOTSTRAP_DIR": str(program.parents[1] / "share" / "debootstrap")}
-    command = ["nice", "sh", str(program), "--variant=minbase", "bookworm", str(scratch), "http://deb.debian.org/debian"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    if done.returncode:
-        shutil.rmtree(scratch, ignore_errors=True)
-        pytest.skip(f"a fresh root cannot be made of Debian's packages here: {done.stdout.strip()[-300:]}")
-    scratch.rename(folder)
-    return folder
+    program = programs.debootstrap()
+
+    def make(scratch: Path) -> None:
+        env = {**os.environ, "DEBOOTSTRAP_DIR": str(program.parents[1] / "share" / "debootstrap")}
+        command = ["nice", "sh", str(program), "--variant=minbase", "bookworm", str(scratch), "http://deb.debian.org/debian"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"a fresh root cannot be made of Debian's packages here: {done.stdout.strip()[-300:]}")
+
+    return once("root-bookworm", make)
 
 
 def steps() -> list[tuple[str, str]]:

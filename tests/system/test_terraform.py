@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cache import once
 from tests.system import programs
 from tests.system.hosts import PYTHON, Network
 
@@ -117,16 +118,15 @@ def test_the_modules_own_tests_pass(copied: Path) -> None:
 def dependencies() -> Path:
     """Wheels of all that the servers want, fetched once for a lock file."""
     lock = ROOT / "requirements" / "lock.txt"
-    folder = programs.CACHE / f"wheels-{programs.digest(lock, ROOT / 'pyproject.toml')}"
-    if not folder.is_dir():
-        scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+
+    def fetch(scratch: Path) -> None:
         wanted = re.findall(r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE)
         command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), "-c", str(lock), "-r", str(ROOT / "requirements" / "server.in"), *wanted]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"the wheels that hosts install cannot be fetched here: {done.stderr.strip()[-200:]}")
-        scratch.rename(folder)
-    return folder
+
+    return once(f"wheels-{programs.digest(lock, ROOT / 'pyproject.toml')}", fetch)
 
 
 def wheels(dependencies: Path, folder: Path, version: str) -> Path:
