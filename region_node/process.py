@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         handler = logs.install(wanted, chosen.log_level, region=settings.region, node=settings.node_id)
         if settings.cpus:
             usage.pin(usage.parse_cpus(settings.cpus))
+        if settings.disk_priority is not None:
+            usage.disk_priority(settings.disk_priority)
         with _folder(settings), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runtime = system_runtime()
             code = runner.run(_logged(run(settings, runtime), handler, runtime, settings.log.window_s))

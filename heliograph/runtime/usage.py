@@ -1,6 +1,7 @@
 """What this process uses of its machine, and what it may use: processor time and cores, memory, as the system and its control group tell it.
 
-Is: reads of /proc and /sys/fs/cgroup (version 2; of version 1 the limits at the root of the mount), and the choice of cores. Isn't: a limit of its own.
+Is: reads of /proc and /sys/fs/cgroup (version 2; of version 1 the limits at the root of the mount), the choice of cores,
+and the turn at the disk. Isn't: a limit of its own.
 """
 
 from __future__ import annotations
@@ -98,6 +99,19 @@ def pin(cpus: Iterable[int]) -> None:
     except OSError as error:
         shown = ",".join(map(str, wanted))
         raise ConfigError(f"cpus {shown} cannot be used ({error.strerror}): this process may run on {','.join(map(str, allowed_cpus()))}") from error
+
+
+def disk_priority(level: int) -> None:
+    """From now on this process's reads and writes have that turn at the disk: 0 first, 7 last, of the best-effort class; 4 is what the system gives.
+
+    Before the first thread starts: those that run already keep theirs. Schedulers that know no priorities take no notice. Raises ConfigError.
+    """
+    import psutil  # a server has it; the package that goes to Spark's executors does not
+
+    try:
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, level)
+    except (AttributeError, OSError, psutil.Error) as error:
+        raise ConfigError(f"disk_priority is set, and this system refuses it ({error}): leave it empty") from error
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:

@@ -62,3 +62,11 @@ def test_a_pinned_process_runs_there_and_a_core_that_is_not_there_is_refused() -
     assert done.stdout.split() == [f"[{first}]", "1.0"] or done.stdout.startswith(f"[{first}]")
     refused = subprocess.run([sys.executable, "-c", script, "4095"], capture_output=True, text=True)
     assert refused.returncode and "this process may run on" in refused.stderr
+
+
+def test_a_turn_at_the_disk_is_taken_by_the_threads_that_start_afterwards() -> None:
+    script = (
+        "import threading, psutil; from heliograph.runtime.usage import disk_priority; disk_priority(6); seen = []\n"
+        "one = threading.Thread(target=lambda: seen.append(psutil.Process(threading.get_native_id()).ionice().value)); one.start(); one.join(); print(seen)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[6]\n"
