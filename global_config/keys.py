@@ -8,6 +8,7 @@
     /partitioned/{topic's full name}      PartitionedTopic
     /topic-policies/{topic's full name}   TopicPolicies that hold in every region
     /resource-groups/{name}               ResourceGroup
+    /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
     /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
     counter, apart from keys: region-numbers
 """
@@ -22,6 +23,7 @@ NAMESPACES = "/namespaces/"
 PARTITIONED = "/partitioned/"
 TOPIC_POLICIES = "/topic-policies/"
 RESOURCE_GROUPS = "/resource-groups/"
+DATA_KEYS = "/data-keys/"
 GUARD = "/guard"
 NUMBERS = "region-numbers"
 
@@ -59,3 +61,17 @@ def topic_policies(topic: str) -> str:
 
 def resource_group(name: str) -> str:
     return RESOURCE_GROUPS + name
+
+
+def data_keys(region: str) -> str:
+    """Of all tenants of a region."""
+    return f"{DATA_KEYS}{region}/"
+
+
+def data_key(region: str, tenant: str) -> str:
+    return data_keys(region) + tenant
+
+
+def tenant_of(key: str) -> str:
+    """The tenant of a key of `data_keys`."""
+    return key.rsplit("/", 1)[1]

@@ -12,12 +12,15 @@ A block, big endian; columns that are absent cost nothing:
     4  u32 size of the block    40 u64 index of the first message
     8  u32 size of the header   48 count x u32 lengths
     12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32, 16 producers, 32 transaction
-    header, then the entries' bytes, one behind another
+    64 seal
+    header, then the entries' bytes, one behind another; of a sealed run, the ciphertext of all entries that were sealed together, and its tag
 
     origin:    u32 region, u32 epoch, u64 incarnation, u64 origin time ms, u16 spans, spans x (u64 ledger, u64 entry, u16 count)
     producers: u16 segments, each: u16 name size, name, u16 count, u8 contiguous, i64 first sequence | count x (i64 sequence, i64 highest)
     transaction: u64 coordinator, u64 number: of every entry of the run
+    seal:      u64 data key, u64 salt, u64 first entry that was sealed, u32 where this piece's entries begin in the opened bytes
 
+A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie (`storage.sealing`).
 The checksum covers the whole block but for its own four bytes.
 """
 
@@ -27,6 +30,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import crc32c
 
@@ -42,6 +46,22 @@ TxnId = tuple[int, int]
 ProducerSegment = tuple[str, int, int, tuple[tuple[int, int], ...] | None]
 """(producer name, count, first sequence, pairs of (sequence, highest sequence) or None where each entry is one message and sequences are consecutive)."""
 
+
+
+class Seal(NamedTuple):
+    """How the bytes of a sealed run are opened. Every piece that is cut of it has the same one, but for `offset`."""
+
+    key: int
+    """Number of the data key."""
+    salt: int
+    """Of the writer: with the ledger it makes the key that is used once for each `first`."""
+    first: int
+    """Entry id of the first entry that was sealed."""
+    offset: int
+    """Where the first entry of this piece begins in the opened bytes."""
+
+
+SEAL_TAG_BYTES = 16
 VERSION = 1
 COUNT_MAX = 512
 BYTES_MAX = 1 << 20
@@ -56,12 +76,13 @@ FLAG_TREE = 16
 FLAG_PASSING = 32
 """With FLAG_HIDDEN: an entry for regions further down that is not meant for this one."""
 
-_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION = 1, 2, 4, 8, 16, 32
+_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL = 1, 2, 4, 8, 16, 32, 64
 _HEAD = struct.Struct(">BBHIIIQQQQ")
 _PRE_CRC = struct.Struct(">BBHII")
 _ORIGIN_HEAD = struct.Struct(">IIQQH")
 _SPAN = struct.Struct(">QQH")
 _TXN = struct.Struct(">QQ")
+_SEAL_FIELDS = struct.Struct(">QQQI")
 _U32 = struct.Struct(">I")
 _CONSECUTIVE = struct.Struct(">HBq")
 _PAIRS = struct.Struct(">HB")
@@ -82,6 +103,7 @@ class Run:
     checksums: crc32c of each entry as it was first published, of a replicated run.
     producers: who published them, as run-length segments; may be empty (hidden entries).
     transaction: that all of them belong to, or that they end (a marker); None: none.
+    seal: None where the bytes are the entries'. A sealed run can be cut and stored; whoever wants its entries opens it first.
     """
 
     __slots__ = (
@@ -96,6 +118,7 @@ class Run:
         "origin",
         "origin_time_ms",
         "producers",
+        "seal",
         "size_bytes",
         "spans",
         "time_ms",
@@ -118,6 +141,7 @@ class Run:
         producers: tuple[ProducerSegment, ...] = (),
         body: Buffer | None = None,
         transaction: TxnId | None = None,
+        seal: Seal | None = None,
     ) -> None:
         assert parts is not None or body is not None
         self._parts, self.lengths, self.count, self.size_bytes = parts, lengths, len(lengths), sum(lengths)
@@ -127,12 +151,15 @@ class Run:
         self.producers = producers
         self.transaction = transaction
         self.body = body
+        self.seal = seal
 
     @property
     def parts(self) -> Sequence[Buffer]:
         """The entries' bytes, one buffer each; views of `body` are cut when they are first asked for."""
         if self._parts is None:
             assert self.body is not None
+            if self.seal is not None:
+                raise CorruptData(f"the entries are sealed with data key {self.seal.key:016x}, and were not opened")
             view, ends = memoryview(self.body), accumulate(self.lengths)
             self._parts = [view[end - size : end] for end, size in zip(ends, self.lengths, strict=True)]
         return self._parts
@@ -153,7 +180,7 @@ class Run:
 
     def own_bytes(self) -> None:
         """Copies the entries into one buffer of this run's own, so that it keeps no received block alive."""
-        self.body, self._parts = b"".join(self.parts), None
+        self.body, self._parts = b"".join(self.parts) if self.seal is None else bytes(self.body or b""), None
 
     def coordinate(self, index: int) -> tuple[int, int]:
         """Where entry `index` of a replicated run was first published: (ledger, entry)."""
@@ -168,8 +195,9 @@ class Run:
         if start == 0 and stop == self.count:
             return self
         assert 0 <= start < stop <= self.count
+        seal = self.seal
         return Run(
-            self.parts[start:stop],
+            self.parts[start:stop] if seal is None else None,
             self.lengths[start:stop],
             counts=None if self.counts is None else self.counts[start:stop],
             flags=None if self.flags is None else self.flags[start:stop],
@@ -181,6 +209,8 @@ class Run:
             checksums=None if self.checksums is None else self.checksums[start:stop],
             producers=_cut_producers(self.producers, start, stop),
             transaction=self.transaction,
+            body=None if seal is None else self.body,
+            seal=None if seal is None else seal._replace(offset=seal.offset + sum(self.lengths[:start])),
         )
 
     def select(self, keep: Sequence[int]) -> Run:
@@ -195,6 +225,7 @@ class Run:
 
     def as_replicated(self, origin: Origin, ledger: int, first: int, checksums: Sequence[int]) -> Run:
         """A run that was first published here at (ledger, first), as it goes to another region."""
+        assert self.seal is None
         return Run(
             self._parts,
             self.lengths,
@@ -231,6 +262,7 @@ class Run:
 
     def flagged(self, flags: Sequence[int] | None) -> Run:
         """The same entries with other flags, in no transaction: as they are shown to a reader. Nothing is copied."""
+        assert self.seal is None
         return Run(
             self._parts,
             self.lengths,
@@ -244,6 +276,25 @@ class Run:
             checksums=self.checksums,
             producers=self.producers,
             body=self.body,
+        )
+
+    def with_body(self, body: Buffer, seal: Seal | None) -> Run:
+        """The same entries, sealed or opened; everything else is as it was."""
+        return Run(
+            None,
+            self.lengths,
+            counts=self.counts,
+            flags=self.flags,
+            time_ms=self.time_ms,
+            first_index=self.first_index,
+            origin=self.origin,
+            spans=self.spans,
+            origin_time_ms=self.origin_time_ms,
+            checksums=self.checksums,
+            producers=self.producers,
+            transaction=self.transaction,
+            body=body,
+            seal=seal,
         )
 
 
@@ -363,10 +414,16 @@ def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
     if run.transaction is not None:
         columns |= _TRANSACTION
         tail.append(_TXN.pack(*run.transaction))
+    if run.seal is None:
+        body, body_bytes = run.buffers(), run.size_bytes
+    else:
+        assert run.body is not None
+        columns |= _SEAL
+        tail.append(_SEAL_FIELDS.pack(*run.seal))
+        body, body_bytes = (run.body,), len(run.body)
     rest = b"".join(tail)
     header_bytes = _HEAD.size + len(rest)
-    block_bytes = header_bytes + run.size_bytes
-    body = run.buffers()
+    block_bytes = header_bytes + body_bytes
     fixed = _HEAD.pack(VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index)
     if block_bytes < _WHOLE_BELOW:
         checked = b"".join([fixed[16:], rest, *body])
@@ -393,13 +450,18 @@ def peek_block(block: Buffer) -> tuple[int, int, int]:
     return ledger, first, count
 
 
+def is_sealed(head: Buffer) -> bool:
+    """Whether the entries of a block are; `head`: its first bytes, at least two."""
+    return bool(head[1] & _SEAL)
+
+
 def decode_block(block: Buffer) -> tuple[int, int, Run]:
     """(ledger, first entry, run). The run's parts are views of `block`. Raises CorruptData."""
     verify_block(block)
     view = memoryview(block)
     _, columns, count, size, header_bytes, _, ledger, first, time_ms, first_index = _HEAD.unpack_from(view)
     at = _HEAD.size
-    counts = flags = checksums = transaction = None
+    counts = flags = checksums = transaction = seal = None
     origin: Origin | None = None
     spans: list[Span] = []
     origin_time_ms = 0
@@ -429,9 +491,13 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         if columns & _TRANSACTION:
             transaction = _TXN.unpack_from(view, at)
             at += _TXN.size
+        if columns & _SEAL:
+            seal = Seal(*_SEAL_FIELDS.unpack_from(view, at))
+            at += _SEAL_FIELDS.size
     except struct.error as error:
         raise CorruptData(f"block: {error}") from error
-    if at != header_bytes or header_bytes + sum(lengths) != size or not 1 <= count <= COUNT_MAX:
+    fits = header_bytes + sum(lengths) == size if seal is None else header_bytes + seal.offset + sum(lengths) + SEAL_TAG_BYTES <= size
+    if at != header_bytes or not fits or not 1 <= count <= COUNT_MAX:
         raise CorruptData("block: columns and sizes disagree")
     run = Run(
         None,
@@ -447,6 +513,7 @@ def decode_block(block: Buffer) -> tuple[int, int, Run]:
         producers=tuple(producers),
         body=view[header_bytes:],
         transaction=transaction,
+        seal=seal,
     )
     return ledger, first, run
 

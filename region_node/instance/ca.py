@@ -19,17 +19,23 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from heliograph.model.errors import ConfigError
+
+NEXT_KEY = "ca.key.next"
 ROLES = ("replicator", "config", "broker", "bookie", "meta")
 _YEARS = 10
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+def replace(path: Path, data: bytes, mode: int) -> None:
+    """The file, whole or as it was before: processes read it while it is written."""
+    scratch = path.with_name(path.name + ".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+    scratch.replace(path)
 
 
-def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
@@ -67,29 +73,52 @@ def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Se
     names: region -> addresses and host names that its certificates hold beside this machine's; one that lacks some is made anew.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    root_path, key_path = folder / "ca.pem", folder / "ca.key"
-    if root_path.exists() and key_path.exists():
-        root = x509.load_pem_x509_certificate(root_path.read_bytes())
-        loaded = serialization.load_pem_private_key(key_path.read_bytes(), None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        root_key = loaded
+    if (folder / "ca.pem").exists() and (folder / "ca.key").exists():
+        root, root_key = authority(folder)
     else:
-        root_key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"), x509.NameAttribute(NameOID.COMMON_NAME, "instance CA")])
-        root = (
-            _builder(name, name, root_key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(authority=True), critical=True)
-            .sign(root_key, hashes.SHA256())
-        )
-        _write(key_path, _key_bytes(root_key), 0o600)
-        _write(root_path, root.public_bytes(serialization.Encoding.PEM), 0o644)
+        root, root_key = new_authority()
+        replace(folder / "ca.key", key_bytes(root_key), 0o600)
+        replace(folder / "ca.pem", root.public_bytes(serialization.Encoding.PEM), 0o644)
     for region in regions:
         also = [_general_name(name) for name in (names or {}).get(region, ())]
         for role in ROLES:
             leaf_path = folder / f"{role}.{region}.pem"
             if not leaf_path.exists() or not _holds(leaf_path, also):
-                _issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key", also)
+                issue(root, root_key, role, region, leaf_path, folder / f"{role}.{region}.key", also)
+
+
+def authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The CA that signs now: the first certificate of `ca.pem`, and `ca.key`. Raises ConfigError."""
+    try:
+        root = x509.load_pem_x509_certificates((folder / "ca.pem").read_bytes())[0]
+        next_path = folder / NEXT_KEY
+        if next_path.exists() and _key(next_path).public_key() == root.public_key():
+            next_path.replace(folder / "ca.key")  # a change of the CA that was cut off in its midst
+        key = _key(folder / "ca.key")
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError(f"{folder}: ca.pem and ca.key are no certificate authority: {error}") from error
+    if key.public_key() != root.public_key():
+        raise ConfigError(f"{folder}: ca.key is not the key of the first certificate in ca.pem")
+    return root, key
+
+
+def _key(path: Path) -> ec.EllipticCurvePrivateKey:
+    loaded = serialization.load_pem_private_key(path.read_bytes(), None)
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{path.name} is no key of an elliptic curve")
+    return loaded
+
+
+def new_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "heliograph"), x509.NameAttribute(NameOID.COMMON_NAME, "instance CA")])
+    root = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(authority=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return root, key
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -104,7 +133,7 @@ def _holds(leaf_path: Path, names: list[x509.GeneralName]) -> bool:
     return set(names) <= set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
 
 
-def _issue(
+def issue(
     root: x509.Certificate,
     root_key: ec.EllipticCurvePrivateKey,
     role: str,
@@ -121,7 +150,8 @@ def _issue(
             x509.NameAttribute(NameOID.COMMON_NAME, f"{role}.{region}"),
         ]
     )
-    names = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *also]
+    always: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.DNSName(f"{role}.{region}"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = list(dict.fromkeys([*always, *also]))
     issuer_id = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     leaf = (
         _builder(subject, root.subject, key)
@@ -132,5 +162,5 @@ def _issue(
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(root_key, hashes.SHA256())
     )
-    _write(key_path, _key_bytes(key), 0o600)
-    _write(leaf_path, leaf.public_bytes(serialization.Encoding.PEM), 0o644)
+    replace(key_path, key_bytes(key), 0o600)
+    replace(leaf_path, leaf.public_bytes(serialization.Encoding.PEM), 0o644)

@@ -15,6 +15,7 @@ from storage.ledger.latency import Latency, ReadLatency
 from storage.ledger.pool import BookiePool
 from storage.ledger.tasks import Tasks
 from storage.ledger.ticker import Ticker
+from storage.sealing.sealing import Sealing
 
 _ACKS_PERCENTILE = 0.99
 
@@ -68,6 +69,8 @@ class LedgerContext:
     ticker: Ticker = field(default_factory=Ticker)
     settings: LedgerSettings = field(default_factory=LedgerSettings)
     latency: ReadLatency = field(default_factory=ReadLatency)
+    sealing: Sealing | None = None
+    """Encrypts what topics want encrypted at rest; None: nothing is, and what is cannot be read."""
     acks: Latency = field(default_factory=Latency)
     """How long bookies take from one ack to the next while they owe one; those that never came are not in it."""
 

@@ -16,7 +16,7 @@ from heliograph.model.errors import BookieUnavailable, HeliographError
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.reader import ledger_metadata, read_open
 
 WAIT_S = 2.0
 _READ_BYTES = 1 << 20
@@ -60,7 +60,7 @@ async def follow(context: LedgerContext, ledger: int, first: int = 0) -> AsyncIt
         if closed:
             known = metadata.last_entry
         while at <= known:
-            for start, run in await read_entries(context, metadata, at, known, _READ_BYTES):
+            for start, run in await read_open(context, metadata, at, known, _READ_BYTES):
                 yield start, run
                 at = start + run.count
         if closed:

@@ -22,6 +22,7 @@ from local_meta import keys
 from storage.ledger.append import LedgerAppend
 from storage.ledger.context import LedgerContext
 from storage.ledger.port import BookiePort
+from storage.sealing.cipher import RunSealer
 
 _Pending = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
@@ -55,13 +56,15 @@ class LedgerHandle:
         *,
         on_lac: Callable[[], None],
         on_failed: Callable[[HeliographError], None],
+        sealer: RunSealer | None = None,
     ) -> None:
+        """sealer: runs are stored as it seals them; None: as they are."""
         self.ledger, self.metadata = metadata.ledger, metadata
         self.size_bytes = 0
         """Bytes of the entries at or below LAC."""
         self.pending_bytes = 0
         self.failed: HeliographError | None = None
-        self._context, self._version = context, version
+        self._context, self._version, self._sealer = context, version, sealer
         self._on_lac, self._on_failed = on_lac, on_failed
         self._loop = asyncio.get_running_loop()
         self._striping = metadata.striping
@@ -90,6 +93,10 @@ class LedgerHandle:
         while self._cut and self._cut[0][1] <= lac:
             self._cut.popleft()
         return min(lac, self._cut[0][0] - 1) if self._cut else lac
+
+    @property
+    def sealed(self) -> bool:
+        return self._sealer is not None
 
     @property
     def last_appended(self) -> int:
@@ -125,7 +132,7 @@ class LedgerHandle:
     def _append(self, run: Run) -> None:
         """Of one stripe."""
         first, count = self._next, run.count
-        block = encode_block(run, self.ledger, first)
+        block = encode_block(run if self._sealer is None else self._sealer(run, first), self.ledger, first)
         self._next = first + count
         self._pending.append((first, count, block, run.size_bytes))
         self.pending_bytes += run.size_bytes

@@ -250,7 +250,9 @@ class _Filling:
     async def _write(self, bookies: Sequence[str], first: int, run: Run) -> None:
         if not bookies:
             return
-        ledger = self._metadata.ledger
+        ledger, sealing = self._metadata.ledger, self._context.sealing
+        if sealing is not None:  # what another region sends comes open
+            run = await sealing.sealed(self._metadata.topic, ledger, first, run)
         block = encode_block(run, ledger, first)
         await self._throttle.take(run.size_bytes * len(bookies))
         for bookie in bookies:

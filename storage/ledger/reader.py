@@ -12,15 +12,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from heliograph.model.errors import CorruptData, HeliographError, NoSuchEntry, NoSuchLedger
+from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
 from heliograph.model.ledgers import LedgerMetadata
 from heliograph.wire.run import Buffer, Run, decode_block
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 
 
+async def read_open(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+    """As `read_entries`, for who wants what is in the entries: runs that were sealed are opened. Raises KeyMissing too."""
+    return await opened(context, metadata.ledger, await read_entries(context, metadata, first, last, max_bytes))
+
+
+async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
+    """[(first entry, run)] of one ledger, open. Raises KeyMissing; CorruptData where one is not what was sealed."""
+    sealed = next((run.seal for _, run in runs if run.seal is not None), None)
+    if sealed is None:
+        return runs
+    if context.sealing is None:
+        raise KeyMissing(f"ledger {ledger} is sealed with data key {sealed.key:016x}, and no master key is set here")
+    return await context.sealing.opened(ledger, runs)
+
+
 async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
-    """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`.
+    """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`. As they are stored, to be copied.
 
     Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in that order of preference.
     """

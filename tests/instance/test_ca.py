@@ -6,7 +6,11 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
+from heliograph.model.errors import ConfigError
+from region_node.instance import renewal
 from region_node.instance.ca import ensure_certificates
 
 
@@ -60,3 +64,47 @@ def test_another_instances_certificate_is_refused(tmp_path: Path) -> None:
     _, client = contexts(tmp_path / "two", "replicator.us", "replicator.us")
     with pytest.raises(ssl.SSLError):
         handshake(server, client)
+
+
+def test_another_ca_in_three_steps_and_everybody_trusts_everybody_between_them(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us", "eu"], {"us": ["us.example"]})
+    early = contexts(tmp_path, "replicator.us", "replicator.eu")  # who has read the files before
+    first = renewal.leaves(tmp_path)
+    assert len(first) == 10 and all(leaf.signed for leaf in first)
+    with pytest.raises(ConfigError, match="no certificate of region ap"):
+        renewal.renew(tmp_path, "ap")
+    renewal.another_authority(tmp_path)
+    handshake(*contexts(tmp_path, "replicator.us", "replicator.eu"))
+    assert not any(leaf.signed for leaf in renewal.leaves(tmp_path)) and all(leaf.authority for leaf in renewal.leaves(tmp_path))
+    with pytest.raises(ConfigError, match="an older CA is still"):
+        renewal.another_authority(tmp_path)
+    with pytest.raises(ConfigError, match="signed by the older CA"):
+        renewal.retire(tmp_path)
+    assert renewal.renew(tmp_path, "us")[0] == "bookie.us"
+    handshake(*contexts(tmp_path, "replicator.us", "replicator.eu"))  # of the new CA, and of the old one
+    with pytest.raises(ConfigError, match=r"broker\.eu.*signed by the older CA"):
+        renewal.retire(tmp_path)
+    renewal.renew(tmp_path)
+    assert renewal.retire(tmp_path) == 1
+    late = contexts(tmp_path, "replicator.us", "replicator.eu")
+    handshake(*late)
+    early[1].load_verify_locations(tmp_path / "ca.pem")  # it trusts the new CA, and shows a certificate of the old one
+    with pytest.raises(ssl.SSLError):
+        handshake(late[0], early[1])
+    assert {(leaf.role, leaf.region) for leaf in first} == {(leaf.role, leaf.region) for leaf in renewal.leaves(tmp_path)}
+    assert not {leaf.fingerprint for leaf in first} & {leaf.fingerprint for leaf in renewal.leaves(tmp_path)}
+    assert b"us.example" in x509.load_pem_x509_certificate((tmp_path / "broker.us.pem").read_bytes()).public_bytes(serialization.Encoding.DER)
+    assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_change_of_the_ca_that_is_cut_off_is_finished_or_said(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    before = (tmp_path / "ca.key").read_bytes()
+    renewal.another_authority(tmp_path)
+    (tmp_path / "ca.key").rename(tmp_path / "ca.key.next")
+    (tmp_path / "ca.key").write_bytes(before)  # as it is between the last two steps
+    renewal.renew(tmp_path)
+    assert renewal.retire(tmp_path) == 1 and not (tmp_path / "ca.key.next").exists()
+    (tmp_path / "ca.key").write_bytes(before)
+    with pytest.raises(ConfigError, match=r"ca\.key is not the key of the first certificate"):
+        renewal.renew(tmp_path)

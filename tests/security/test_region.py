@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
 
+from geo_tests.wan.instance import PROGRAM, eventually
 from region_node.instance.ca import ensure_certificates
-from tests.broker.processes import Region
+from tests.broker.processes import Process, Region
 from tests.security.issuer import SECRET, secret_token
 from tests.security.test_issuers import Issuer
 from tests.security.test_passwords import line
@@ -381,3 +384,53 @@ def _lets_in(port: int, folder: Path, name: str) -> bool:
         return True
     except OSError:
         return False
+
+
+def test_another_ca_and_new_certificates_need_no_restart(region: Secured, tmp_path: Path) -> None:
+    brokers = [region.processes[f"us-broker-{at}"] for at in (0, 1)]
+
+    def step(command: str, file: str, readers: Iterable[Process]) -> None:
+        """Runs it; returns when every reader has taken the file over."""
+
+        def heard() -> dict[str, int]:
+            return {one.name: len(re.findall(rf"tls\.renewed cert=\S*/{re.escape(file)}\s", one.log_path.read_text() + "\n")) for one in readers}
+
+        before = heard()
+        done = subprocess.run([PROGRAM, "certificates", command, str(region.tls)], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        eventually(lambda: all(count > before[name] for name, count in heard().items()), f"{command} is taken over by all")
+
+    def trusts(root: Path) -> bool:
+        """Whether who trusts this CA alone believes broker 1."""
+        context = ssl.create_default_context(cafile=str(root))
+        url = f"https://127.0.0.1:{brokers[1].ports['admin_tls']}"
+        try:
+            return region.rest("GET", "/admin/v2/clusters", auth=bearer("root"), url=f"{url}/admin/v2/clusters", context=context)[0] == 200
+        except urllib.error.URLError:
+            return False
+
+    old, new = tmp_path / "old.pem", tmp_path / "new.pem"
+    old.write_bytes((region.tls / "ca.pem").read_bytes())
+    for name in ("broker.us.pem", "broker.us.key"):
+        (tmp_path / name).write_bytes((region.tls / name).read_bytes())
+    everybody = list(region.processes.values())
+    step("authority", "ca.pem", everybody)
+    new.write_text((region.tls / "ca.pem").read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n")
+    assert trusts(old) and not trusts(new)
+    refused = subprocess.run([PROGRAM, "certificates", "retire", str(region.tls)], capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 2 and "signed by the older CA" in refused.stderr
+    step("renew", "broker.us.pem", brokers)
+    assert trusts(new) and not trusts(old)
+    client = region.client("boss")
+    producer = client.create_producer("rotated")
+    producer.send(b"between")
+    step("retire", "ca.pem", everybody)
+    producer.send(b"after")
+    settings = json.loads((region.folder / "us-broker-1.json").read_text())
+    assert brokers[1].terminate() == 0
+    brokers[1] = region.spawn(settings).wait_ready()  # all that it reaches, and all that reach it, know the new CA alone
+    producer.send(b"and by a broker that has begun since")
+    client.close()
+    (tmp_path / "ca.pem").write_bytes(new.read_bytes())
+    port = brokers[1].ports["admin_inside"]
+    assert trusts(new) and _lets_in(port, region.tls, "broker.us") and not _lets_in(port, tmp_path, "broker.us")

@@ -1,0 +1,124 @@
+"""`heliograph keys`: the keys of encryption at rest.
+
+Is: options, one file, and what is printed. Isn't: a key, but for the line of a new master key in its file.
+Source: docs/operating/keys.md.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
+from heliograph.cli.show import table
+from heliograph.model.errors import ConfigError
+
+_PATH = "/heliograph/v1/keys"
+TenantArgument = Annotated[str, typer.Argument(help="The tenant.")]
+
+
+def register(app: typer.Typer) -> None:
+    keys = typer.Typer(help="Keys of encryption at rest: master keys in files, data keys of tenants in a region.", no_args_is_help=True)
+    keys.command()(master)
+    keys.command("list")(show)
+    keys.command()(rotate)
+    keys.command()(rewrap)
+    keys.command()(remove)
+    app.add_typer(keys, name="keys")
+
+
+def master(
+    file: Annotated[Path, typer.Argument(help="File of master keys; it is made, or gets another line.")],
+    name: Annotated[str, typer.Option(help="Of the key; not given: one made of today's date.")] = "",
+) -> None:
+    """Put a new master key into a file, as its first line: with it data keys are wrapped from now on. The other lines stay, to read with.
+
+    Copy the file to every broker of the region, and keep a copy elsewhere: what was encrypted under keys that are lost is lost.
+    """
+    from storage.sealing.keyring import MasterKeys, new_master_line
+
+    before = ""
+    if file.exists():
+        before = file.read_text(encoding="utf-8")
+        known = MasterKeys.parse(before, str(file)).names
+    else:
+        known = []
+    name = name or f"master-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if name in known:
+        raise ConfigError(f"{file} has a master key {name} already: give another --name")
+    scratch = file.with_name(file.name + ".new")
+    try:
+        scratch.touch(mode=0o600)
+        scratch.chmod(0o600)
+        scratch.write_text(new_master_line(name) + before, encoding="utf-8")
+        scratch.replace(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+    typer.echo(f"{file}: master key {name} first of {len(known) + 1}, readable by you alone")
+
+
+def show(
+    tenant: Annotated[str, typer.Argument(help="Only this one, with the topics that may still need its older keys.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """List the data keys of a region's tenants: which one seals, by which master key each is wrapped, and since when it is there."""
+    answer = Rest(admin, token).get(f"{_PATH}/{quote(tenant, safe='')}" if tenant else _PATH)
+    if json_output:
+        typer.echo(json.dumps(answer))
+        return
+    found: dict[str, list[dict[str, Any]]] = {tenant: answer["keys"]} if tenant else answer["tenants"]
+    rows = [
+        (name, key["number"], key["master"], datetime.fromtimestamp(key["created_ms"] / 1000, UTC).isoformat(timespec="seconds"), _state(key))
+        for name, keys in found.items()
+        for key in keys
+    ]
+    if rows:
+        table(("tenant", "key", "master key", "made", "state"), rows)
+    else:
+        typer.echo("no tenant has a data key: the first one is made with the first topic that has encryptionAtRest")
+
+
+def _state(key: dict[str, Any]) -> str:
+    if key["seals"]:
+        return "seals"
+    return f"reads; {key['topics']} topics may need it" if "topics" in key else "reads"
+
+
+def rotate(
+    tenant: Annotated[str, typer.Argument(help="The tenant; --all for each that has a key.")] = "",
+    everybody: Annotated[bool, typer.Option("--all", help="Each tenant that has a key.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Make a new data key: what is published from now on is sealed with it. What the older ones sealed stays as it is, and can be read."""
+    if bool(tenant) == everybody:
+        raise ConfigError("give a tenant, or --all")
+    rest = Rest(admin, token)
+    for name in rest.get(_PATH)["tenants"] if everybody else [tenant]:
+        answer = rest.post(f"{_PATH}/{quote(name, safe='')}/rotate")
+        typer.echo(f"{name}: data key {answer['number']} seals in region {answer['region']}, wrapped by {answer['master']}")
+
+
+def rewrap(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:
+    """Wrap every data key by the current master key; after it the older master keys may leave the file. Entries stay as they are."""
+    answer = Rest(admin, token).post(_PATH)
+    typer.echo(f"region {answer['region']}: the keys of {answer['tenants']} tenants are now wrapped by {answer['master']}")
+
+
+def remove(
+    tenant: TenantArgument,
+    number: Annotated[str, typer.Argument(help="Of the key, as `heliograph keys list` shows it.")],
+    force: Annotated[bool, typer.Option("--force", help="Also where entries may need it: nobody can read them any more.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Remove an older data key for ever. Refused while a topic may hold entries that it sealed."""
+    Rest(admin, token).delete(f"{_PATH}/{quote(tenant, safe='')}/{quote(number, safe='')}", force="true" if force else None)
+    typer.echo(f"{tenant}: data key {number} is gone")

@@ -1,0 +1,214 @@
+"""Sealing: encryption at rest, as the ledgers of one broker see it.
+
+Is: the data keys of the region's tenants as the global configuration has them, made and rotated by compare-and-set; who seals, and opening. Isn't: ciphers
+(`cipher`), wrapping (`keyring`), or a policy: `wanted` says which topics are sealed.
+Invariants: a topic whose policy wants it is never written in the clear: without a usable data key no ledger is made for it. A key seals only once it is in the
+configuration durably, so that whoever reads what it sealed finds it there. Nothing is removed but by `remove`.
+Why the global configuration: the keys outlive the region's own metadata, which may be restored from an older backup, and lost keys are lost data. They lie
+there wrapped by the region's master key, which other regions do not have.
+Source: docs/operating/keys.md; docs/decisions/0114-runs-are-sealed-by-the-broker.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from global_config import keys
+from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
+from heliograph.model.names import TopicName
+from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
+from heliograph.runtime.clock import Clock, Rng
+from heliograph.wire.run import Run
+from storage.sealing.cipher import Ciphers, RunSealer
+from storage.sealing.keyring import DataKey, Keyring, MasterKeys, TenantKeys, new_secret, refusal, without
+
+log = logging.getLogger(__name__)
+
+_TRIES_MAX = 16
+
+
+class MasterSource(Protocol):
+    """named: where master keys come from, or would; for errors."""
+
+    named: str
+
+    def read(self) -> MasterKeys | None:
+        """As they are now; None where none are set."""
+        ...
+
+
+class Sealing:
+    """One a broker. wanted: whether a topic (its full name) is sealed. permit: raises where not every process of the region would understand it."""
+
+    def __init__(self, config: MetadataStore, region: str, masters: MasterSource, clock: Clock, rng: Rng) -> None:
+        self.wanted: Callable[[str], bool] = lambda topic: False
+        self.permit: Callable[[], Awaitable[None]] | None = None
+        self._config, self._region, self._source, self._clock, self._rng = config, region, masters, clock, rng
+        self._ring = Keyring(region, masters.read())
+        self._ciphers = Ciphers(self._secret)
+        self._prefix = keys.data_keys(region)
+        self._stop: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Returns once the region's keys are known. Raises ConfigError where one of them cannot be opened."""
+        self._stop = self._config.watch(self._prefix, self._heard)
+        await self._config.synced(self._prefix)
+        if self._ring.refused:
+            raise refusal(self._ring.refused.values(), self._source.named)
+
+    def close(self) -> None:
+        if self._stop is not None:
+            self._stop()
+
+    # -- the way of runs ----------------------------------------------------------------------------------------------
+
+    async def ensure(self, topic: str) -> None:
+        """Makes the tenant's first key, where the topic is to be sealed. Raises KeyMissing, NotAllowed; what the configuration raises."""
+        if self.wanted(topic) and self._ring.current(tenant := TopicName.parse(topic).tenant) is None:
+            await self._add(tenant, first=True)
+
+    def sealer(self, topic: str, ledger: int) -> RunSealer | None:
+        """For a writer of a new ledger, or of a repair, after `ensure`; None where the topic is not sealed."""
+        if not self.wanted(topic):
+            return None
+        tenant = TopicName.parse(topic).tenant
+
+        begin = self._ring.current(tenant)
+        if begin is None:
+            raise KeyMissing(self._ring.refused.get(tenant, f"tenant {tenant} has no data key any more in region {self._region}: try again"))
+        return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
+
+    async def sealed(self, topic: str, ledger: int, first: int, run: Run) -> Run:
+        """What is to be written in the place of lost entries: as it came where it is sealed, or is not to be. Raises as `ensure`."""
+        if run.seal is not None or not self.wanted(topic):
+            return run
+        await self.ensure(topic)
+        sealer = self.sealer(topic, ledger)
+        return run if sealer is None else sealer(run, first)
+
+    async def opened(self, ledger: int, runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
+        """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed."""
+        out: list[tuple[int, Run]] = []
+        for first, run in runs:
+            if run.seal is not None:
+                if self._ring.secret(run.seal.key) is None:
+                    await self.look()
+                run = self._ciphers.opened(ledger, run)
+            out.append((first, run))
+        return out
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def master(self) -> str:
+        """Name of the current master key; "": none is set."""
+        masters = self._source.read()
+        return "" if masters is None else masters.current
+
+    def listing(self) -> dict[str, tuple[DataKey, ...]]:
+        """Tenant -> its data keys, the oldest first; the last one seals."""
+        return {tenant: self._ring.stored[tenant].keys for tenant in sorted(self._ring.stored)}
+
+    async def rotate(self, tenant: str) -> DataKey:
+        """A new data key, with which every run from now on is sealed. Raises KeyMissing without a master key, and what the configuration raises."""
+        return await self._add(tenant, first=False)
+
+    async def rewrap(self) -> int:
+        """Wraps every data key by the current master key; returns of how many tenants. After it the older master keys are not needed any more."""
+        self._masters()
+        await self.look()
+        changed = 0
+        for tenant in sorted(self._ring.stored):
+            for _ in range(_TRIES_MAX):
+                found = await self._config.get(keys.data_key(self._region, tenant))
+                if found is None:
+                    break
+                self._take(tenant, found[0])
+                wanted = self._ring.rewrapped(tenant)
+                if wanted is None:
+                    break
+                if await self._put(tenant, wanted, found[1]):
+                    changed += 1
+                    break
+        return changed
+
+    async def remove(self, tenant: str, number: int) -> None:
+        """What it sealed cannot be read by anybody any more. Raises NotFound; NotAllowed for the one that seals."""
+        for _ in range(_TRIES_MAX):
+            found = await self._config.get(keys.data_key(self._region, tenant))
+            stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
+            if found is None or number not in [key.number for key in stored.keys]:
+                raise NotFound(f"tenant {tenant} has no data key {number:016x} in region {self._region}")
+            if stored.keys[-1].number == number:
+                raise NotAllowed(f"data key {number:016x} is the one with which tenant {tenant} seals: rotate first")
+            if await self._put(tenant, without(stored, number), found[1]):
+                return
+        raise VersionConflict(keys.data_key(self._region, tenant), 0, 0)
+
+    async def _add(self, tenant: str, *, first: bool) -> DataKey:
+        """first: only where there is none; another broker may be about it too."""
+        masters = self._masters()
+        if self.permit is not None:
+            await self.permit()
+        for _ in range(_TRIES_MAX):
+            found = await self._config.get(keys.data_key(self._region, tenant))
+            stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
+            if found is not None:
+                self._take(tenant, found[0])
+            if stored.keys and self._ring.current(tenant) is None:
+                raise KeyMissing(self._ring.refused.get(tenant, f"the data key of tenant {tenant} cannot be opened"))
+            if first and stored.keys:
+                return stored.keys[-1]
+            key = masters.wrap(self._region, tenant, new_secret(), self._clock.wall_ms())
+            if await self._put(tenant, TenantKeys((*stored.keys, key)), ABSENT if found is None else found[1]):
+                log.info("keys.made", extra={"tenant": tenant, "key": f"{key.number:016x}", "master": key.master})
+                return key
+        raise VersionConflict(keys.data_key(self._region, tenant), 0, 0)
+
+    async def _put(self, tenant: str, wanted: TenantKeys, expected: int) -> bool:
+        """Whether it landed; what is there then is known here at once."""
+        key, blob = keys.data_key(self._region, tenant), wanted.encode()
+        try:
+            await self._config.put(key, blob, expected=expected)
+        except (VersionConflict, OutcomeUnknown):
+            found = await self._config.get(key)
+            if found is None or found[0] != blob:
+                return False
+        self._take(tenant, blob)
+        return True
+
+    def _masters(self) -> MasterKeys:
+        masters = self._ring.masters = self._source.read()
+        if masters is None:
+            raise KeyMissing(
+                f"region {self._region} has no master key, so nothing can be encrypted at rest here: make one by `heliograph keys master FILE`, "
+                f"and set {self._source.named} on every broker"
+            )
+        return masters
+
+    # -- what is known here -------------------------------------------------------------------------------------------
+
+    def _secret(self, number: int) -> bytes:
+        found = self._ring.secret(number)
+        if found is None:
+            why = next(iter(self._ring.refused.values()), f"it is not among the data keys of region {self._region}: was it removed?")
+            raise KeyMissing(f"entries are sealed with data key {number:016x}, and {why}")
+        return found
+
+    async def look(self) -> None:
+        """Reads what is stored: the watch may be behind the broker that has made a key."""
+        for key, blob, _ in await self._config.range(self._prefix, prefix_end(self._prefix)):
+            self._take(keys.tenant_of(key), blob)
+
+    def _heard(self, key: str, value: bytes | None, _: int) -> None:
+        tenant = keys.tenant_of(key)
+        self._take(tenant, value)
+        if tenant in self._ring.refused:
+            log.error("keys.refused", extra={"tenant": tenant, "error": self._ring.refused[tenant]})
+
+    def _take(self, tenant: str, blob: bytes | None) -> None:
+        self._ring.masters = self._source.read()
+        for number in self._ring.heard(tenant, blob):
+            self._ciphers.forget(number)
