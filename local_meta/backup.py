@@ -10,13 +10,23 @@ Source: ARCHITECTURE "The five ideas", 4, and "Ledgers and journal"; docs/operat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgpack
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadState
+from heliograph.model.ledgers import (
+    LedgerInfo,
+    LedgerMetadata,
+    LedgerPage,
+    LedgerState,
+    ManagedLedgerMetadata,
+    OffloadState,
+    encode_page,
+    page_ledgers,
+    stored,
+)
 from heliograph.raft.rows import Row
 from heliograph.runtime.clock import Rng
 from local_meta import keys
@@ -46,6 +56,8 @@ class Restored:
     keys: int = 0
     vanished: set[int] = field(default_factory=set)
     """Closed ledgers that bookies have no more: deleted since the backup, or moved to an object store."""
+    pages: dict[tuple[str, int], tuple[LedgerInfo, ...]] = field(default_factory=dict)
+    """(topic, key) -> what is left of a page that lost some; () where nothing is."""
 
 
 def survey(rows: Iterable[tuple[str, Row]]) -> Survey:
@@ -85,7 +97,7 @@ def new_instance(rng: Rng) -> str:
 def restored_rows(
     rows: Iterable[tuple[str, Row]], held: Mapping[str, Iterable[int]], instance: str, done: Restored
 ) -> Iterator[tuple[str, bytes]]:
-    """rows: in the order of their keys, so ledgers come before the topics that name them. done: is filled in."""
+    """rows: in the order of their keys, so ledgers come before the pages that name them, and both before the topics. done: is filled in."""
     present: set[int] = set()
     for ledgers in held.values():
         present.update(ledgers)
@@ -97,8 +109,10 @@ def restored_rows(
             if _vanished(LedgerMetadata.decode(value), present, held):
                 done.vanished.add(keys.ledger_of(key))
                 kept = None
+        elif key.startswith(keys.LEDGER_PAGES) and done.vanished:
+            kept = _page_without(keys.topic_of(key), keys.ledger_of(key), value, done)
         elif key.startswith(keys.MANAGED_LEDGERS) and done.vanished:
-            kept = _without(value, done.vanished)
+            kept = _without(keys.topic_of(key), value, done)
         if kept is not None:
             done.keys += 1
             yield key, kept
@@ -113,18 +127,39 @@ def _vanished(ledger: LedgerMetadata, present: set[int], held: Mapping[str, Iter
     return all(bookie in held for _, bookies in ledger.fragments for bookie in bookies)
 
 
-def _without(value: bytes, vanished: set[int]) -> bytes:
-    """What an object store has whole is read from there; the rest is gone."""
+def _without(name: str, value: bytes, done: Restored) -> bytes:
     topic = ManagedLedgerMetadata.decode(value)
-    if not any(info.ledger in vanished for info in topic.ledgers):
+    changed = any((name, page.key) in done.pages for page in topic.pages)
+    if not changed and not any(info.ledger in done.vanished for info in topic.ledgers):
         return value
+    pages: list[LedgerPage] = []
+    for page in topic.pages:
+        left = done.pages.get((name, page.key))
+        if left is None:
+            pages.append(page)
+        elif still := [info for info in left if info.ledger >= page.first.ledger]:
+            pages.append(LedgerPage.of(page.key, len(left) - len(still), still))
+    return replace(topic, ledgers=_left(topic.ledgers, done.vanished), pages=tuple(pages)).encode()
+
+
+def _page_without(topic: str, key: int, value: bytes, done: Restored) -> bytes | None:
+    """None: nothing is left of it."""
+    infos = page_ledgers(value)
+    if not any(info.ledger in done.vanished for info in infos):
+        return value
+    done.pages[topic, key] = left = _left(infos, done.vanished)
+    return encode_page(left) if left else None
+
+
+def _left(infos: Sequence[LedgerInfo], vanished: set[int]) -> tuple[LedgerInfo, ...]:
+    """What an object store has whole is read from there; the rest is gone."""
     left: list[LedgerInfo] = []
-    for info in topic.ledgers:
+    for info in infos:
         if info.ledger not in vanished:
             left.append(info)
-        elif info.offload is not None and info.offload.state is not OffloadState.BEGUN:
+        elif info.offload is not None and stored(info):
             left.append(replace(info, offload=replace(info.offload, state=OffloadState.LOCAL_GONE)))
-    return replace(topic, ledgers=tuple(left)).encode()
+    return tuple(left)
 
 
 def _address(key: str, value: bytes) -> tuple[str, int]:

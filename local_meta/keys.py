@@ -23,6 +23,7 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /auditor                                                 which broker looks for lost bookies, under its lease
     /decommissions/{id}                                      a bookie that is being emptied
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
+    /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}  a page of its ledgers, where they are very many
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
     /topic-policies/{tenant}/{namespace}/{hash:08x}/{topic}  what is set for a topic in this region (a partitioned one as a whole)
     /broker-policies                                         what is set for all brokers of this region
@@ -56,6 +57,7 @@ REPLICATING = "/replicating/"
 AUDITOR = "/auditor"
 DECOMMISSIONS = "/decommissions/"
 MANAGED_LEDGERS = "/ml/"
+LEDGER_PAGES = "/ml-pages/"
 CURSORS = "/cursors/"
 TOPIC_POLICIES = "/topic-policies/"
 BROKER_POLICIES = "/broker-policies"
@@ -115,7 +117,7 @@ def ledger(ledger_id: int) -> str:
 
 
 def ledger_of(key: str) -> int:
-    """Of a key of `/ledgers/`, `/underreplicated/`, or `/replicating/`."""
+    """Of a key of `/ledgers/`, `/underreplicated/`, or `/replicating/`; of one of `/ml-pages/`, the ledger that names the page."""
     return int(key.rpartition("/")[2])
 
 
@@ -178,6 +180,15 @@ def managed_ledgers_between(namespace: str, low: int, high: int) -> tuple[str, s
     return _between(managed_ledgers(namespace), low, high)
 
 
+def ledger_page(topic: str, first_ledger: int) -> str:
+    return f"{ledger_pages(topic)}{first_ledger:020d}"
+
+
+def ledger_pages(topic: str) -> str:
+    """Prefix of the pages of one topic's ledgers."""
+    return f"{LEDGER_PAGES}{_topic(topic)}/"
+
+
 def cursor(topic: str, name: str) -> str:
     return cursors(topic) + _quoted(name)
 
@@ -202,7 +213,7 @@ def topic_policies(topic: str) -> str:
 
 
 def topic_of(key: str) -> str:
-    """The topic's full name, of a managed ledger's, a cursor's, or a topic policies' key."""
+    """The topic's full name, of a managed ledger's, its pages', a cursor's, or a topic policies' key."""
     return unquote(key.split("/")[5])
 
 

@@ -86,6 +86,8 @@ class DurableState:
     base_term: int = 0
     entries: list[Entry] = field(default_factory=list)
     commit: int = 0
+    owed: tuple[int, int] | None = None
+    """(term, index) of the last entry of a log that was lost."""
 
     def store(self, batch: Actions, rng: random.Random | None = None) -> None:
         """rng: power goes during this batch; a prefix of it is kept."""
@@ -128,8 +130,15 @@ class DurableState:
             del self.entries[: meta.index - self.base]
             self.base = meta.index
 
+    def lose(self) -> None:
+        """Table, snapshot, and log; what it has said of terms, votes, and entries is known still."""
+        last_term = self.entries[-1][0] if self.entries else self.base_term
+        self.owed = max(self.owed or (0, 0), (last_term, self.base + len(self.entries)))
+        self.snapshot, self.blob, self.table, self.incoming = None, b"", None, b""
+        self.base, self.base_term, self.entries, self.commit = 0, 0, [], 0
+
     def holds(self, index: int, term: int) -> bool:
-        if index <= self.base:
+        if index <= self.base or (self.owed is not None and index <= self.owed[1]):
             return True
         return index - self.base <= len(self.entries) and self.entries[index - self.base - 1][0] == term
 
@@ -287,6 +296,7 @@ class RaftWorld:
             rng=self.rng,
             now=member.now(self.time),
             commit=disk.commit,
+            owed=disk.owed,
         )
         member.seen_commit, member.tick_at = max(disk.base, disk.commit), FOREVER
         self.resumed += disk.commit > disk.base
@@ -366,6 +376,7 @@ class RaftWorld:
             batch = member.unstored.popleft()
             self._store(member, batch)
             member.core.on_durable(batch.durable_mark)
+            member.durable.owed = member.core.owed
         if member.keeps and member.kv.index > member.core.log.base_index + 8:
             self._snapshot(member.name)
         self._pump(member)

@@ -26,6 +26,8 @@ entry where it is not, or puts a copy where none may be."""
 IN_COLUMNS = 2
 """The format of a topic's metadata with very many offloaded ledgers: the same in less than half the bytes."""
 _COLUMNS_FROM = 1000
+PAGED = 3
+"""The format of a topic's metadata that names pages of ledgers, each a value of its own. A version that does not know of pages refuses it."""
 
 
 class LedgerState(IntEnum):
@@ -192,11 +194,78 @@ def local_gone(info: LedgerInfo) -> bool:
     return info.offload is not None and info.offload.state == OffloadState.LOCAL_GONE
 
 
+def stored(info: LedgerInfo) -> bool:
+    """Whether an object store has it whole."""
+    return info.offload is not None and info.offload.state != OffloadState.BEGUN
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """What a topic's metadata says of a page: closed ledgers that follow each other, which lie in a value of their own.
+
+    A page is written once; later only what is said of its ledgers' objects changes. Trimming takes from its front without writing it.
+    Every number but `key` and `trimmed` is of the ledgers that are left, at least one.
+    """
+
+    key: int
+    """The first ledger that it was made with: it names the page's value."""
+    trimmed: int
+    """How many ledgers at its front are gone."""
+    count: int
+    entries: int
+    size_bytes: int
+    stored_bytes: int
+    """Of those that an object store has whole."""
+    settled: bool
+    """Only an object store has them: of none is anything left to do."""
+    first: LedgerInfo
+    """Without what is said of its object; so is `last`."""
+    last: LedgerInfo
+
+    @classmethod
+    def of(cls, key: int, trimmed: int, infos: Sequence[LedgerInfo]) -> Self:
+        """infos: those that are left, each closed and with entries."""
+        in_store = sum(info.size_bytes for info in infos if stored(info))
+        first, last = (replace(info, offload=None) for info in (infos[0], infos[-1]))
+        entries, size = sum(info.entries for info in infos), sum(info.size_bytes for info in infos)
+        return cls(key, trimmed, len(infos), entries, size, in_store, all(map(local_gone, infos)), first, last)
+
+    def fields(self) -> list[Any]:
+        numbers = [self.key, self.trimmed, self.count, self.entries, self.size_bytes, self.stored_bytes, int(self.settled)]
+        return [*numbers, self.first.fields(), self.last.fields()]
+
+    @classmethod
+    def from_fields(cls, fields: list[Any]) -> Self:
+        *numbers, settled, first, last = fields
+        key, trimmed, count, entries, size, in_store = numbers
+        return cls(key, trimmed, count, entries, size, in_store, bool(settled), LedgerInfo.of(first), LedgerInfo.of(last))
+
+
+def encode_page(infos: Sequence[LedgerInfo]) -> bytes:
+    """The value of a page: all the ledgers that it was made with."""
+    return pack([_columns(infos)])
+
+
+def page_ledgers(blob: bytes) -> tuple[LedgerInfo, ...]:
+    """All the ledgers that a page was made with. Raises CorruptData."""
+    return _of_columns(unpack("page of ledgers", blob)[0])
+
+
+def decode_page(page: LedgerPage, blob: bytes) -> tuple[LedgerInfo, ...]:
+    """The same, where they are those that the topic's metadata speaks of. Raises CorruptData."""
+    infos = page_ledgers(blob)
+    left = infos[page.trimmed :]
+    if len(left) != page.count or left[0].ledger != page.first.ledger or left[-1].ledger != page.last.ledger:
+        raise CorruptData(f"page of ledgers {page.key}: it holds other ledgers than its topic's metadata says")
+    return infos
+
+
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerMetadata:
     """One topic's storage. `state_blob`: what the layer above keeps (vector, producers, incarnation), as of `state_through`.
 
     next_index: index of the first message behind `state_through`. owner: minted at each opening, so that an owner knows its own writes from others'.
+    pages: of the ledgers before `ledgers`, where there are very many.
     """
 
     ledgers: tuple[LedgerInfo, ...] = ()
@@ -206,24 +275,28 @@ class ManagedLedgerMetadata:
     properties: dict[str, str] = field(default_factory=dict)
     next_index: int = 0
     owner: int = 0
+    pages: tuple[LedgerPage, ...] = ()
 
     def encode(self) -> bytes:
         rest = [self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner]
+        if self.pages:
+            return pack([_columns(self.ledgers), *rest, [page.fields() for page in self.pages]], PAGED)
         if sum(info.offload is not None for info in self.ledgers) >= _COLUMNS_FROM:
             return pack([_columns(self.ledgers), *rest], IN_COLUMNS)
         return pack([[info.fields() for info in self.ledgers], *rest])
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
-        ledgers, state_blob, through, terminated, properties, next_index, owner = unpack("managed ledger metadata", blob, IN_COLUMNS)
+        ledgers, state_blob, through, terminated, properties, next_index, owner, *more = unpack("managed ledger metadata", blob, PAGED)
         return cls(
-            _of_columns(ledgers) if blob[0] == IN_COLUMNS else tuple(LedgerInfo.of(info) for info in ledgers),
+            _of_columns(ledgers) if blob[0] >= IN_COLUMNS else tuple(LedgerInfo.of(info) for info in ledgers),
             state_blob,
             (through[0], through[1]),
             (terminated[0], terminated[1]) if terminated else None,
             properties,
             next_index,
             owner,
+            tuple(LedgerPage.from_fields(page) for page in more[0]) if more else (),
         )
 
 

@@ -6,10 +6,15 @@ Rule: what older processes would misread is only written once the region's level
 
     1  the first version
     2  bundles are split: a namespace's hash ranges may differ from its policies (/bundles/ in the local metadata)
+    3  runs are sealed: blocks whose entries are encrypted at rest; a topic's compacted ledger may lie in an object store alone; the oldest
+       ledgers of a topic lie in pages (/ml-pages/)
 """
 
 from __future__ import annotations
 
-LEVEL = 2
+LEVEL = 3
 """Of this version."""
 SPLIT_BUNDLES = 2
+SEALED_RUNS = 3
+COMPACTED_OBJECTS = 3
+LEDGER_PAGES = 3

@@ -4,7 +4,8 @@ Is: elections with pre-vote and check-quorum, and what a follower does; events i
 in `leading`, what both hold in `state`. Isn't: I/O, clocks, chance (`now` and `rng` are given), bytes (`messages`), the state machine.
 Invariants: one leader a term; the term, the vote, and entries are durable before any message that depends on them leaves (the shell carries out `Actions`
 in order: store, then send, then apply, and one batch after the other); a member that was removed, or that hears no leader where others do, changes no
-term; votes are asked of, and counted for, the voters of the configuration in the log.
+term; votes are asked of, and counted for, the voters of the configuration in the log. A member that has lost its log votes as if it had it still, and does
+not stand, until it holds as much again.
 Source: Ongaro, "Consensus: bridging theory and practice", 3-6, 9.6, 6.4.
 """
 
@@ -38,7 +39,7 @@ class RaftCore(Leading):
 
     def _begin(self, now: float) -> None:
         self._draw_election(now)
-        if self.config.voters == (self.node_id,):
+        if self.config.voters == (self.node_id,) and self.owed is None:
             self._stand(now)
 
     def next_deadline(self) -> float:
@@ -92,6 +93,8 @@ class RaftCore(Leading):
                 if self._heed(sender, now):
                     self._commit_to(min(message.commit, self.log.last_index))
                     self._send(sender, HeartbeatReply(self.term, message.round))
+                    if self.owed is not None and not self.log.last_index:
+                        self._send(sender, AppendReply(self.term, 0, False))  # it may count on what was lost, and have nothing to send
             case SnapshotChunk():
                 if self._heed(sender, now):
                     self._on_chunk(sender, message)
@@ -126,7 +129,9 @@ class RaftCore(Leading):
         return self._majority(heard) >= now - self.settings.election_timeout_s
 
     def _may_stand(self) -> bool:
-        """A voter; or one whose removal is not known to be committed, for it may hold what the others lack (Ongaro, 4.2.2)."""
+        """A voter that has lost nothing; or one whose removal is not known to be committed, for it may hold what the others lack (Ongaro, 4.2.2)."""
+        if self.owed is not None:
+            return False
         return self.node_id in self.config.voters or (self.configs.latest_index > self.commit and self.node_id in self.configs.before.voters)
 
     def _end_transfer(self) -> None:
@@ -176,7 +181,8 @@ class RaftCore(Leading):
         return self.vote in ("", sender) and self.leader in ("", sender)
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
-        return (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
+        """Also with what this member has held and lost: it may be why an entry is committed."""
+        return (request.last_term, request.last_index) >= max((self.log.last_term, self.log.last_index), self.owed or (0, 0))
 
     def _on_vote_request(self, sender: str, request: VoteRequest, now: float) -> None:
         if request.pre:

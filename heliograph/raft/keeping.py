@@ -90,6 +90,11 @@ class Keeper:
 
         self._kept.open_soon(opened)
 
+    def discard(self, done: Callable[[BaseException | None], None]) -> None:
+        """Begins with an empty table in the place of one that could not be opened."""
+        assert self._kept is not None
+        self._kept.discard_soon(done)
+
     def begin(self, core: RaftCore, saved_index: int) -> None:
         self._core, self._saved_index = core, saved_index
 

@@ -58,6 +58,10 @@ class KeptMachine(KvMachine):
 
         self._store.open_soon(opened)
 
+    def discard_soon(self, done: Done) -> None:
+        """Instead of a table that could not be opened, an empty one; the other is set aside."""
+        self._store.discard_soon(done)
+
     def _adopt(self, mark: bytes, under: dict[str, int]) -> bytes:
         if mark[0] != VERSION:
             raise CorruptData(f"the table of the metadata has version {mark[0]}; this program knows version {VERSION}")

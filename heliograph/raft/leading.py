@@ -74,6 +74,8 @@ class Leading(CoreState):
             self.durable = index
             if self.role is Role.LEADER:
                 self._advance_commit()
+        if self.owed is not None and (self.log.term(self.durable), self.durable) >= self.owed:
+            self.owed = None
 
     # -- members ------------------------------------------------------------------------------------------------------
 
@@ -280,7 +282,11 @@ class Leading(CoreState):
             self._replicate(member)
 
     def _on_refused(self, member: str, progress: Progress, index: int, hint_index: int, hint_term: int) -> None:
-        if progress.mode is Mode.STREAM:
+        if index <= progress.match and not hint_index and progress.match and progress.mode is not Mode.SNAPSHOT:
+            progress.match = 0  # it has lost its log (or this is very late: then it costs one question)
+            progress.to_probe()
+            self._replicate(member, empty=True)
+        elif progress.mode is Mode.STREAM:
             if index > progress.match:
                 progress.to_probe()
                 self._replicate(member, empty=True)

@@ -36,6 +36,11 @@ VERSION = 1
 MAP_BYTES = 256 << 20
 """At the start; doubled where it is full. Address space, not disk."""
 _DATA = "data.mdb"
+_LOCK = "lock.mdb"
+_IN_USE = "in-use"
+"""Is there while a process has the table open, and after one that was killed."""
+DAMAGED = "data.mdb.damaged"
+"""What a table that was damaged is called once it is set aside."""
 _KEY_BYTES_MAX = 500
 _LONG = b"\xff"  # no byte of UTF-8
 _ABOUT = struct.Struct(">BBHI")
@@ -49,8 +54,14 @@ _ROWS_AT_ONCE = 1000
 class LmdbStore:
     """Implements heliograph.raft.table_store.TableStore."""
 
-    def __init__(self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES) -> None:
-        """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made where it is not there."""
+    def __init__(self, disk: Disk, folder: str, *, map_bytes: int = MAP_BYTES, check: Callable[[str], None] | None = None) -> None:
+        """disk: for its thread; not the log's, whose syncs must not wait for a batch. folder: of the environment; made where it is not there.
+
+        check: of that folder, before it is opened, where it was not closed in order; raises CorruptData. Blocking; on the disk's thread.
+        """
+        self._check = check
+        self._suspect = False
+        """Damage was met: the next start is to look at everything, however this one ends."""
         self._disk, self._folder, self._map_bytes = disk, folder, map_bytes
         self._env: Any = None
         self._reader: Any = None
@@ -70,8 +81,12 @@ class LmdbStore:
         self._disk.submit(self._guarded(self._open), opened)
 
     def _open(self) -> Kept:
+        in_use = Path(self._folder, _IN_USE)
+        if self._check is not None and in_use.exists() and Path(self._folder, _DATA).exists():
+            self._check(self._folder)
         env = self._env = lmdb.open(self._folder, map_size=self._map_bytes, max_dbs=8, readahead=False)
-        self._check_size(env)
+        _check_size(self._folder, env)
+        in_use.touch()
         env.reader_check()  # those of processes that were killed
         env.set_mapsize(max(env.info()["map_size"], self._map_bytes))
         self._about = env.open_db(b"about")
@@ -85,12 +100,27 @@ class LmdbStore:
             counts = {prefix.decode(): _COUNT.unpack(count)[0] for prefix, count in reading.cursor(self._counts[self._current])}
         return Kept(mark, counts)
 
-    def _check_size(self, env: Any) -> None:
-        """A file that is shorter than its last page would end the process (SIGBUS) at the first read behind its end."""
-        size = Path(self._folder, _DATA).stat().st_size
-        needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if env.info()["last_txnid"] and size < needed:
-            raise _damaged(f"{_DATA} is cut off: {size} bytes where {needed} were written")
+    def discard_soon(self, done: Done) -> None:
+        def opened(_: Kept | None, error: BaseException | None) -> None:
+            if error is None:
+                self._reader = self._env.begin()
+            done(error)
+
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+        self._disk.submit(self._guarded(self._set_aside), opened)
+
+    def _set_aside(self) -> Kept:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+        data = Path(self._folder, _DATA)
+        if data.exists():
+            data.rename(data.with_name(DAMAGED))  # the one before it goes
+        Path(self._folder, _LOCK).unlink(missing_ok=True)
+        self._current = 0
+        return self._open()
 
     def close(self) -> None:
         self._disk.close()
@@ -100,15 +130,23 @@ class LmdbStore:
         if self._env is not None:
             self._env.close()
             self._env = None
+            if not self._suspect:
+                Path(self._folder, _IN_USE).unlink(missing_ok=True)
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Row | None:
-        raw = key.encode()
+        try:
+            return self._get(key.encode())
+        except CorruptData:
+            self._suspect = True
+            raise
+
+    def _get(self, raw: bytes) -> Row | None:
         try:
             found = self._reader.get(raw if len(raw) <= _KEY_BYTES_MAX else raw[:_KEY_BYTES_MAX] + _LONG, db=self._rows[self._current])
         except lmdb.Error as error:
-            raise _damaged(error) from error
+            raise damaged(error) from error
         if found is None:
             return None
         if len(raw) <= _KEY_BYTES_MAX:
@@ -116,6 +154,13 @@ class LmdbStore:
         return dict(_long_rows(raw[:_KEY_BYTES_MAX], found)).get(raw)
 
     def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
+        try:
+            yield from self._items(start, end)
+        except CorruptData:
+            self._suspect = True
+            raise
+
+    def _items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:
         first, behind = start.encode(), end.encode()
         try:
             cursor = self._reader.cursor(self._rows[self._current])
@@ -133,7 +178,7 @@ class LmdbStore:
                 if raw >= behind:
                     return
         except lmdb.Error as error:
-            raise _damaged(error) from error
+            raise damaged(error) from error
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
@@ -214,7 +259,7 @@ class LmdbStore:
             except (lmdb.DiskError, lmdb.MemoryError) as error:
                 raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: {error}") from error
             except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.VersionMismatchError) as error:
-                raise _damaged(error) from error
+                raise damaged(error) from error
             except lmdb.Error as error:
                 if self._disk.free_bytes() < _ROOM_BYTES:  # a write that a full disk cuts short is an I/O error to LMDB
                     raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: the disk is full ({error})") from error
@@ -223,10 +268,38 @@ class LmdbStore:
         return guarded
 
 
+def _check_size(folder: str, env: Any) -> None:
+    """A file that is shorter than its last page would end the process (SIGBUS) at the first read behind its end."""
+    size = Path(folder, _DATA).stat().st_size
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if env.info()["last_txnid"] and size < needed:
+        raise damaged(f"{_DATA} is cut off: {size} bytes where {needed} were written")
+
+
+def check_all(folder: str) -> None:
+    """Reads everything. Raises CorruptData, lmdb.Error; or ends the process: see `table_check`."""
+    with lmdb.open(folder, readonly=True, lock=False, max_dbs=8) as env:
+        _check_size(folder, env)
+        with env.begin() as reading:
+            names = [name for name, _ in reading.cursor()]
+        for name in names:
+            database = env.open_db(name, create=False)
+            with env.begin() as reading:
+                for raw, found in reading.cursor(database):
+                    if name == b"about":
+                        _opened(found)
+                    elif not name.startswith(b"rows-"):
+                        _COUNT.unpack(found)
+                    elif raw[-1:] == _LONG:
+                        _long_rows(raw[:-1], found)
+                    else:
+                        _row(raw, found)
+
+
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def _damaged(error: object) -> CorruptData:
+def damaged(error: object) -> CorruptData:
     return CorruptData(
         f"the table of the metadata is damaged ({error}): where there are other voters, start a fresh member and put it in the place of this one with "
         "`heliograph meta replace OLD NEW HOST:PORT`; where this is the only one, restore a backup into an empty folder with `heliograph restore`"
@@ -242,7 +315,7 @@ def _opened(about: bytes) -> tuple[int, bytes]:
         raise CorruptData(f"the table of the metadata has version {about[0] if about else 'none'}; this program knows version {VERSION}")
     mark = about[_ABOUT.size :]
     if len(about) < _ABOUT.size or _about(about[1], mark) != about:
-        raise _damaged("its description")
+        raise damaged("its description")
     return about[1], mark
 
 
@@ -254,7 +327,7 @@ def _packed(key: bytes, row: Row) -> bytes:
 
 def _row(key: bytes, found: bytes) -> Row:
     if len(found) < _ROW.size or crc32c.crc32c(found[4:], crc32c.crc32c(key)) != int.from_bytes(found[:4], "big"):
-        raise _damaged(f"the row of {key[:200]!r}")
+        raise damaged(f"the row of {key[:200]!r}")
     _, version, lease = _ROW.unpack_from(found)
     return found[_ROW.size :], version, lease
 
@@ -263,7 +336,7 @@ def _long_rows(beginning: bytes, found: bytes) -> list[tuple[bytes, Row]]:
     try:
         return [(beginning + rest, _row(beginning + rest, packed)) for rest, packed in msgpack.unpackb(found)]
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
 
 
 def _put_rows(txn: Any, database: Any, rows: Mapping[str, Row | None]) -> None:

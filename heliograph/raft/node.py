@@ -11,6 +11,7 @@ Source: ARCHITECTURE "Folders" (heliograph/raft).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,6 +36,7 @@ CHANGE_BYTES_MAX = 256 << 10
 """Of a configuration: MEMBERS_MAX names and addresses."""
 
 T = TypeVar("T")
+events = logging.getLogger(__name__)
 
 
 
@@ -72,6 +74,8 @@ class RaftNode:
         self.write_s: deque[float] = deque(maxlen=WRITES_TIMED)
         """How long the last writes that were proposed here took until they were applied here."""
         self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers})))
+        self._has_others = joining or len(self._first.voters) > 1
+        self._owes = False
         self._told: Config | None = None
         self._moved: asyncio.Future[bool] | None = None  # whoever hands the leadership over waits for it
         self._machine, self._transport, self._clock, self._rng = machine, transport, clock, rng
@@ -115,11 +119,23 @@ class RaftNode:
         loop = self._loop = asyncio.get_running_loop()
         opening: asyncio.Future[SnapshotMeta | None] = loop.create_future()
         self._keeper.open(partial(_settle, opening))
-        kept = await opening
+        kept: SnapshotMeta | None = None
+        damage: CorruptData | None = None
+        try:
+            kept = await opening
+        except CorruptData as error:
+            damage = error
         recovering: asyncio.Future[Recovered | None] = loop.create_future()
-        self._storage.recover_soon(kept, partial(_settle, recovering))
-        state = await recovering
+        self._storage.recover_soon(kept, partial(_settle, recovering), anew=kept is None and self._machine.kept is not None and self._has_others)
+        try:
+            state = await recovering
+        except CorruptData:
+            if damage is not None:  # the log alone does not make up for it
+                raise damage from None
+            raise
         assert state is not None
+        if damage is not None:
+            await self._discard_table(damage, state)
         base, base_term, config = 0, 0, self._first
         if state.base is not None:
             base, base_term, config = state.base.index, state.base.term, state.base.config
@@ -139,10 +155,20 @@ class RaftNode:
             rng=self._rng,
             now=self._clock.monotonic(),
             commit=state.commit,
+            owed=state.owed,
         )
+        self._owes = state.owed is not None
         self._keeper.begin(self._core, base)
         self._transport.on_receive(self._on_message)
         self._pump()
+
+    async def _discard_table(self, damage: CorruptData, state: Recovered) -> None:
+        """The table is made again: from snapshot and log, or by what other voters send."""
+        assert self._loop is not None
+        events.warning("table.rebuilt", extra={"node": self.node_id, "error": str(damage), "source": "the other voters" if state.owed else "snapshot and log"})
+        discarding: asyncio.Future[None] = self._loop.create_future()
+        self._keeper.discard(partial(_settle, discarding, None))
+        await discarding
 
     async def stop(self) -> None:
         """Ends taking part; what waits is answered with its failure. What was durable stays."""
@@ -420,6 +446,9 @@ class RaftNode:
                 self._batches[at] = (batch, False)
                 break
         self._core.on_durable(actions.durable_mark)
+        if self._owes and self._core.owed is None:
+            self._owes = False
+            self._storage.pay()
         self._pump()
 
     def _release_next(self) -> bool:

@@ -38,6 +38,10 @@ class Kept(Protocol):
         """First of all. done(description, error): as of the last save or restore, empty where there was none."""
         ...
 
+    def discard_soon(self, done: Done) -> None:
+        """Instead of a table that could not be opened, an empty one; the other is set aside."""
+        ...
+
     def save(self, description: bytes, done: Done) -> None:
         """Everything that is applied now, off the loop, whole or not at all. done(OSError with ENOSPC): not yet; another OSError: never again."""
         ...

@@ -48,14 +48,17 @@ class CoreState:
         rng: Rng,
         now: float,
         commit: int = 0,
+        owed: tuple[int, int] | None = None,
     ) -> None:
         """config: as of the log's base; without voters for a member that waits to be added. vote: "" = none.
 
         log, snapshot, and commit (of the last batch or note): as they lie durably on disk.
+        owed: (term, index) of the last entry that this member has ever said to be durable, where it has lost its log since.
         """
         self.node_id, self.settings = node_id, settings
         self.term, self.vote, self.log, self.snapshot = term, vote, log, snapshot
         self.role, self.leader = Role.FOLLOWER, ""
+        self.owed = owed
         self.commit = max(log.base_index, min(commit, log.last_index))
         self.term_start = 0  # index of the first entry of this leader's term
         self.durable = log.last_index

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from heliograph.model.errors import CorruptData, PeerError
+from heliograph.raft import debt
 from heliograph.raft.log_records import (
     FIRST,
     HARD_STATE,
@@ -65,6 +66,8 @@ class Recovered:
     base: SnapshotMeta | None = None
     entries: list[Entry] = field(default_factory=list)
     commit: int = 0
+    owed: tuple[int, int] | None = None
+    """(term, index) of the last entry that was durable here, where the log was lost with the table, and is not made good yet."""
 
 
 @dataclass(slots=True)
@@ -110,10 +113,11 @@ class LogStorage:
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, kept: SnapshotMeta | None = None) -> Recovered:
+    def recover(self, kept: SnapshotMeta | None = None, anew: bool = False) -> Recovered:
         """Reads the directory, makes durable what it takes over, and opens a segment to write to. Blocking. Raises OSError, CorruptData.
 
-        kept: what the machine's own table is the state of.
+        kept: what the machine's own table is the state of. anew: where snapshot and log do not make up for a table that is lost, begin with an empty log,
+        and remember what is owed to the group: others have the entries.
         """
         state = Recovered()
         names = self._disk.names()
@@ -124,6 +128,17 @@ class LogStorage:
             state.base = kept
         base, base_term, entries = self._replay(sorted(name for name in names if name.startswith("log-")), state)
         needs_reset = False
+        state.owed = debt.owed(self._disk)
+        end = base + len(entries)
+        if anew and (base > (state.base.index if state.base is not None else 0) or self._commit > end):
+            last_term = entries[-1][0] if entries and end >= self._commit else state.term
+            state.owed = max(state.owed or (0, 0), (last_term, max(end, self._commit)))
+            debt.owe(self._disk, *state.owed)
+            state.snapshot, state.base, needs_reset = None, None, True
+            base, base_term, entries, self._commit = 0, 0, [], 0
+            for name in snapshots:
+                self._disk.remove(name)
+            snapshots = []
         if state.base is not None:
             index = state.base.index
             if base > index:
@@ -146,10 +161,14 @@ class LogStorage:
                 self._disk.remove(name)
         return state
 
-    def recover_soon(self, kept: SnapshotMeta | None, done: Callable[[Recovered | None, BaseException | None], None]) -> None:
+    def recover_soon(self, kept: SnapshotMeta | None, done: Callable[[Recovered | None, BaseException | None], None], anew: bool = False) -> None:
         """`recover` on the disk's own thread."""
 
-        self._disk.submit(partial(self.recover, kept), done)
+        self._disk.submit(partial(self.recover, kept, anew), done)
+
+    def pay(self) -> None:
+        """What was owed is durable here again."""
+        self._disk.submit(partial(debt.pay, self._disk), lambda _, error: None)
 
     def _replay(self, names: list[str], state: Recovered) -> tuple[int, int, list[Entry]]:
         """Returns (base index, its term, entries behind it). Sets hard state, sequences, and segments."""
@@ -233,9 +252,10 @@ class LogStorage:
                 raise
             segment, self.full = self._make_segment(number, _SMALL_BYTES), True
         bodies = [(KIND_HARD_STATE, self._hard_state)]
-        if needs_reset and state.base is not None:
-            bodies.append((KIND_RESET, RESET.pack(state.base.index, state.base.term)))
-            segment.index_max = state.base.index
+        if needs_reset:
+            index, term = (state.base.index, state.base.term) if state.base is not None else (0, 0)
+            bodies.append((KIND_RESET, RESET.pack(index, term)))
+            segment.index_max = index
         self._synced = self._sequence
         self._segments.append(segment)
         segment.head_sequence = self._sequence + 1

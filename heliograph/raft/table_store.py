@@ -45,6 +45,10 @@ class TableStore(Protocol):
         """First of all. Errors: OSError, CorruptData."""
         ...
 
+    def discard_soon(self, done: Done) -> None:
+        """After `open_soon` has failed: begins with an empty table; what there was is set aside."""
+        ...
+
     def get(self, key: str) -> Row | None: ...
 
     def items(self, start: str, end: str) -> Iterator[tuple[str, Row]]:

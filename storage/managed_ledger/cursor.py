@@ -62,6 +62,8 @@ class Cursor:
         self._catalog = catalog
         self.reading: Callable[[], Position] | None = None
         """Set by whoever reads for it, for as long as it reads: where it reads next. For the entry cache."""
+        self.on_moved: Callable[[], None] | None = None
+        """Called when the mark-delete position has moved, by whomever."""
         self._read_at = -float("inf")
         self._request_flush, self._wait_flushed = request_flush, wait_flushed
         self._acked: dict[int, Intervals] = {}
@@ -87,7 +89,7 @@ class Cursor:
         for ledger, first, last in ranges:
             if ledger < mark_ledger:
                 continue
-            stop = min(last + 1, self._catalog.entries_of(ledger))
+            stop = self._catalog.bounded(ledger, last + 1)
             start = max(first, mark_entry + 1 if ledger == mark_ledger else 0)
             if start >= stop:
                 continue
@@ -100,7 +102,7 @@ class Cursor:
 
     def ack_batch(self, position: Position, given: int) -> int:
         """Acknowledges messages of a batch: bit i of `given` says that message i is not. Returns the bits left, 0: the entry is acknowledged."""
-        if self.is_acked(position) or not 0 <= position[1] < self._catalog.entries_of(position[0]):
+        if self.is_acked(position) or position[1] < 0 or self._catalog.bounded(position[0], position[1] + 1) <= position[1]:
             return 0
         before = self.partly_acked.get(position)
         left = given if before is None else before & given
@@ -133,6 +135,24 @@ class Cursor:
         self._acked.clear()
         self._acked_count = 0
         self.partly_acked.clear()
+        self._changed()
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
+        """What lies in (mark_delete, start], and in `never`, (ledger, first entry, last entry), counts as not acknowledged; all else behind `start`
+        stays as it is. In one write. Changes nothing where it raises MetadataUnavailable: pages of the ledgers from there on were not read."""
+        ranges, partly, at = self.acked_ranges, self.partly_acked, start
+        while (following := self._catalog.next(at)) <= self.mark_delete:
+            at = min(self.mark_delete, (following[0], self._catalog.entries_of(following[0]) - 1))
+            ranges.append((*following, at[1]))
+        self.mark_delete = mark_delete
+        self._acked, self._acked_count = {}, 0
+        for ledger, first, last in ranges:
+            for _, low, high in sorted(piece for piece in never if piece[0] == ledger):
+                self._add([(ledger, first, min(last, low - 1))])
+                first = max(first, high + 1)
+            self._add([(ledger, first, last)])
+        self.partly_acked = {position: left for position, left in partly.items() if position > start}
+        self._advance()
         self._changed()
 
     def set_properties(self, properties: dict[str, str]) -> None:
@@ -255,6 +275,16 @@ class Cursor:
         self.stored_bytes = len(blob)
         return blob
 
+    @staticmethod
+    def begins_at(blob: bytes) -> int:
+        """The ledger of the mark-delete position of what was stored. Raises CorruptData."""
+        return int(unpack("cursor", blob, _VERSION_BITS)[0])
+
+    @staticmethod
+    def properties_in(blob: bytes) -> dict[str, str]:
+        """Of what was stored. Raises CorruptData."""
+        return dict(unpack("cursor", blob, _VERSION_BITS)[3])
+
     def restore(self, blob: bytes) -> None:
         """Takes over what was stored; of ranges, what still exists. Raises CorruptData."""
         fields = unpack("cursor", blob, _VERSION_BITS)
@@ -302,6 +332,8 @@ class Cursor:
     def _move(self, mark_delete: Position) -> None:
         self.mark_delete = mark_delete
         self.moves += 1
+        if self.on_moved is not None:
+            self.on_moved()
         if not self._acked:
             return
         ledger, entry = mark_delete

@@ -7,7 +7,7 @@ Invariants: a durable cursor is durable when `open_cursor` returns; one that was
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection
 
 from heliograph.model.errors import AlreadyExists, HeliographError, NotFound, TopicClosed
@@ -19,7 +19,7 @@ from storage.managed_ledger.extent import LogExtent
 from storage.managed_ledger.record import TopicRecord
 
 
-class LogCursors(LogExtent, ABC):
+class LogCursors(LogExtent):
     """What `ManagedLedger` does with them."""
 
     __slots__ = ("_closed", "_record", "cursors", "failed")
@@ -37,6 +37,10 @@ class LogCursors(LogExtent, ABC):
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """Entries at or after a position; see `ManagedLedger`."""
 
+    @abstractmethod
+    async def read_back_to(self, ledger: int) -> None:
+        """What is known of ledgers from this one on is exact when it returns. Raises what the metadata raises, and what closed the topic."""
+
     @property
     def ended(self) -> bool:
         """It was closed, or has failed."""
@@ -47,6 +51,8 @@ class LogCursors(LogExtent, ABC):
     ) -> Cursor:
         """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable."""
         self._check_open()
+        if initial < self.last_confirmed:
+            await self.read_back_to(initial[0])
         cursor = self.cursors.get(name)
         if cursor is not None:
             if cursor.durable != durable:

@@ -31,7 +31,7 @@ class Log(Protocol):
     @property
     def last_confirmed(self) -> Position: ...
 
-    def ledgers(self) -> list[LedgerInfo]: ...
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]: ...
 
     def next_position(self, position: Position) -> Position: ...
 
@@ -100,7 +100,7 @@ def _chosen(log: Log, names: Collection[str]) -> list[Cursor]:
 async def _older(log: Log, after: Position, time_ms: int) -> int:
     """How many entries behind `after` are older."""
     low, high = 0, log.entries_between(after, log.last_confirmed)
-    for info in log.ledgers():  # a ledger that was closed by then holds nothing younger
+    for info in log.ledgers_from(after[0]):  # a ledger that was closed by then holds nothing younger
         if info.closed_ms and info.closed_ms < time_ms:
             low = max(low, log.entries_between(after, (info.ledger, info.entries - 1)))
     if low == high or await _time_ms(log, log.next_position(log.position_after(after, low) if low else after)) >= time_ms:

@@ -6,19 +6,25 @@ Invariants: everything said of the end is confirmed.
 
 from __future__ import annotations
 
-from heliograph.model.errors import NoSuchLedger
+from abc import ABC, abstractmethod
+
+from heliograph.model.errors import MetadataUnavailable, NoSuchLedger
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import Position
 from storage.managed_ledger.catalog import Catalog
 
 
-class LogExtent:
+class LogExtent(ABC):
     """What `ManagedLedger` says of itself."""
 
     __slots__ = ("_catalog", "topic")
 
     topic: str
     _catalog: Catalog
+
+    @abstractmethod
+    def _read_soon(self) -> None:
+        """Reads, in the background, the pages of ledgers that were not read yet."""
 
     @property
     def last_confirmed(self) -> Position:
@@ -33,8 +39,44 @@ class LogExtent:
         return self._catalog.entries
 
     def ledgers(self) -> list[LedgerInfo]:
-        """Every ledger, the open one with live numbers."""
-        return self._catalog.infos()
+        """Every ledger, the open one with live numbers. Raises MetadataUnavailable where some are only being read: see `ManagedLedger.whole`."""
+        try:
+            return self._catalog.infos()
+        except MetadataUnavailable:
+            self._read_soon()
+            raise
+
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is before."""
+        try:
+            return self._catalog.infos_from(ledger)
+        except MetadataUnavailable:
+            self._read_soon()
+            raise
+
+    def unsettled(self) -> list[LedgerInfo]:
+        """Those of which anything may be left to do: every ledger, but for pages that lie in an object store only. Raises as `ledgers`."""
+        try:
+            return self._catalog.unsettled()
+        except MetadataUnavailable:
+            self._read_soon()
+            raise
+
+    @property
+    def settled(self) -> tuple[tuple[int, int], ...]:
+        """What `unsettled` leaves out: (ledger that names the page, how many of its ledgers are trimmed)."""
+        history = self._catalog.history
+        return () if history is None else tuple((page.about.key, page.about.trimmed) for page in history.pages if page.about.settled)
+
+    @property
+    def first_index(self) -> int | None:
+        """Of the first message that is there; None where there is no ledger."""
+        return self._catalog.first_index
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the ledgers that an object store has whole."""
+        return self._catalog.stored_bytes
 
     def first_position(self) -> Position:
         return self._catalog.first()
@@ -56,7 +98,7 @@ class LogExtent:
         return self._catalog.position_at(self._catalog.rank(position) + count) or self._catalog.last
 
     def _info(self, ledger: int) -> LedgerInfo:
-        for info in self._catalog.infos():
-            if info.ledger == ledger:
-                return info
-        raise NoSuchLedger(f"{self.topic} has no ledger {ledger}: it was trimmed, or never was its own")
+        info = self._catalog.info(ledger)
+        if info is None:
+            raise NoSuchLedger(f"{self.topic} has no ledger {ledger}: it was trimmed, or never was its own")
+        return info

@@ -9,7 +9,7 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
@@ -20,20 +20,24 @@ from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
 from storage.ledger.in_place import Refilled, Source
 from storage.ledger.pool import BookiePool
-from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_entries
+from storage.ledger.reader import delete_on_bookies, ledger_metadata, read_open
 from storage.ledger.recovery import recover_ledger
 from storage.ledger.repair import Throttle
 from storage.managed_ledger import mending
 from storage.managed_ledger.appends import Appends
 from storage.managed_ledger.cache import SWEEP_S, EntryCache
 from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.flusher import MetadataFlusher
+from storage.managed_ledger.history import History
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.pages import read_pages, stored_topic
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.shadow import SHADOW_SOURCE, NoState, ShadowLedger
+from storage.sealing.sealing import Sealing
 
 _REPLAY_BYTES = 1 << 20
 _CLAIMS_MAX = 10
@@ -68,10 +72,11 @@ class ManagedLedgerFactory:
         rng: Rng | None = None,
         *,
         ledger_settings: LedgerSettings | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         assert clock is not None and rng is not None
         self.cache, self.settings = cache, settings or ManagedLedgerSettings()
-        self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings())
+        self.context = LedgerContext(meta=meta, pool=pool, rng=rng, settings=ledger_settings or LedgerSettings(), sealing=sealing)
         self.ahead = ReadAhead(min(self.settings.read_ahead_cache_bytes, cache.byte_bound // 4), cache.reserve)
         cache.on_first = self._start_evicting
         self._evicting: asyncio.TimerHandle | None = None
@@ -106,6 +111,10 @@ class ManagedLedgerFactory:
     def cold(self, cold: ColdReads | None) -> None:
         self._parts.cold = cold
 
+    def page_when(self, allowed: Callable[[], bool]) -> None:
+        """Pages of ledgers are made only where it says so; those that are there are kept up."""
+        self._parts.may_page = allowed
+
     @property
     def opened(self) -> list[ManagedLedger]:
         return list(self._open.values())
@@ -124,13 +133,16 @@ class ManagedLedgerFactory:
             raise MetadataUnavailable(f"{topic} is a shadow topic: try again")
         infos = await self._recovered(loading)
         stored = loading.metadata
-        catalog = Catalog(infos, stored.state_through)
+        catalog = Catalog(infos, stored.state_through, stored.pages)
+        prefix = keys.cursors(topic)
+        cursors = await self._meta.range(prefix, prefix_end(prefix))
+        if catalog.history is not None and (starts := [Cursor.begins_at(blob) for _, blob, _ in cursors]):
+            await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
         if not loading.created:
             state.restore(stored.state_blob)
         next_index = await self._replay(state, catalog, stored)
         ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
-        prefix = keys.cursors(topic)
-        for key, blob, _ in await self._meta.range(prefix, prefix_end(prefix)):
+        for key, blob, _ in cursors:
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
         self._take_in(ledger)
         if loading.dropped is not None:
@@ -147,12 +159,12 @@ class ManagedLedgerFactory:
             former.abandon(LedgerFenced(f"{topic} was opened again"))
         loading = await self._claim(topic, NoState() if create else None)
         stored = loading.metadata
-        if stored.ledgers or stored.properties.get(SHADOW_SOURCE, source) != source:
+        if stored.ledgers or stored.pages or stored.properties.get(SHADOW_SOURCE, source) != source:
             raise NotAllowed(f"{topic} cannot be a shadow of {source}: it is there, and is something else")
         prefix = keys.cursors(topic)
         cursors = await self._meta.range(prefix, prefix_end(prefix))
-        found = await self._meta.get(keys.managed_ledger(source))
-        followed = ManagedLedgerMetadata.decode(found[0]) if found is not None else ManagedLedgerMetadata()
+        found = await stored_topic(self._meta, source)
+        followed = found[0] if found is not None else ManagedLedgerMetadata()
         state.restore(followed.state_blob)
         ledger = ShadowLedger(topic, source, state, persistence, followed, stored, loading.version, self._parts)
         for key, blob, _ in cursors:
@@ -199,13 +211,16 @@ class ManagedLedgerFactory:
         if former is not None:
             former.abandon(NotFound(f"{topic} was deleted"))
         loading = await self._claim(topic, None)
-        infos = await self._recovered(loading)
+        history = History(loading.metadata.pages)
+        await read_pages(self._meta, topic, loading.metadata.owner, history.pages)
+        infos = [*history.infos(), *await self._recovered(loading)]
         ledgers = [await ledger_metadata(self.context, info.ledger) for info in infos if not local_gone(info)]
         prefix = keys.cursors(topic)
         cursors = [key for key, _, _ in await self._meta.range(prefix, prefix_end(prefix))]
         if loading.dropped is not None:
             ledgers.append(loading.dropped)
-        rest: list[Op] = [Delete(key) for key in [*(keys.ledger(m.ledger) for m in ledgers), *cursors]]
+        pages = [keys.ledger_page(topic, page.key) for page in loading.metadata.pages]
+        rest: list[Op] = [Delete(key) for key in [*pages, *(keys.ledger(m.ledger) for m in ledgers), *cursors]]
         try:
             await self._meta.txn([Delete(keys.managed_ledger(topic), loading.version), *rest[:_DELETES_A_WRITE]])
         except VersionConflict as error:
@@ -291,7 +306,7 @@ class ManagedLedgerFactory:
             ledger, first = position
             if metadata is None or metadata.ledger != ledger:
                 metadata = await ledger_metadata(self.context, ledger)
-            runs = await read_entries(self.context, metadata, first, catalog.entries_of(ledger) - 1, _REPLAY_BYTES)
+            runs = await read_open(self.context, metadata, first, catalog.entries_of(ledger) - 1, _REPLAY_BYTES)
             for first, run in runs:
                 state.replay(ledger, first, run)
                 catalog.add_bytes(ledger, run.size_bytes)

@@ -22,6 +22,8 @@ from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.trim import Retention, trim_count
 
 _LEDGERS_A_TRIM = 256
+_ALL = 1 << 62
+"""Behind every entry of a ledger."""
 
 
 class KeepingHost(Protocol):
@@ -33,6 +35,10 @@ class KeepingHost(Protocol):
 
     @property
     def last_confirmed(self) -> Position: ...
+
+    async def read_front(self, count: int) -> None:
+        """The first `count` ledgers are known when it returns. Raises what the metadata raises."""
+        ...
 
     @property
     def ended(self) -> bool: ...
@@ -82,7 +88,8 @@ class Keeping:
     def take(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
         """(whether a trim was prepared, what goes with the write that is being made)."""
         prepared, self._trim = self._trim, []
-        return bool(prepared), prepared[: self._trimmable() if whole else 0]
+        known = self._catalog.history is None or not self._catalog.history.missing_front(len(prepared))
+        return bool(prepared), prepared[: self._trimmable() if whole and known else 0]
 
     def finished(self) -> None:
         """The write that took the trim is durable, or was not made."""
@@ -97,17 +104,26 @@ class Keeping:
         retention = self._host.retention
         if retention is None and self.truncating >= (0, 0):
             retention = Retention(-1, -1)
-        if not self._catalog.ids or retention is None:
+        if not self._catalog.count or retention is None:
             return 0
         through = self._host.last_confirmed
         slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=through)
-        count = trim_count(self._catalog.infos(), slowest, through, retention, self._clock.wall_ms(), self.truncating, self._last_kept_ms)
-        return min(count, _LEDGERS_A_TRIM)
+        front, now_ms = self._catalog.front(_LEDGERS_A_TRIM), self._clock.wall_ms()
+        behind = self._bytes_behind(front[-1].ledger, min(slowest, through), now_ms) if len(front) < self._catalog.count else None
+        return trim_count(front, slowest, through, retention, now_ms, self.truncating, self._last_kept_ms, behind)
+
+    def _bytes_behind(self, ledger: int, limit: Position, now_ms: int) -> int:
+        """Of the closed ledgers behind this one that end at or before `limit`; of the one that it is in, what lies before it counts too."""
+        last = self._catalog.recent()[-1:]
+        if last and last[0].ledger == limit[0] and (not last[0].closed_ms or now_ms - last[0].closed_ms < self._last_kept_ms):
+            limit = (last[0].ledger, -1)
+        return self._catalog.bytes_between((ledger, _ALL), limit)
 
     async def _prepare(self) -> None:
         """Reads what is needed to delete them: their metadata goes with the trim."""
         try:
-            self._trim = [await self._doomed(ledger) for ledger in self._catalog.ids[: self._trimmable()]]
+            await self._host.read_front(_LEDGERS_A_TRIM)
+            self._trim = [await self._doomed(info.ledger) for info in self._catalog.front(_LEDGERS_A_TRIM)[: self._trimmable()]]
             if self._trim:
                 self._host.on_trim_ready()
             else:

@@ -10,11 +10,14 @@ Source: docs/protocols/ledger.md, "Managed ledgers".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from heliograph.model.errors import (
     HeliographError,
+    LedgerFenced,
     NoSuchLedger,
     NotAllowed,
     TopicClosed,
@@ -27,7 +30,9 @@ from storage.managed_ledger import expiry, mending
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.cursors import LogCursors
+from storage.managed_ledger.history import Page
 from storage.managed_ledger.keeping import Keeping
+from storage.managed_ledger.pages import read_pages
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.record import Stored, TopicRecord
@@ -155,7 +160,7 @@ class ManagedLedger(LogCursors):
         if self.ended or self._closing is not None:
             return
         settings = self._parts.settings
-        idle_s = min(settings.ledger_idle_s * (1 + len(self._catalog.ids) / _LEDGERS_LATER), settings.ledger_age_max_s)
+        idle_s = min(settings.ledger_idle_s * (1 + self._catalog.count / _LEDGERS_LATER), settings.ledger_age_max_s)
         if self._tail is not None and self._tail.rest(idle_s):
             self._index, self._tail = self._tail.next_index, None
         if self._tail is None:
@@ -165,6 +170,8 @@ class ManagedLedger(LogCursors):
         self.trim_soon()
         if self._keeper is not None and self._keeper.idle:
             self._keeper = None
+        if self._catalog.history is not None:
+            self._catalog.history.forget(min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0]))
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -239,8 +246,46 @@ class ManagedLedger(LogCursors):
         return [] if self._cache is None else self._reads().cached(position, max_entries, max_bytes)
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
-        """The same, from the cache or the bookies; [] where nothing is confirmed there yet. Raises CorruptData, BookieUnavailable."""
+        """The same, from the cache or the bookies; [] where nothing is confirmed there yet.
+
+        Raises CorruptData, BookieUnavailable, and what the metadata raises.
+        """
+        while self._catalog.history is not None and (at := self._catalog.at_or_after(position)) is not None and self._catalog.unread(at[0]):
+            await self._read_page(at[0])
         return await self._reads().read(position, max_entries, max_bytes)
+
+    # -- pages of ledgers ---------------------------------------------------------------------------------------------
+
+    async def whole(self) -> None:
+        """`ledgers` answers from then on. Raises what the metadata raises, and what closed the topic."""
+        await self.read_back_to(-1)
+
+    async def read_back_to(self, ledger: int) -> None:
+        if self._catalog.history is not None:
+            await self._read_pages(self._catalog.history.missing(ledger))
+
+    async def read_front(self, count: int) -> None:
+        if self._catalog.history is not None:
+            await self._read_pages(self._catalog.history.missing_front(count))
+
+    async def _read_page(self, ledger: int) -> None:
+        """Of this ledger."""
+        if self._catalog.history is not None:
+            await self._read_pages(self._catalog.history.missing(ledger)[:1])
+
+    async def _read_pages(self, pages: Sequence[Page]) -> None:
+        try:
+            await read_pages(self._parts.context.meta, self.topic, self._record.owner, pages)
+        except LedgerFenced as error:
+            self._fail(error)
+            raise
+
+    def _read_soon(self) -> None:
+        async def read() -> None:
+            with suppress(HeliographError):  # whoever asks again hears of it
+                await self.whole()
+
+        self._parts.context.tasks.spawn(read())
 
     def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
         """Of an open ledger fragments before the last may have moved: the reader finds that out."""
@@ -277,6 +322,11 @@ class ManagedLedger(LogCursors):
         """Groups of bookies for the ledgers that are made from now on; without a primary one, all bookies."""
         self.affinity = Affinity(tuple(primary), tuple(secondary)) if primary else ANYWHERE
 
+    def follow_sealing(self) -> None:
+        """Whether it is to be encrypted at rest may have changed: from then on in a ledger of its own."""
+        if self._tail is not None:
+            self._tail.follow_sealing()
+
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def set_retention(self, minutes: int, mb: int) -> None:
@@ -286,7 +336,7 @@ class ManagedLedger(LogCursors):
 
     def trim_soon(self) -> None:
         """Frees, in the background, the ledgers that nobody needs."""
-        if self._catalog.ids:
+        if self._catalog.count:
             self._keeping().trim_soon()
 
     async def truncate(self, names: Collection[str] | None = None) -> dict[str, int]:
@@ -307,7 +357,7 @@ class ManagedLedger(LogCursors):
     async def roll_over(self) -> None:
         """What is confirmed by now lies in closed ledgers when it returns. Raises NotEnoughBookies, and what closed the topic."""
         self._check_open()
-        infos = self._catalog.infos()
+        infos = self._catalog.recent()
         if infos and infos[-1].entries and not infos[-1].closed_ms:
             await self._end().roll()
 
@@ -330,6 +380,8 @@ class ManagedLedger(LogCursors):
         local: given where the local copy shall go with it. Raises NoSuchLedger where it was trimmed meanwhile; what closed the topic.
         """
         self._check_open()
+        if self._catalog.unread(ledger):
+            await self._read_page(ledger)
         if not self._catalog.set_offload(ledger, record):
             raise NoSuchLedger(f"ledger {ledger} of {self.topic} was trimmed meanwhile")
         if local is not None:
@@ -342,6 +394,7 @@ class ManagedLedger(LogCursors):
     async def damaged(self, ledger: int, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
         """[first, last] of the entries in that range of a closed ledger that no bookie has; reads all of it. Raises NoSuchLedger."""
         self._check_open()
+        await self._read_page(ledger)
         return await mending.damaged(self._parts.context, self._info(ledger), self._parts.mending, first, last)
 
     async def refill(self, ledger: int, source: Source, first: int = 0, last: int | None = None) -> Refilled:
@@ -351,6 +404,7 @@ class ManagedLedger(LogCursors):
         the topic, the metadata, or the source raise: then it is tried again, and goes on where it stopped.
         """
         self._check_open()
+        await self._read_page(ledger)
         if not self._info(ledger).closed_ms:
             await self.roll_over()
         parts = self._parts
@@ -367,16 +421,23 @@ class ManagedLedger(LogCursors):
         self._parts.ahead.forget(ledger)
 
     def stored_form(self) -> tuple[ManagedLedgerMetadata, int]:
-        """What would be stored of it now, and the version of what is stored."""
-        return self.form(0), self._record.version
+        """What would be stored of it now, in one piece, and the version of what is stored. Raises as `ledgers`."""
+        return replace(self.form(0), ledgers=tuple(self.ledgers()), pages=()), self._record.version
 
     # -- storing ------------------------------------------------------------------------------------------------------
 
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
-        infos = tuple(self._catalog.infos()[trimmed:])
+        pages, infos = self._catalog.forms(trimmed)
         index, owner = self.confirmed_index, self._record.owner
-        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, self.properties, index, owner)
+        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, self.properties, index, owner, pages)
+
+    def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
+        return self._catalog.page_changes(trimmed, more=self._catalog.history is not None or self._parts.may_page())
+
+    def on_pages_not_written(self, pages: Sequence[int]) -> None:
+        if self._catalog.history is not None:
+            self._catalog.history.change_again(pages)
 
     def on_stored(self, stored: Stored) -> None:
         if stored.trimmed:

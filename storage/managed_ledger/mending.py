@@ -14,13 +14,14 @@ import asyncio
 from collections.abc import Collection
 
 from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, NotEnoughBookies, NotFound, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, local_gone
 from heliograph.raft.store import Check, Put
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.in_place import Refilled, Source, refill, unreadable
 from storage.ledger.reader import ledger_metadata
 from storage.ledger.repair import Throttle
+from storage.managed_ledger.pages import stored_topic
 
 _ATTEMPTS_MAX = 10
 
@@ -63,10 +64,10 @@ def check_can_be_mended(topic: str, info: LedgerInfo) -> None:
 
 async def stored_info(context: LedgerContext, topic: str, ledger: int) -> LedgerInfo:
     """What the metadata of a topic says of one of its ledgers. Raises NotFound, NoSuchLedger."""
-    found = await context.meta.get(keys.managed_ledger(topic))
+    found = await stored_topic(context.meta, topic)
     if found is None:
         raise NotFound(f"topic {topic} does not exist")
-    return _named(topic, ManagedLedgerMetadata.decode(found[0]).ledgers, ledger)
+    return _named(topic, found[0].ledgers, ledger)
 
 
 def _named(topic: str, infos: Collection[LedgerInfo], ledger: int) -> LedgerInfo:
@@ -81,10 +82,10 @@ async def _name_anew(context: LedgerContext, topic: str, info: LedgerInfo, quoru
     _, write_quorum, ack_quorum = quorums
     holders = await _holders(context, info.ledger)
     for attempt in range(1, _ATTEMPTS_MAX + 1):
-        found = await context.meta.get(keys.managed_ledger(topic))
+        found = await stored_topic(context.meta, topic)
         if found is None:
             raise NotFound(f"topic {topic} does not exist")
-        stored = ManagedLedgerMetadata.decode(found[0])
+        stored = found[0]
         check_can_be_mended(topic, _named(topic, stored.ledgers, info.ledger))
         picked = dict.fromkeys([*holders, *context.pool.pick(write_quorum)])
         bookies = tuple(picked)[:write_quorum]

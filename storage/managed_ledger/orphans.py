@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from heliograph.model.errors import VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, ManagedLedgerMetadata
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, page_ledgers
 from heliograph.raft.store import prefix_end
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import delete_on_bookies
+from storage.managed_ledger.pages import stored_topic
 
 _PAGE = 1000
+_PAGES = 64
+"""Of pages of ledgers at once: each has up to 40 KiB."""
 
 
 def is_orphan(ledger: LedgerMetadata, topic: ManagedLedgerMetadata | None) -> bool:
@@ -65,24 +68,30 @@ class OrphanCollector:
         async for key, _, _ in self._each(keys.LEDGERS):
             ledgers.append(keys.ledger_of(key))
         named = bytearray(len(ledgers))
-        async for _, blob, _ in self._each(keys.MANAGED_LEDGERS):
-            for info in ManagedLedgerMetadata.decode(blob).ledgers:
+
+        def name(infos: Sequence[LedgerInfo]) -> None:
+            for info in infos:
                 at = bisect_left(ledgers, info.ledger)
                 if at < len(ledgers) and ledgers[at] == info.ledger:
                     named[at] = 1
+
+        async for _, blob, _ in self._each(keys.LEDGER_PAGES, _PAGES):
+            name(page_ledgers(blob))
+        async for _, blob, _ in self._each(keys.MANAGED_LEDGERS):
+            name(ManagedLedgerMetadata.decode(blob).ledgers)
         found: dict[int, tuple[LedgerMetadata, int]] = {}
         for at, ledger in enumerate(ledgers):
             if named[at] or (stored := await meta.get(keys.ledger(ledger))) is None:
                 continue
             metadata = LedgerMetadata.decode(stored[0])
-            topic = await meta.get(keys.managed_ledger(metadata.topic)) if metadata.topic else None
-            if is_orphan(metadata, ManagedLedgerMetadata.decode(topic[0]) if topic is not None else None):
+            topic = await stored_topic(meta, metadata.topic) if metadata.topic else None
+            if is_orphan(metadata, topic[0] if topic is not None else None):
                 found[ledger] = metadata, stored[1]
         return found
 
-    async def _each(self, prefix: str) -> AsyncIterator[tuple[str, bytes, int]]:
+    async def _each(self, prefix: str, limit: int = _PAGE) -> AsyncIterator[tuple[str, bytes, int]]:
         start = prefix
-        while page := await self._context.meta.range(start, prefix_end(prefix), limit=_PAGE):
+        while page := await self._context.meta.range(start, prefix_end(prefix), limit=limit):
             for row in page:
                 yield row
             start = page[-1][0] + "\0"

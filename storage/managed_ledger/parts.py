@@ -30,7 +30,10 @@ _SAME_MAX = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """cold: reads ledgers that only an object store has. on_closed: called with each log that ends. mending: what in-place repairs read and write."""
+    """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of ledgers.
+
+    on_closed: called with each log that ends. mending: what in-place repairs read and write.
+    """
 
     context: LedgerContext
     flusher: MetadataFlusher
@@ -41,6 +44,7 @@ class Parts:
     on_closed: Callable[[ManagedLedger], None]
     mending: Throttle
     cold: ColdReads | None = None
+    may_page: Callable[[], bool] = lambda: True
     appends: Appends = field(default_factory=Appends)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _same: dict[Hashable, Hashable] = field(default_factory=dict)

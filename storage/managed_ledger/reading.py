@@ -16,7 +16,7 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry,
 from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.reader import ledger_metadata, read_open
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.topic_cache import TopicCache, cut_point
@@ -155,13 +155,13 @@ class LogReader:
         if metadata is None:
             self._metadata[ledger] = metadata = await ledger_metadata(self._context, ledger)
         try:
-            return await read_entries(self._context, metadata, first, last, max_bytes)
+            return await read_open(self._context, metadata, first, last, max_bytes)
         except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
             found = await ledger_metadata(self._context, ledger)
             if found.fragments == metadata.fragments:
                 raise
             self._metadata[ledger] = found
-            return await read_entries(self._context, found, first, last, max_bytes)
+            return await read_open(self._context, found, first, last, max_bytes)
 
     def _remember(self, end: Position, start: Position) -> None:
         if self._ends is None:

@@ -37,12 +37,13 @@ _NOBODY: list[asyncio.Future[None]] = []
 class Stored:
     """What one transaction of the topic's metadata says. `trimming`: it carries out, or gives up, the trim that was prepared."""
 
-    __slots__ = ("cursors", "deleted", "garbage", "ledger", "metadata", "through", "trimmed", "trimming", "waiters")
+    __slots__ = ("cursors", "deleted", "garbage", "ledger", "metadata", "pages", "through", "trimmed", "trimming", "waiters")
 
     def __init__(self) -> None:
         self.metadata: bytes | None = None
         self.through: Position = (-1, -1)
         self.ledger = -1
+        self.pages: list[int] = []
         self.trimmed: list[LedgerMetadata] = []
         self.trimming = False
         self.garbage: list[LedgerMetadata] = []
@@ -60,6 +61,14 @@ class RecordHost(Protocol):
 
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """What is to be stored, without the first `trimmed` ledgers."""
+        ...
+
+    def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
+        """(key -> value of the pages that go with it, keys of those that are deleted with it); to be asked before `form`, each time."""
+        ...
+
+    def on_pages_not_written(self, pages: Sequence[int]) -> None:
+        """They go with the next write."""
         ...
 
     def take_trim(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
@@ -267,14 +276,18 @@ class TopicRecord:
         self._dirty = False
         write.trimming, write.trimmed = self._host.take_trim(not self._cursors)
         write.garbage, self._garbage = list(self._garbage), ()
+        pages, gone_pages = self._host.page_changes(len(write.trimmed))
+        write.pages = [*pages, *gone_pages]
         form = self._host.form(len(write.trimmed))
         write.through = form.state_through
         write.ledger = form.ledgers[-1].ledger if form.ledgers else -1
         write.metadata = form.encode()
         self._entries = self._bytes = 0
         self._checkpoint_at = self._parts.loop.time()
+        topic = self._host.topic
         gone = [Delete(keys.ledger(m.ledger)) for m in (*write.trimmed, *write.garbage) if m.fragments]
-        return [Put(self._key, write.metadata, self.version), *gone]
+        gone += [Delete(keys.ledger_page(topic, page)) for page in gone_pages]
+        return [Put(self._key, write.metadata, self.version), *(Put(keys.ledger_page(topic, page), blob) for page, blob in pages.items()), *gone]
 
     def on_written(self, version: int) -> None:
         write, self._write = self._write, None
@@ -297,6 +310,8 @@ class TopicRecord:
             return
         self._dirty = self._dirty or write.metadata is not None
         self._garbage = (*write.garbage, *self._garbage)
+        if write.pages:
+            self._host.on_pages_not_written(write.pages)
         for cursor, _ in write.cursors:
             cursor.write_errors += 1
             if self._host.cursors.get(cursor.name) is cursor:

@@ -25,9 +25,10 @@ from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.follow import WAIT_S, wait_for_lac
 from storage.ledger.in_place import Refilled, Source
-from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.reader import ledger_metadata, read_open
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.managed_ledger import LogState, ManagedLedger
+from storage.managed_ledger.pages import stored_topic
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.tail import Done, Failed
@@ -129,11 +130,13 @@ class ShadowLedger(ManagedLedger):
 
     async def _stored(self) -> ManagedLedgerMetadata:
         """Of the source; nothing, where it is not there yet. Raises TopicClosed where it was, and is not any more."""
-        found = await self._parts.context.meta.get(keys.managed_ledger(self.shadow_of))
-        if found is None and self._seen:
-            raise TopicClosed("it was deleted")
-        self._seen = max(self._seen, found[1] if found is not None else 0)
-        return ManagedLedgerMetadata.decode(found[0]) if found is not None else ManagedLedgerMetadata()
+        found = await stored_topic(self._parts.context.meta, self.shadow_of)
+        if found is None:
+            if self._seen:
+                raise TopicClosed("it was deleted")
+            return ManagedLedgerMetadata()
+        self._seen = max(self._seen, found[1])
+        return found[0]
 
     def _on_source(self, key: str, value: bytes | None, version: int) -> None:
         """What is stored of it has changed: ledgers may have gone, which readers are to know at once."""
@@ -144,7 +147,9 @@ class ShadowLedger(ManagedLedger):
         try:
             if value is None:
                 raise TopicClosed("it was deleted")
-            self._take(ManagedLedgerMetadata.decode(value))
+            source = ManagedLedgerMetadata.decode(value)
+            if not source.pages:  # otherwise it takes reads to know: the next pass does them
+                self._take(source)
         except HeliographError as error:
             self._lost(error)
 
@@ -181,7 +186,7 @@ class ShadowLedger(ManagedLedger):
             closed = metadata.state == LedgerState.CLOSED
             known = metadata.last_entry if closed else known
             while (at := self._catalog.entries_of(ledger)) <= known:
-                self._confirm(ledger, at, await read_entries(context, metadata, at, known, _READ_BYTES))
+                self._confirm(ledger, at, await read_open(context, metadata, at, known, _READ_BYTES))
             if closed:
                 self._catalog.close_last(info.closed_ms or self._parts.clock.wall_ms())
                 return True
@@ -224,6 +229,9 @@ class ShadowLedger(ManagedLedger):
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """No ledger is its own: whoever deletes or collects what it names touches nothing of the source."""
         return ManagedLedgerMetadata(properties=self.properties, owner=self._record.owner)
+
+    def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
+        return {}, []
 
     def _reads(self) -> LogReader:
         if self._reader is None:  # objects in a store go by the name of the source

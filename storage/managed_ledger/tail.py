@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from heliograph.model.errors import HeliographError, LedgerFenced, NotEnoughBookies, TopicClosed
+from heliograph.model.errors import HeliographError, KeyMissing, LedgerFenced, NotEnoughBookies, TopicClosed
 from heliograph.model.ledgers import Affinity, LedgerInfo, LedgerMetadata
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
@@ -25,6 +25,7 @@ from storage.ledger.handle import LedgerHandle
 from storage.managed_ledger.appends import AppendCounts
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.sealing.cipher import RunSealer
 
 Done = Callable[[int, int, Run], None]
 Failed = Callable[[HeliographError], None]
@@ -203,6 +204,12 @@ class Tail:
         self._wake_mover()
         self._fail_waiting(error)
 
+    def follow_sealing(self) -> None:
+        """Goes on in another ledger where the open one is sealed and should not be, or the other way round."""
+        sealing, handle = self._context.sealing, self._handle
+        if sealing is not None and handle is not None and handle.sealed != sealing.wanted(self.topic):
+            self._move()
+
     async def roll(self) -> None:
         """Goes on in another ledger; returns once the one that was open is closed. Raises NotEnoughBookies where that takes too long."""
         if self._refusal is not None:
@@ -317,15 +324,19 @@ class Tail:
             self._open(*created)
             self._counts.switched(self._loop.time() - began)
 
-    async def _create(self) -> tuple[LedgerMetadata, int] | None:
+    async def _create(self) -> tuple[LedgerMetadata, int, RunSealer | None] | None:
         """None where bookies or metadata were missing for too long while runs wait."""
         deadline = self._loop.time() + self._settings.pending_timeout_s
         attempt, host = 0, self._host
         while self._giving_up is None and not self._dead:
             try:
-                return await create_ledger(self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity)
+                sealing = self._context.sealing
+                if sealing is not None:  # before there is a ledger that could not be written to
+                    await sealing.ensure(self.topic)
+                made, version = await create_ledger(self._context, *host.quorums, topic=self.topic, owner=self._owner, affinity=host.affinity)
+                return made, version, None if sealing is None else sealing.sealer(self.topic, made.ledger)
             except HeliographError as error:
-                if self._handle is None and (not error.retryable or self._loop.time() > deadline):
+                if (self._handle is None or isinstance(error, KeyMissing)) and (not error.retryable or self._loop.time() > deadline):
                     self._giving_up = error
                 attempt += 1
             await asyncio.sleep(self._context.pause_s(attempt))
@@ -355,8 +366,8 @@ class Tail:
             assert handle is old and first > old.lac
             self._queue.appendleft((at, run, done, failed))
 
-    def _open(self, metadata: LedgerMetadata, version: int) -> None:
-        handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed)
+    def _open(self, metadata: LedgerMetadata, version: int, sealer: RunSealer | None) -> None:
+        handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed, sealer=sealer)
         first_index = self._queue[0][1].first_index if self._queue else self.next_index
         self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
         self._handle, self._opened_at = handle, self._loop.time()
@@ -386,7 +397,7 @@ class Tail:
                 self._old.stop()
             self._move()
 
-    def _finish_giving_up(self, created: tuple[LedgerMetadata, int] | None) -> None:
+    def _finish_giving_up(self, created: tuple[LedgerMetadata, int, RunSealer | None] | None) -> None:
         error, self._giving_up = self._giving_up, None
         if created is not None:
             self._host.on_ledgers_changed(created[0])

@@ -29,20 +29,22 @@ def trim_count(
     now_ms: int,
     truncating: Position = (-1, -1),
     last_kept_ms: int = 0,
+    behind_bytes: int | None = None,
 ) -> int:
     """How many of `ledgers` may go. slowest: the least mark-delete position of the durable cursors, or the last confirmed without any.
 
     state_through: how far the state reaches that is stored together with the trim. truncating: up to here retention holds nothing.
+    behind_bytes: given where `ledgers` are only the first ones: the size of those behind them that the slowest and the state are past too.
     last_kept_ms: how long the last ledger is kept after it was closed, as if it were open still: so that what goes does not hang on who was idle.
     """
     limit = min(slowest, state_through)
     acknowledged = 0
     for info in ledgers:
-        newest = info is ledgers[-1] and (info.ledger, info.entries - 1) > truncating and now_ms - info.closed_ms < last_kept_ms
+        newest = behind_bytes is None and info is ledgers[-1] and (info.ledger, info.entries - 1) > truncating and now_ms - info.closed_ms < last_kept_ms
         if newest or info.closed_ms == 0 or (info.ledger, info.entries - 1) > limit:
             break
         acknowledged += 1
-    kept_bytes = sum(info.size_bytes for info in ledgers[:acknowledged])
+    kept_bytes = sum(info.size_bytes for info in ledgers[:acknowledged]) + (behind_bytes or 0)
     count = 0
     for info in ledgers[:acknowledged]:
         expired = retention.minutes >= 0 and now_ms - info.closed_ms >= retention.minutes * 60_000

@@ -10,7 +10,18 @@ import pytest
 from global_config import backup as config_rules
 from global_config import keys as config_keys
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState, local_gone
+from heliograph.model.ledgers import (
+    LedgerInfo,
+    LedgerMetadata,
+    LedgerPage,
+    LedgerState,
+    ManagedLedgerMetadata,
+    OffloadRecord,
+    OffloadState,
+    encode_page,
+    local_gone,
+    page_ledgers,
+)
 from heliograph.raft.rows import Row
 from local_meta import keys
 from local_meta.backup import LEDGER_IDS_MARGIN, Restored, addresses, ledger_ids_from, new_instance, restored_counters, restored_rows, survey
@@ -89,6 +100,29 @@ def test_a_ledger_that_lies_in_an_object_store_is_kept() -> None:
     assert done.vanished == {3, 4} and keys.ledger(3) not in restored
     kept = ManagedLedgerMetadata.decode(restored[key]).ledgers
     assert [(info.ledger, local_gone(info)) for info in kept] == [(3, True), (6, False)]
+
+
+def test_pages_of_ledgers_lose_what_was_deleted_since_too() -> None:
+    """Of the first page the first ledger was trimmed before; of the second nothing is left."""
+    stored = OffloadRecord("ab", "us-1", OffloadState.STORED, size_bytes=9)
+    infos = [LedgerInfo(number, 10, 100, closed_ms=1, offload=stored if number == 4 else None) for number in range(2, 9)]
+    pages = (LedgerPage.of(2, 1, infos[1:3]), LedgerPage.of(5, 0, infos[3:5]))
+    key, (_, *about) = topic()
+    rows = [
+        *(ledger(number, "b0") for number in range(3, 9)),
+        (keys.ledger_page(TOPIC, 2), (encode_page(infos[:3]), 5, 0)),
+        (keys.ledger_page(TOPIC, 5), (encode_page(infos[3:5]), 5, 0)),
+        (key, (ManagedLedgerMetadata(tuple(infos[5:]), pages=pages).encode(), *about)),
+    ]
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows), "in this order they lie in a backup"
+    done = Restored()
+    restored = dict(restored_rows(rows, {"b0": [3, 7, 8]}, "new", done))  # type: ignore[arg-type]
+    assert done.vanished == {4, 5, 6} and keys.ledger_page(TOPIC, 5) not in restored
+    found = ManagedLedgerMetadata.decode(restored[key])
+    assert [page.key for page in found.pages] == [2] and [info.ledger for info in found.ledgers] == [7, 8]
+    left = page_ledgers(restored[keys.ledger_page(TOPIC, 2)])
+    assert found.pages[0] == LedgerPage.of(2, 1, left[1:]) and [(i.ledger, local_gone(i)) for i in left] == [(2, False), (3, False), (4, True)]
+    assert dict(restored_rows(rows, {}, "new", Restored()))[key] == rows[-1][1][0]  # type: ignore[arg-type]
 
 
 def test_every_bookie_is_asked_that_may_hold_something() -> None:

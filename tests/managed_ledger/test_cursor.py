@@ -184,3 +184,25 @@ def test_bits_below_the_mark_delete_position_or_beyond_the_ledger_count_for_noth
     bits = sum(1 << entry for entry in (3, 5, 7, 19, 20, 25))
     cursor.restore(pack([1, 5, [], {}, [], [[1, 0, bits.to_bytes(4, "little")], [9, 0, b"\x01"]]], 2))
     assert cursor.acked_ranges == [(1, 7, 7), (1, 19, 19)] and cursor.backlog_entries == 12
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_begins_earlier_keeps_what_was_acknowledged_behind_its_start(seed: int) -> None:
+    rng = random.Random(seed)
+    catalog = Catalog([LedgerInfo(1)])
+    for ledger in range(1, 5):
+        catalog.grow(count := rng.randrange(1, 12), count)
+        if ledger < 4:
+            catalog.close_last(1)
+            catalog.append(LedgerInfo(ledger + 1))
+    positions = [(ledger, entry) for ledger in catalog.ids for entry in range(catalog.entries_of(ledger))]
+    low, start = sorted((rng.randrange(len(positions)), rng.randrange(len(positions))))
+    cursor = cursor_of(catalog, positions[start])
+    acked = set(rng.sample(positions[start + 1 :], rng.randrange(len(positions) - start)))
+    cursor.ack(sorted(acked))
+    never = rng.sample(positions, 2)
+    changes = cursor.changes
+    cursor.begin_earlier(positions[low], positions[start], [(ledger, entry, entry) for ledger, entry in never])
+    kept = set(positions[: low + 1]) | (acked - set(never))
+    assert {position for position in positions if cursor.is_acked(position)} == kept
+    assert cursor.backlog_entries == len(positions) - len(kept) and cursor.changes == changes + 1

@@ -17,6 +17,7 @@ from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.sealing.sealing import Sealing
 from tests.ledger.fakes import FakeBookie, FakeClient
 
 TOPIC = "persistent://public/default/t"
@@ -62,6 +63,7 @@ class Broker:
         settings: ManagedLedgerSettings | None = None,
         ledger_settings: LedgerSettings | None = None,
         cache: EntryCache | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         self.region = region
         self.meta = meta or EmbeddedStore(region.machine)
@@ -69,7 +71,7 @@ class Broker:
         self.pool = BookiePool(self.meta, lambda name, host, port: FakeClient(region.bookies[name]), rng)
         self.cache = cache or EntryCache(1 << 20)
         self.factory = ManagedLedgerFactory(
-            self.meta, self.pool, self.cache, settings, region.sim.clock(), rng, ledger_settings=ledger_settings
+            self.meta, self.pool, self.cache, settings, region.sim.clock(), rng, ledger_settings=ledger_settings, sealing=sealing
         )
         self.state = Names()
         self.done: list[tuple[int, int, str]] = []
