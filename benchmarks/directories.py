@@ -19,6 +19,7 @@ from statistics import median
 
 from rich.console import Console
 
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Code, Kind, encode
@@ -106,7 +107,7 @@ async def one_round(folders: list[Path], shape: tuple[int, int], mib: int) -> tu
     for kind, count in zip(("journal", "ledgers"), shape, strict=True):
         paths = [folders[at % len(folders)] / f"{kind}{at}" for at in range(count)]
         places.append([Place(SystemDisk(path), SystemDisk(path), str(path)) for path in paths])
-    bookie = Bookie(*places, BookieSettings(free_bytes_min=0), bookie_id="b", instance="bench", rng=random.Random(1))
+    bookie = Bookie(*places, BookieSettings(free_bytes_min=0), bookie_id="b", instance="bench", rng=random.Random(1), clock=SystemClock())
     bookie.start()
     try:
         await store(bookie, [[(1, frame(1, 0, 1))]])

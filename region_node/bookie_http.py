@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import DiskFailed
-from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render
+from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render, summary
 
 if TYPE_CHECKING:
     from region_node.bookie_access import BookieAccess
@@ -175,6 +175,10 @@ class BookieHttp:
             ("bookie_ledger_writable_dirs", "gauge", sum(not (bookie.limbo or one.gone or one.full or one.journal.full) for one in dirs)),
             ("bookie_dropped_dirs", "gauge", len(bookie.dropped)),
             ("bookie_ledgers_count", "gauge", bookie.ledger_count),
+            ("bookie_entries_count", "gauge", sum(one.entries for one in dirs)),
+            ("bookie_flush", "gauge", sum(one.flushing is not None for one in dirs)),
+            ("bookie_throttled_write_requests", "counter", bookie.counts.throttled),
+            ("bookie_journal_JOURNAL_QUEUE_SIZE", "gauge", sum(one.journal.pending_records for one in bookie.journals if one.journal is not None)),
             ("bookie_entry_logs_count", "gauge", sum(len(one.table.logs) for one in dirs)),
             ("bookie_entry_log_bytes", "gauge", sum(one.log_bytes for one in dirs)),
             ("bookie_live_bytes", "gauge", sum(one.live_bytes for one in dirs)),
@@ -199,13 +203,23 @@ class BookieHttp:
             values.append(("bookie_gc_surplus_copies_total", "counter", collector.given_up))
             values.append(("bookie_gc_refused", "gauge", int(bool(collector.rules.refusal))))
         counts = bookie.counts
-        outcomes = {"ADD": (counts.added, counts.refused), "READ": (counts.reads, counts.failed_reads)}
+        outcomes = {
+            "bookkeeper_server_ADD_ENTRY_count": (counts.added, counts.refused),
+            "bookkeeper_server_READ_ENTRY_count": (counts.reads, counts.failed_reads),
+            "bookie_journal_JOURNAL_SYNC_count": (counts.records, counts.failed_records),
+        }
         by_success: list[Sample] = [
-            (f"bookkeeper_server_{what}_ENTRY_count", "counter", {"success": success}, value)
-            for what, pair in outcomes.items()
+            (name, "counter", {"success": success}, value)
+            for name, pair in outcomes.items()
             for success, value in zip(("true", "false"), pair, strict=True)
         ]
-        return [*((name, kind, {}, value) for name, kind, value in values), *by_success]
+        waits = [
+            *summary("bookkeeper_server_ADD_ENTRY_REQUEST", {"success": "true"}, counts.adds_ms),
+            *summary("bookie_journal_JOURNAL_ADD_ENTRY", {"success": "true"}, counts.adds_ms),  # the same: an add waits for its record, and for nothing else
+            *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "true"}, counts.reads_ms),
+            *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "false"}, counts.failed_reads_ms),
+        ]
+        return [*((name, kind, {}, value) for name, kind, value in values), *by_success, *waits]
 
 
 def _said(trouble: str, dropped: list[str]) -> Answer:

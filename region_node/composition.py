@@ -43,8 +43,9 @@ def system_runtime() -> Runtime:
 
     def table(path: str) -> TableStore:
         from heliograph.raft.lmdb_store import LmdbStore
+        from heliograph.raft.table_check import check_in_a_child
 
-        return LmdbStore(SystemDisk(path), path)
+        return LmdbStore(SystemDisk(path), path, check=check_in_a_child)
 
     return Runtime(SystemClock(), system_rng(), SystemDisk, os.getpid(), table)
 
@@ -229,6 +230,7 @@ class BookieRole:
             bookie_id=name,
             instance=self.settings.region,
             rng=rng,
+            clock=self._runtime.clock,
         )
         self._stops.append(closing(self.bookie.close))
         self.bookie.start()

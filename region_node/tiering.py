@@ -13,20 +13,24 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound, StoreRefused
 from heliograph.model.ledgers import LedgerInfo
+from heliograph.model.levels import COMPACTED_OBJECTS, LEVEL
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from heliograph.wire.run import Run
+from region_node.compaction.offloading import CompactionOffload
 from region_node.metrics import Sample
 from region_node.tier_metrics import TierMetrics
 from replicator.dedup import DedupSettings
 from replicator.state import TopicState
+from storage.ledger.reader import opened
 from storage.managed_ledger.shadow import ShadowLedger
 from storage.tiered.cold import ColdReader
 from storage.tiered.manifest import Manifest
@@ -122,6 +126,7 @@ class BrokerTier:
         rng: Rng,
         settings: TieredSettings,
         ownership: Callable[[], Ownership] | None = None,
+        level: Callable[[], int] = lambda: LEVEL,
     ) -> None:
         """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no broker owns."""
         self._ownership, self._collects = ownership, collects
@@ -130,8 +135,17 @@ class BrokerTier:
         self._meta = factory.context.meta
         self._opened: Callable[[], list[ManagedLedger]] = lambda: [one for one in factory.opened if not isinstance(one, ShadowLedger)]
         self.stores = Stores(settings.store, settings.options, settings.timeout_s, maker(disk))
-        self.reader = ColdReader(self.stores, settings, factory.context.tasks)
+        self.reader = ColdReader(self.stores, settings, factory.context.tasks, partial(opened, factory.context))
         factory.cold = self.reader
+        self.compacted = CompactionOffload(
+            lambda: topics().compactor,
+            lambda topic: topics().loaded.get(topic),
+            self._meta,
+            self.stores,
+            lambda: self.tiering.holder,
+            lambda: level() >= COMPACTED_OBJECTS,
+            lambda topic: self.tiering.collector.count(topic) if self.tiering.collector is not None else None,
+        )
         self.tiering = Tiering(
             region=name,
             context=factory.context,
@@ -144,6 +158,7 @@ class BrokerTier:
             settings=settings,
             lender=None if ownership is None else self,
             schemas=self.schemas,
+            beside=self.compacted,
         )
         self._topic_metrics = TierMetrics(self.tiering, self.reader, clock)
 
@@ -306,7 +321,7 @@ class BrokerTier:
             yield "heliograph_tier_failing", "gauge", {**labels, "namespace": TopicName.parse(topic).namespace, "topic": topic}, failures
         yield from self._topic_metrics.samples(region)
         for ledger in self._opened():
-            size = sum(info.size_bytes for info in ledger.ledgers() if stored(info))
+            size = ledger.stored_bytes
             if size:
                 own = {**labels, "namespace": TopicName.parse(ledger.topic).namespace, "topic": ledger.topic}
                 yield "pulsar_storage_offloaded_size", "gauge", own, size

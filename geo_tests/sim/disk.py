@@ -237,6 +237,9 @@ class SimFile:
     def expect_scattered(self) -> None:
         self._check()
 
+    def will_read(self, size_bytes: int, offset: int) -> None:
+        self._check()
+
     def datasync(self) -> None:
         self._check(writing=True)
         self.disk.syncs_in_job += 1

@@ -216,6 +216,7 @@ class LedgerWorld:
             bookie_id=machine.host,
             instance="sim",
             rng=machine.rng,
+            clock=machine.clock,
         )
         bookie.start()
         if bookie.limbo:

@@ -137,6 +137,9 @@ class SystemFile:
     def expect_scattered(self) -> None:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
+    def will_read(self, size_bytes: int, offset: int) -> None:
+        os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
     def datasync(self) -> None:
         self._check()
         try:

@@ -4,6 +4,7 @@ Is: the order in which slices of reads go to the thread that reads, and when one
 Invariants: one slice is under way at most, so a sync that comes now waits for no more than that; none is begun while a record is on its way to the
 journal, except one behind each record that became durable: publishers wait for a slice at most, and readers for a record. A journal that stands still
 holds no reader up for longer than two ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before.
+While nobody publishes, the disk brings what a long read wants next while a slice is verified and sent: a record that comes then waits for that too, once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from heliograph.runtime.disk import Buffer, Disk
+from storage.bookie.entry_log import EntryLog
 from storage.bookie.reading import Piece, fetch
 
 SLICE_BYTES = 256 << 10
 """Unless a single block is larger. As much as a disk of today reads in the time that it takes to sync."""
+
+_AHEAD_SLICES = 2
+_QUIET_SLICES = 8
+"""After so many slices without a record nobody publishes."""
 
 Done = Callable[[int, list[Buffer], BaseException | None], None]
 Part = Callable[[list[Buffer]], None]
@@ -41,6 +47,7 @@ class CatchUp:
         self._behind: deque[tuple[int, Callable[[], None]]] = deque()
         self._last = 0
         self._busy = self._held = self._may = self._stuck = self._closed = False
+        self._since_record = _QUIET_SLICES
         self.yields = 0
         """Slices that waited for a record."""
 
@@ -62,6 +69,7 @@ class CatchUp:
     def on_durable(self) -> None:
         """A record of the journal is, or it failed."""
         self._stuck = False
+        self._since_record = 0
         if self._held:
             self._held, self._may = False, True
             self._next()
@@ -96,7 +104,18 @@ class CatchUp:
             piece = read.pieces[end]
             size += piece[2] if isinstance(piece, tuple) else 0
             end += 1
-        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end]), partial(self._fetched, read, end - at))
+        self._since_record += 1
+        ahead = self._ahead(read, end) if self._since_record > _QUIET_SLICES else None
+        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end], ahead), partial(self._fetched, read, end - at))
+
+    def _ahead(self, read: _Read, end: int) -> tuple[EntryLog, int, int] | None:
+        """What lies behind the pieces before `end`, also where the next read will ask for it. None of a short read: who looks at one place goes elsewhere."""
+        last = read.pieces[end - 1]
+        if isinstance(last, memoryview) or (not read.at and end == len(read.pieces)):
+            return None
+        log, offset, _ = last[:3]
+        start, size = log.behind(offset, _AHEAD_SLICES * self._slice_bytes)
+        return (log, start, size) if size else None
 
     def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:
         self._busy = False

@@ -5,7 +5,9 @@ Is: numbers. Isn't: state that anything depends on, or the reading of them (`reg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from heliograph.model.recent import Recent
 
 
 @dataclass(slots=True)
@@ -20,5 +22,15 @@ class Counts:
     failed_reads: int = 0
     """Reads that met a bad block or a failing disk. (That there is no such entry is an answer too, but neither.)"""
     read_bytes: int = 0
+    records: int = 0
+    """Of the journals, that are durable."""
+    failed_records: int = 0
+    throttled: int = 0
+    """How often a connection was read no further, as the bookie had its bound."""
+    adds_ms: Recent = field(default_factory=Recent)
+    """From the loop turn that received them until they are durable, a record of a journal each; nothing where the bookie has no clock."""
+    reads_ms: Recent = field(default_factory=Recent)
+    """Until their last part was handed to the connection."""
+    failed_reads_ms: Recent = field(default_factory=Recent)
     deleted: int = 0
     """Ledgers that brokers, or garbage collection, gave up."""

@@ -113,6 +113,11 @@ class Journal:
         return self._segment_bytes - _HEAD.size - _ALIGN
 
     @property
+    def pending_records(self) -> int:
+        """Given to `append` and not durable yet."""
+        return self.next_sequence - 1 - self.synced_through + len(self._waiting)
+
+    @property
     def used_segments(self) -> int:
         """Full, and still needed."""
         return len(self._used)

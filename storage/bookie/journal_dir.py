@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.bookie import Code
 from storage.bookie.cookie import Place
+from storage.bookie.counts import Counts
 from storage.bookie.journal import Journal, Replay, is_full
 from storage.bookie.peer import Peer
 from storage.bookie.settings import BookieSettings
@@ -27,10 +28,20 @@ Answer = Callable[[BaseException | None], None]
 
 
 class JournalDir:
-    """Attributes are for reading. who: names the bookie. failed: it has failed, for good. changed: full or failed; room: something is durable."""
+    """Attributes are for reading. who: names the bookie. now: seconds. changed: full or failed; room: something is durable."""
 
-    def __init__(self, place: Place, settings: BookieSettings, who: str, *, changed: Callable[[], None], room: Callable[[], None]) -> None:
-        self.place, self._settings, self._who = place, settings, who
+    def __init__(
+        self,
+        place: Place,
+        settings: BookieSettings,
+        who: str,
+        counts: Counts,
+        now: Callable[[], float],
+        *,
+        changed: Callable[[], None],
+        room: Callable[[], None],
+    ) -> None:
+        self.place, self._settings, self._who, self._counts, self._now = place, settings, who, counts, now
         self._changed, self._room = changed, room
         self.dirs: list[LedgerDir] = []
         """The ledger directories whose adds it holds."""
@@ -131,18 +142,21 @@ class JournalDir:
         frames, size, acks, answers = self._pending, self._pending_bytes, self._acks, self._answers
         self._pending, self._pending_bytes, self._acks, self._answers = [], 0, {}, []
         assert self.journal is not None
-        self.journal.append(frames, size, partial(self._durable, acks, answers))
+        self.journal.append(frames, size, partial(self._durable, acks, answers, self._now()))
 
-    def _durable(self, acks: dict[tuple[Peer, int], int], answers: list[Answer], error: BaseException | None) -> None:
-        journal = self.journal
+    def _durable(self, acks: dict[tuple[Peer, int], int], answers: list[Answer], begun: float, error: BaseException | None) -> None:
+        journal, counts = self.journal, self._counts
         assert journal is not None
         if error is None:
+            counts.records += 1
+            counts.adds_ms.add(1000 * (self._now() - begun))
             for (peer, ledger), through in acks.items():
                 peer.acked(ledger, through)
             if not journal.pending_bytes:
                 for peer in dict.fromkeys(peer for peer, _ in acks):
                     peer.flush()
         else:
+            counts.failed_records += 1
             self._on_error(error)
             code = Code.DISK_FAILED if self.failure else Code.READ_ONLY
             for peer, ledger in acks:

@@ -93,6 +93,11 @@ class LedgerDir:
         return sum(log.block_bytes for log in self.table.logs.values())
 
     @property
+    def entries(self) -> int:
+        """In entry logs and in memory; also those that nobody wants any more, until compaction writes their logs anew."""
+        return sum(log.entries for log in self.table.logs.values()) + sum(one.entries for one in self.generations())
+
+    @property
     def live_bytes(self) -> int:
         """Of those that are still wanted."""
         return sum(map(self.table.live_bytes, self.table.logs))

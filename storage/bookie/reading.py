@@ -73,8 +73,13 @@ def _find_newest(generations: Sequence[Generation], table: LedgerTable, ledger: 
     return None
 
 
-def fetch(disk: Disk, pieces: Sequence[Piece]) -> list[Buffer]:
-    """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad."""
+def fetch(disk: Disk, pieces: Sequence[Piece], ahead: tuple[EntryLog, int, int] | None = None) -> list[Buffer]:
+    """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad.
+
+    ahead: (log, offset, size) of what will be read next, which the disk brings meanwhile.
+    """
+    if ahead is not None:
+        ahead[0].will_read(disk, *ahead[1:])
     blocks: list[Buffer] = []
     index = 0
     while index < len(pieces):

@@ -67,12 +67,12 @@ class Tail:
 
 
 class Generation:
-    """Filled, frozen, flushed, dropped. `size_bytes` counts what was put in, also what turned out to be there already: the journal holds it too."""
+    """Filled, frozen, flushed, dropped. `size_bytes` and `entries` are of all that was put in, also of what was there already: the journal holds it too."""
 
-    __slots__ = ("size_bytes", "tails", "touched")
+    __slots__ = ("entries", "size_bytes", "tails", "touched")
 
     def __init__(self) -> None:
-        self.size_bytes = 0
+        self.size_bytes = self.entries = 0
         self.tails: dict[int, Tail] = {}
         self.touched: dict[int, None] = {}
         """Ledgers whose LAC or fence is to be written down with this generation, in the order of their first change."""
@@ -84,6 +84,7 @@ class Generation:
             self.touched[ledger] = None
         tail.insert(first, count, block)
         self.size_bytes += len(block) + BLOCK_OVERHEAD_BYTES
+        self.entries += count
 
     def drop(self, ledger: int) -> None:
         self.tails.pop(ledger, None)

@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchObject, StoreUnavailable
 from heliograph.model.ledgers import OffloadRecord
 from heliograph.model.recent import Recent
-from heliograph.wire.run import Run
+from heliograph.wire.run import Run, is_sealed
 from storage.ledger.tasks import Tasks
-from storage.tiered.format import Index, cut_blocks
+from storage.tiered.format import HEAD_BYTES, Index, cut_blocks
 from storage.tiered.names import ledger_key
 from storage.tiered.settings import TieredSettings
 from storage.tiered.store import ObjectStore, Stores
@@ -29,6 +29,7 @@ T = TypeVar("T")
 _ENDS_KEPT = 256
 _HOLD_S = 0.5
 _TOPICS_MAX = 1000
+Opened = Callable[[int, list[tuple[int, Run]]], Awaitable[list[tuple[int, Run]]]]
 _MEND = "bring it back from a version or a backup of the bucket; only then can this part of the topic be read"
 
 
@@ -54,6 +55,10 @@ class _Part:
         return out
 
 
+async def as_stored(ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
+    return runs
+
+
 class ColdCounts:
     """Of one topic, since the start of the broker. Milliseconds until an index, or a range of entries, was there."""
 
@@ -67,11 +72,13 @@ class ColdCounts:
 class ColdReader:
     """`reads`, `read_bytes`, `hits` (of what was read before), `errors`: since its start."""
 
-    def __init__(self, stores: Stores, settings: TieredSettings, tasks: Tasks) -> None:
+    def __init__(self, stores: Stores, settings: TieredSettings, tasks: Tasks, opened: Opened = as_stored) -> None:
+        """opened: (ledger, runs) -> the same runs, open, where they are sealed."""
         self.reads = self.read_bytes = self.hits = self.errors = 0
         self.topics: dict[str, ColdCounts] = {}
         """Of the first `_TOPICS_MAX` topics that were read; "": of the others."""
-        self._stores, self._settings, self._tasks = stores, settings, tasks
+        self._stores, self._settings, self._tasks, self._opened = stores, settings, tasks, opened
+        self._sealed: dict[str, bool] = {}  # of the objects whose indexes are here: whether their entries are
         self._indexes: OrderedDict[str, Index] = OrderedDict()
         self._parts: OrderedDict[tuple[str, int], _Part] = OrderedDict()  # the least recently read first
         self._of: dict[str, list[_Part]] = {}
@@ -106,10 +113,15 @@ class ColdReader:
     async def place(self, topic: str, ledger: int, record: OffloadRecord, first: int, last: int) -> tuple[str, int, int, int]:
         """For who reads the object without this broker: (URL, first entry, start, stop): bytes that hold the entries from `first` to `last`, by whole blocks.
 
-        URL: signed, for an hour; of a local folder, a file's. "": the store has none. Raises as `read`.
+        URL: signed, for an hour; of a local folder, a file's. "": the store has none, or what it has is sealed, and only brokers have the keys.
+        Raises as `read`.
         """
         index = await self._index(topic, ledger, record)
         rows = index.rows()
+        if record.attempt not in self._sealed:
+            self._sealed[record.attempt] = is_sealed(await self._range(topic, ledger, record, rows[0][1], rows[0][1] + HEAD_BYTES))
+        if self._sealed[record.attempt]:
+            return "", first, 0, 0
         at = bisect_right(rows, (first, 1 << 63)) - 1
         behind = bisect_right(rows, (last, 1 << 63))
         signed = getattr(self._stores.get(record.store), "signed", None)
@@ -151,7 +163,7 @@ class ColdReader:
         began = asyncio.get_running_loop().time()
         try:
             data = await self._range(topic, ledger, record, start, stop)
-            part = _Part(cut_blocks(data, ledger, first), stop - start)
+            part = _Part(await self._opened(ledger, cut_blocks(data, ledger, first)), stop - start)
             if part.end > index.entries or (stop == index.end and part.end != index.entries):
                 raise CorruptData(f"its blocks end at entry {part.end}, and it holds {index.entries}")
         except NoSuchObject as error:
@@ -237,7 +249,7 @@ class ColdReader:
         self._counts(topic).index_ms.add((asyncio.get_running_loop().time() - began) * 1000)
         self._indexes[record.attempt] = index
         while len(self._indexes) > self._settings.indexes_max:
-            self._indexes.popitem(last=False)
+            self._sealed.pop(self._indexes.popitem(last=False)[0], None)
         return index
 
     async def _once(self, key: tuple[str, int], work: Coroutine[Any, Any, T], topic: str) -> T:

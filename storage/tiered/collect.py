@@ -8,23 +8,36 @@ instance id of the metadata. No lock is needed, and several brokers may do it at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from heliograph.model.ledgers import ManagedLedgerMetadata
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
+from storage.managed_ledger.pages import stored_topic
 from storage.tiered.names import LEDGER, MANIFEST, ObjectName, parse
 from storage.tiered.store import ObjectStore
 
 _MANIFESTS_KEPT = 2
 _DELETES_AT_ONCE = 100
+_TOPICS_MAX = 1000
 
 
 class Collector:
     """`collected`: since its start."""
 
-    def __init__(self, meta: MetadataStore, store: ObjectStore, holder: str, instance: bytes) -> None:
+    def __init__(
+        self,
+        meta: MetadataStore,
+        store: ObjectStore,
+        holder: str,
+        instance: bytes,
+        beside: Callable[[str], Awaitable[Collection[tuple[int, str]]]] | None = None,
+    ) -> None:
+        """beside: (ledger, attempt) of what a topic names outside of its list of ledgers, as the metadata has it now."""
         self.collected = 0
+        self.deleted: dict[str, int] = {}
+        """Objects of the first `_TOPICS_MAX` topics that any was deleted of; "": of the others."""
+        self._beside = beside
         self._meta, self._store, self._holder, self._instance = meta, store, holder, instance
         self._unnamed: dict[str, None] = {}
 
@@ -38,8 +51,9 @@ class Collector:
                     found.setdefault(name.topic, []).append((key, name))
         unnamed: list[str] = []
         for topic, objects in found.items():
-            stored = await self._meta.get(keys.managed_ledger(topic))
-            unnamed += doomed(objects, None if stored is None else ManagedLedgerMetadata.decode(stored[0]))
+            stored = await stored_topic(self._meta, topic)
+            beside = () if stored is None or self._beside is None else await self._beside(topic)
+            unnamed += doomed(objects, None if stored is None else stored[0], beside)
         instance = await self._meta.get(keys.INSTANCE)
         if instance is None or instance[0] != self._instance:
             self._unnamed = {}
@@ -49,14 +63,23 @@ class Collector:
             await self._store.delete(again[start : start + _DELETES_AT_ONCE])
         self._unnamed = dict.fromkeys(key for key in unnamed if key not in again)
         self.collected += len(again)
+        for key in again:
+            if (name := parse(key)) is not None:
+                self.count(name.topic)
         return again
 
+    def count(self, topic: str) -> None:
+        """An object of the topic was deleted, by whomever."""
+        if topic not in self.deleted and len(self.deleted) >= _TOPICS_MAX:
+            topic = ""
+        self.deleted[topic] = self.deleted.get(topic, 0) + 1
 
-def doomed(objects: Sequence[tuple[str, ObjectName]], topic: ManagedLedgerMetadata | None) -> list[str]:
-    """Of one topic's objects, the keys that nothing names. topic: its metadata, read after the listing; None where it is gone."""
+
+def doomed(objects: Sequence[tuple[str, ObjectName]], topic: ManagedLedgerMetadata | None, beside: Collection[tuple[int, str]] = ()) -> list[str]:
+    """Of one topic's objects, the keys that nothing names. topic: its metadata, read after the listing; None where it is gone. beside: as for `Collector`."""
     if topic is None:
         return [key for key, _ in objects]
-    named = {(info.ledger, info.offload.attempt) for info in topic.ledgers if info.offload is not None}
+    named = {(info.ledger, info.offload.attempt) for info in topic.ledgers if info.offload is not None} | set(beside)
     manifests = sorted((name.number, key) for key, name in objects if name.kind == MANIFEST)
     unnamed = [key for key, name in objects if name.kind == LEDGER and (name.number, name.attempt) not in named]
     return unnamed + [key for _, key in manifests[:-_MANIFESTS_KEPT]]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from heliograph.model.errors import ConfigError
 from heliograph.model.ledgers import LedgerInfo, OffloadState
+from heliograph.model.ledgers import stored as stored
 from heliograph.model.positions import Position
 
 
@@ -32,11 +33,6 @@ class OffloadPolicy:
     @property
     def active(self) -> bool:
         return self.threshold_bytes >= 0 or self.threshold_s >= 0
-
-
-def stored(info: LedgerInfo) -> bool:
-    """Whether its object was committed."""
-    return info.offload is not None and info.offload.state != OffloadState.BEGUN
 
 
 def to_offload(ledgers: Sequence[LedgerInfo], policy: OffloadPolicy, now_ms: int, before: Position | None = None) -> list[LedgerInfo]:

@@ -227,11 +227,16 @@ async def _raise_ids(meta: MetadataStore, manifest: Manifest, infos: list[Ledger
 
 
 async def _write(meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes]) -> None:
-    """The topic's own key comes last: without it, cursors are nobody's."""
+    """The topic's own key comes last: without it, cursors and pages are nobody's."""
     puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
     for start in range(0, len(puts), _CURSORS_A_WRITE):
         await meta.txn(puts[start : start + _CURSORS_A_WRITE])
-    key, blob = keys.managed_ledger(topic), form.encode()
+    catalog = Catalog(form.ledgers, form.state_through)
+    while catalog.seal() and catalog.history is not None:
+        for page, value in catalog.history.take_changed().items():
+            await meta.put(keys.ledger_page(topic, page), value)
+    pages, ledgers = catalog.forms(0)
+    key, blob = keys.managed_ledger(topic), replace(form, ledgers=ledgers, pages=pages).encode()
     try:
         await meta.put(key, blob, expected=-1)
     except VersionConflict as error:

@@ -81,8 +81,10 @@ def _obstore(url: str, options: Mapping[str, str], timeout_s: float, disk: Calla
         url_given = f"s3://{parts.netloc}{parts.path}"
     else:
         url_given = url
+    if parts.scheme == "gs" and "endpoint" in given:  # one word for all stores; theirs is base_url
+        given["base_url"] = given.pop("endpoint")
     client: Any = {"timeout": timedelta(seconds=timeout_s / 2), "connect_timeout": timedelta(seconds=min(5.0, timeout_s))}
-    if given.get("endpoint", "").startswith("http://"):
+    if given.get("endpoint", given.get("base_url", "")).startswith("http://"):
         client["allow_http"] = True
     retry: Any = {"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=timeout_s)}
     config: Any = given

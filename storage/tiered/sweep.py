@@ -18,6 +18,7 @@ from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata
 from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
+from storage.managed_ledger.pages import stored_topic
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class TopicSweep:
             if len(self._borrowed) >= BORROWED_MAX:
                 return  # the walk goes on here
             topic = keys.topic_of(key)
-            if topic not in self._borrowed and self._lender.lends(topic) and self._is_due(topic, blob):
+            if topic not in self._borrowed and self._lender.lends(topic) and await self._is_due(topic, blob):
                 try:
                     if await self._lender.load(topic):
                         self._borrowed[topic] = False
@@ -92,9 +93,13 @@ class TopicSweep:
             if number % _DECODED_A_SLICE == _DECODED_A_SLICE - 1:
                 await asyncio.sleep(0)
 
-    def _is_due(self, topic: str, blob: bytes) -> bool:
+    async def _is_due(self, topic: str, blob: bytes) -> bool:
         try:
-            return self._due(topic, list(ManagedLedgerMetadata.decode(blob).ledgers))
+            stored = ManagedLedgerMetadata.decode(blob)
+            if not all(page.settled for page in stored.pages):
+                whole = await stored_topic(self._meta, topic)
+                stored = whole[0] if whole is not None else ManagedLedgerMetadata()
+            return self._due(topic, list(stored.ledgers))
         except CorruptData:
             return False  # whoever loads it hears of that
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
-from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, NoSuchLedger, StoreRefused, StoreUnavailable
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NoSuchLedger, StoreRefused, StoreUnavailable
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Clock
@@ -23,6 +23,7 @@ from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata
 from storage.ledger.repair import Throttle
 from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.tiered.beside import Beside
 from storage.tiered.collect import Collector
 from storage.tiered.manifest import Manifest, State, States, merge_states, stored_end
 from storage.tiered.names import MANIFEST, ObjectName, folder, holder_of, key, parse
@@ -87,11 +88,12 @@ class Tiering:
         settings: TieredSettings,
         lender: Lender | None = None,
         schemas: Callable[[str], Awaitable[dict[str, str]]] | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """policy, describe: by a topic's full name. collects: whether this broker is the one that collects at the moment.
 
         schemas: what else a manifest says of a topic beside its policies, by name, as JSON text; it is read for each manifest.
-        lender: loads topics that nobody has loaded; without one they wait until somebody does.
+        lender: loads topics that nobody has loaded; without one they wait until somebody does. beside: what topics have beside their logs.
         """
         self.holder = ""
         self.offloaded_bytes = self.offloaded_ledgers = self.dropped_ledgers = 0
@@ -103,7 +105,7 @@ class Tiering:
         self._status: dict[str, OffloadStatus] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
-        self._schemas = schemas
+        self._schemas, self._beside = schemas, beside
         self.sweep: TopicSweep | None = None
         if lender is not None and settings.sweep_topics:
             self.sweep = TopicSweep(context.meta, lender, self.due, self._running.__contains__, settings.sweep_topics)
@@ -114,7 +116,7 @@ class Tiering:
             store = self._stores.get()
             instance = await instance_of(self._context.meta, self._context.rng)
             self.holder = holder_of(self._region, instance)
-            self.collector = Collector(self._context.meta, store, self.holder, instance.encode())
+            self.collector = Collector(self._context.meta, store, self.holder, instance.encode(), None if self._beside is None else self._beside.named)
             self._ticking = self._context.tasks.spawn(self._tick_for_ever())
 
     async def stop(self) -> None:
@@ -188,13 +190,18 @@ class Tiering:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         if len(self._running) >= _QUEUE_MAX or ledger.topic in self._running or ledger.failed is not None or self.status(ledger.topic).not_before > now:
             return
-        infos = ledger.ledgers()
-        if not any(info.closed_ms for info in infos):
+        try:
+            infos = ledger.unsettled()
+        except MetadataUnavailable:
+            return  # they are being read: the next look has them
+        beside = [] if self._beside is None else self._beside.ledgers(ledger.topic)
+        if not any(info.closed_ms for info in infos) and not beside:
             return
         policy = self._policy(ledger.topic)
-        if not policy.active and all(info.offload is None for info in infos):
+        if not policy.active and not ledger.settled and all(info.offload is None for info in (*infos, *beside)):
             return
-        if to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms) or self._manifest_due(ledger, infos, now):
+        beside_due = to_offload(beside, policy, now_ms) or to_drop(beside, policy, now_ms)
+        if beside_due or to_offload(infos, policy, now_ms) or to_drop(infos, policy, now_ms) or self._manifest_due(ledger, infos, now):
             self._begin(ledger, None)
 
     def due(self, topic: str, infos: list[LedgerInfo]) -> bool:
@@ -228,6 +235,7 @@ class Tiering:
             async with self._slots:
                 early: State | None = None
                 if roll_over:
+                    await ledger.whole()
                     form, _ = ledger.stored_form()
                     early = form.state_through, form.state_blob  # reaches no further than what is about to be stored
                     await ledger.roll_over()
@@ -245,12 +253,42 @@ class Tiering:
 
     async def _all_steps(self, ledger: ManagedLedger, before: Position | None, status: OffloadStatus, early: State | None) -> None:
         policy = self._policy(ledger.topic)
-        for info in to_offload(ledger.ledgers(), policy, self._clock.wall_ms(), before):
+        await ledger.whole()
+        for info in to_offload(ledger.unsettled(), policy, self._clock.wall_ms(), before):
             status.offloaded_bytes += await self._offload(ledger, info)
-        if self._manifest_due(ledger, ledger.ledgers(), None):
+        if self._manifest_due(ledger, ledger.unsettled(), None):
             await self._store_manifest(ledger, status, early)
-        for info in to_drop(ledger.ledgers(), policy, self._clock.wall_ms()):
+        for info in to_drop(ledger.unsettled(), policy, self._clock.wall_ms()):
             await self._drop(ledger, info)
+        if self._beside is not None:
+            for info in to_offload(self._beside.ledgers(ledger.topic), policy, self._clock.wall_ms()):
+                status.offloaded_bytes += await self._offload_beside(self._beside, ledger.topic, info)
+            for info in to_drop(self._beside.ledgers(ledger.topic), policy, self._clock.wall_ms()):
+                assert info.offload is not None
+                await check(self._stores.get(info.offload.store), ledger.topic, info, info.offload)
+                if await self._beside.set_offload(ledger.topic, info.ledger, replace(info.offload, state=OffloadState.LOCAL_GONE)):
+                    self.dropped_ledgers += 1
+
+    async def _offload_beside(self, beside: Beside, topic: str, info: LedgerInfo) -> int:
+        """The bytes that were stored; 0 where the topic has another ledger there by now: the object is named by nobody then."""
+        begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
+        if not await beside.set_offload(topic, info.ledger, begun):
+            return 0
+        try:
+            done = await upload(self._context, self._stores.get(), topic, info, begun, self._settings, self._throttle)
+        except NoSuchLedger:
+            if any(one.ledger == info.ledger for one in beside.ledgers(topic)):
+                raise
+            return 0
+        if not await beside.set_offload(topic, info.ledger, replace(done, stored_ms=self._clock.wall_ms())):
+            return 0
+        self._count(topic, info, done.size_bytes)
+        return done.size_bytes
+
+    def _count(self, topic: str, info: LedgerInfo, size_bytes: int) -> None:
+        self.offloaded_ledgers += 1
+        self.offloaded_bytes += size_bytes
+        log.info("ledger.offloaded", extra={"topic": topic, "ledger": info.ledger, "entries": info.entries, "bytes": size_bytes})
 
     async def _offload(self, ledger: ManagedLedger, info: LedgerInfo) -> int:
         """The bytes that were stored."""
@@ -264,9 +302,7 @@ class Tiering:
             if any(i.ledger == info.ledger for i in ledger.ledgers()):
                 raise
             return 0  # trimmed meanwhile: its object, if there is one, is named by nobody
-        self.offloaded_ledgers += 1
-        self.offloaded_bytes += done.size_bytes
-        log.info("ledger.offloaded", extra={"topic": ledger.topic, "ledger": info.ledger, "entries": info.entries, "bytes": done.size_bytes})
+        self._count(ledger.topic, info, done.size_bytes)
         return done.size_bytes
 
     async def _drop(self, ledger: ManagedLedger, info: LedgerInfo) -> None:
@@ -287,7 +323,7 @@ class Tiering:
 
     def _manifest_due(self, ledger: ManagedLedger, infos: list[LedgerInfo], now: float | None) -> bool:
         """now: None where other steps have just been taken."""
-        if not any(stored(info) for info in infos):
+        if not ledger.settled and not any(stored(info) for info in infos):
             return False
         status = self.status(ledger.topic)
         if now is not None and status.manifest and now - status.manifest_at < self._settings.manifest_s:
@@ -300,14 +336,14 @@ class Tiering:
         objects = tuple((info.ledger, info.offload.attempt) for info in infos if stored(info) and info.offload is not None)
         cursors = tuple((name, cursor.changes) for name, cursor in sorted(ledger.cursors.items()) if cursor.durable)
         policies = tuple(sorted(described.policies.items()))
-        return objects, cursors, policies, described.partitions, described.schemas_changed, ledger.terminated_at
+        return ledger.settled, objects, cursors, policies, described.partitions, described.schemas_changed, ledger.terminated_at
 
     async def _store_manifest(self, ledger: ManagedLedger, status: OffloadStatus, early: State | None) -> None:
         store = self._stores.get()
         if status.states is None:
             status.states = await self._former_states(store, ledger.topic)
         metadata, version = ledger.stored_form()
-        essence = self._essence(ledger, list(metadata.ledgers))
+        essence = self._essence(ledger, ledger.unsettled())
         described = self._describe(ledger.topic)
         end, known = stored_end(metadata), status.states
         if early is not None:

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer, Disk
 from heliograph.wire.bookie import HEAD, Code, Kind, encode, split_blocks
 from heliograph.wire.run import Run, decode_block, encode_block
@@ -94,7 +95,7 @@ def make_bookie(journal: Disk, ledgers: Disk, rng: random.Random, settings: Book
 def make_wide(journals: Sequence[Disk], ledgers: Sequence[Disk], rng: random.Random, settings: BookieSettings = SMALL) -> Bookie:
     """Several directories."""
     places = [[Place(disk) for disk in disks] for disks in (journals, ledgers)]
-    bookie = Bookie(*places, settings, bookie_id="b0", instance="test", rng=rng)
+    bookie = Bookie(*places, settings, bookie_id="b0", instance="test", rng=rng, clock=SystemClock())
     bookie.start()
     return bookie
 

@@ -12,6 +12,7 @@ import pytest
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, PeerError
+from heliograph.runtime.clock import SystemClock
 from heliograph.wire.bookie import Code, Kind, encode
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 from tests.bookie.boxes import Box
@@ -52,6 +53,32 @@ def test_entries_are_found_under_any_cut(flush: bool) -> None:
         assert found == {entry: content(1, entry) for entry in range(22)}
         assert (await box.ask(Kind.READ, 1, first=22, last=30))[0] == Code.NO_SUCH_ENTRY
         assert (await box.ask(Kind.READ, 7, first=0, last=30))[0] == Code.NO_SUCH_LEDGER
+
+    scenario(body)
+
+
+def test_what_is_flushed_is_found_by_footers_alone_and_held_in_memory_no_more() -> None:
+    async def body(box: Box) -> None:
+        home = box.bookie.dirs[0]
+        for ledger in (1, 2, 5):
+            send(box.bookie, box.peer, add(ledger, 0, 8), add(ledger, 8, 8))
+        held, begun = home.cached_bytes, home.active
+        await box.flushed()
+        assert held and not home.cached_bytes and home.generations() == [home.active] and begun is not home.active
+        send(box.bookie, box.peer, add(2, 16, 4))  # the tail: in memory, and in the journal
+        for restarted in (False, True):
+            home = box.bookie.dirs[0]
+            assert home.entries == 3 * 16 + 4
+            logs = [home.table.logs[number] for number in home.logs.point.logs]
+            runs = [(ledger, first, count) for log in logs for ledger in log.ledgers for _, _, first, count in log.runs(log.group_of(ledger))]
+            assert runs == [(ledger, first, 8) for ledger in (1, 2, 5) for first in (0, 8)]  # nothing an entry, no tail
+            assert all(not one.tails or list(one.tails) == [2] for one in home.generations())
+            for ledger, last in ((1, 15), (2, 19), (5, 15)):
+                assert await box.entries(ledger, 0, last) == {entry: content(ledger, entry) for entry in range(last + 1)}
+            if not restarted:
+                while box.peer.acks.get(2) != 19:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                box.restart()
 
     scenario(body)
 
@@ -303,7 +330,7 @@ def test_back_pressure_comes_and_goes() -> None:
             assert box.bookie.cached_bytes < 4 * SMALL.write_cache_bytes
             await asyncio.sleep(0.002)
         box.bookie.wait_for_room(box.peer)
-        assert box.peer.resumed == 0
+        assert box.peer.resumed == 0 and box.bookie.counts.throttled == 1
         await asyncio.sleep(20)
         assert box.peer.resumed == 1 and not box.bookie.full
         assert box.peer.acks == {1: sent - 1}
@@ -357,7 +384,8 @@ def test_directories_of_another_bookie_or_format_are_refused() -> None:
     async def body(box: Box) -> None:
         send(box.bookie, box.peer, add(1, 0, 1))
         await asyncio.sleep(0.1)
-        other = Bookie([Place(box.journal.disk())], [Place(box.ledgers.disk())], SMALL, bookie_id="b1", instance="test", rng=random.Random(1))
+        places = [Place(box.journal.disk())], [Place(box.ledgers.disk())]
+        other = Bookie(*places, SMALL, bookie_id="b1", instance="test", rng=random.Random(1), clock=SystemClock())
         with pytest.raises(ConfigError, match="belongs to bookie b0 of test"):
             other.start()
         swapped = Platter(box.journal.loop, random.Random(5))

@@ -12,6 +12,7 @@ import pytest
 
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchEntry, NoSuchLedger
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import HEAD
 from heliograph.wire.run import BYTES_MAX, Run, decode_block, encode_block
@@ -248,7 +249,7 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
 
     def bookie() -> Bookie:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers", "journal", "ledgers")]
-        made = Bookie([Place(disks[0], disks[2])], [Place(disks[1], disks[3])], settings, bookie_id="b", instance="i", rng=rng)
+        made = Bookie([Place(disks[0], disks[2])], [Place(disks[1], disks[3])], settings, bookie_id="b", instance="i", rng=rng, clock=SystemClock())
         made.start()
         return made
 

@@ -14,6 +14,7 @@ import pytest
 from geo_tests.sim.disk import Platter
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Code, Kind, encode
 from storage.bookie.bookie import Bookie, Place
@@ -412,7 +413,7 @@ def test_deleted_ids_are_known_in_every_directory_and_stay_few_ranges() -> None:
 
 def wide(journals: list[Platter], ledgers: list[Platter], bookie_id: str = "b0") -> Bookie:
     places = [[Place(platter.disk(), name=f"/disk{at}") for at, platter in enumerate(platters)] for platters in (journals, ledgers)]
-    bookie = Bookie(*places, SMALL, bookie_id=bookie_id, instance="test", rng=random.Random(1))
+    bookie = Bookie(*places, SMALL, bookie_id=bookie_id, instance="test", rng=random.Random(1), clock=SystemClock())
     bookie.start()
     return bookie
 
@@ -518,7 +519,7 @@ def test_a_drop_that_finds_no_space_to_be_written_down_is_written_down_later() -
 def test_a_real_directory_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
     def made() -> Bookie:
         places = [[Place(SystemDisk(tmp_path / f"{kind}{at}"), name=f"{kind}{at}") for at in range(2)] for kind in ("journal", "ledgers")]
-        return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
 
     async def main() -> None:
         for turn in range(3):

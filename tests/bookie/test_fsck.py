@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from heliograph.model.errors import ConfigError
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Kind, encode
 from region_node.bookie_commands import register
@@ -34,7 +35,7 @@ def data(tmp_path: Path) -> Path:
 
     async def main() -> None:
         journals, ledgers = [Place(SystemDisk(tmp_path / "journal"))], [Place(SystemDisk(tmp_path / "ledgers"))]
-        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1))
+        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock())
         bookie.start()
         peer = NotingPeer()
         for turn in range(2):
@@ -60,7 +61,7 @@ def wide(tmp_path: Path) -> Path:
 
     async def main() -> None:
         journals, ledgers = ([Place(SystemDisk(tmp_path / name)) for name in names] for names in WIDE)
-        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1))
+        bookie = Bookie(journals, ledgers, SMALL, bookie_id="b7", instance="eu", rng=random.Random(1), clock=SystemClock())
         bookie.start()
         peer = NotingPeer()
         for turn in range(2):

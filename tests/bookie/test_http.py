@@ -13,12 +13,14 @@ import pytest
 
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
+from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
+from heliograph.wire.bookie import Code
 from local_meta import keys
 from region_node.bookie_http import BookieHttp, HttpConnection
 from storage.bookie.bookie import Bookie, Place
 from storage.bookie.collector import Collector, CollectorSettings
-from tests.bookie.history import SMALL, NotingPeer, add, send
+from tests.bookie.history import SMALL, NotingPeer, add, read, send
 
 
 async def ask(port: int, request: str, *headers: str) -> tuple[int, Any]:
@@ -45,10 +47,16 @@ async def status_of(port: int, request: str, *headers: str, ssl: SSLContext | No
     return int(answer.split(b" ")[1]) if answer else 0
 
 
+def quiet_bookie(tmp_path: Path) -> Bookie:
+    """Not started."""
+    places = ([Place(SystemDisk(tmp_path / name))] for name in ("j", "l"))
+    return Bookie(*places, SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
+
+
 def test_pages_and_levers(tmp_path: Path) -> None:
     async def main() -> None:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers")]
-        bookie = Bookie([Place(disks[0])], [Place(disks[1])], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = Bookie([Place(disks[0])], [Place(disks[1])], SMALL, bookie_id="b0", instance="test", rng=random.Random(1), clock=SystemClock())
         bookie.start()
         meta, peer = EmbeddedStore(KvMachine()), NotingPeer()
         collector = Collector(bookie, meta, CollectorSettings(apart_s=0), rng=random.Random(2))
@@ -67,6 +75,16 @@ def test_pages_and_levers(tmp_path: Path) -> None:
         assert (status, state["writable"], state["ledgers"], state["bookie"]) == (200, True, 4, "b0")
         status, text = await ask(port, "GET /metrics HTTP/1.1")
         assert status == 200 and "bookie_ledgers_count 4\n" in text and "bookie_gc_refused 0\n" in text and "process_open_fds" in text
+        assert "bookie_entries_count 12\n" in text and "bookie_flush 0\n" in text and "bookie_throttled_write_requests 0\n" in text
+        records = bookie.counts.records
+        assert records and "bookie_journal_JOURNAL_QUEUE_SIZE 0\n" in text
+        assert f'bookie_journal_JOURNAL_SYNC_count{{success="true"}} {records}\n' in text
+        for name in ("bookkeeper_server_ADD_ENTRY_REQUEST", "bookie_journal_JOURNAL_ADD_ENTRY"):
+            assert f'{name}_count{{success="true"}} {records}\n' in text and f'{name}{{success="true",quantile="0.99"}}' in text
+        assert 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 0\n' in text
+        send(bookie, peer, read(1, 0, 2, 77))
+        text = (await ask(port, "GET /metrics HTTP/1.1"))[1]
+        assert peer.answers[77][0] == Code.OK and 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"} 1\n' in text
         assert 'bookkeeper_server_ADD_ENTRY_count{success="true"} 12\n' in text and 'bookkeeper_server_ADD_ENTRY_count{success="false"} 0\n' in text
 
         bookie.dirs[0].full = "less than 256 MiB free"
@@ -100,7 +118,7 @@ def test_pages_and_levers(tmp_path: Path) -> None:
 
 def test_garbage_collection_that_is_off_says_so(tmp_path: Path) -> None:
     async def main() -> None:
-        bookie = Bookie([Place(SystemDisk(tmp_path / "j"))], [Place(SystemDisk(tmp_path / "l"))], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = quiet_bookie(tmp_path)
         pages = BookieHttp(bookie, lambda: None)
         status, _, body = await pages.answer("POST", "/gc")
         assert status == 409 and b"gc_interval_s" in body
@@ -111,7 +129,7 @@ def test_garbage_collection_that_is_off_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [9000, 100_000])
 def test_a_request_without_an_end_is_cut_off(tmp_path: Path, size: int) -> None:
     async def main() -> None:
-        bookie = Bookie([Place(SystemDisk(tmp_path / "j"))], [Place(SystemDisk(tmp_path / "l"))], SMALL, bookie_id="b0", instance="test", rng=random.Random(1))
+        bookie = quiet_bookie(tmp_path)
         pages = BookieHttp(bookie, lambda: None)
         server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(pages.answer), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])

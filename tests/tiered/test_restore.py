@@ -12,6 +12,7 @@ from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.reader import ledger_metadata
+from storage.managed_ledger import catalog as catalogs
 from storage.tiered.manifest import Manifest
 from storage.tiered.plan import OffloadPolicy
 from storage.tiered.restore import Restored, restore_topic
@@ -77,8 +78,12 @@ async def nothing_around(manifest: Manifest) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("entries", [45, 83])
-def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what_is_there(entries: int) -> None:
+@pytest.mark.parametrize(("entries", "page_ledgers"), [(45, 512), (83, 512), (83, 2)])
+def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what_is_there(
+    entries: int, page_ledgers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", page_ledgers)
+
     async def work(sim: Simulation, region: Region) -> None:
         store, kept = await lost_region(sim, region, entries=entries)
         broker = await empty_region(sim, store)
@@ -88,6 +93,7 @@ def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what
         assert told.cursors == ("ahead", "behind", "holes") and state.whole is (entries > 45)
         assert told.policies == broker.policies and told.last == kept[-1][:2]
         ledger = await broker.open(create=False)
+        assert (ledger._catalog.history is not None) == (page_ledgers == 2)
         assert await read_all(ledger) == kept
         assert broker.state.seen == [name for *_, name in kept] and broker.state.replayed == 0
         assert ledger.next_index == len(kept)

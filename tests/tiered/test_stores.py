@@ -114,6 +114,7 @@ AZURE = {"account_name": "a", "account_key": "c2VjcmV0"}
         ("oss://b", {"region": "cn-hangzhou"}, "S3Store", "", {"bucket": "b", "endpoint": "https://b.oss-cn-hangzhou.aliyuncs.com"}),
         ("cos://b", {"endpoint": "https://inside:1"}, "S3Store", "", {"endpoint": "https://inside:1", "virtual_hosted_style_request": "true"}),
         ("gs://b/x", {"skip_signature": "true"}, "GCSStore", "x", {"bucket": "b"}),
+        ("gs://b/x", {"endpoint": "http://127.0.0.1:1", "bearer_token": "t"}, "GCSStore", "x", {"bucket": "b", "base_url": "http://127.0.0.1:1"}),
         ("az://c/x", AZURE, "AzureStore", "x", {"container_name": "c", "account_name": "a"}),
     ],
 )

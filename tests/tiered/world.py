@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from geo_tests.sim.simulation import Simulation
@@ -11,8 +12,10 @@ from heliograph.model.errors import CorruptData, NoSuchObject
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.raft.store import MetadataStore, Op, Put
+from storage.ledger.reader import opened
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.sealing.sealing import Sealing
 from storage.tiered.cold import ColdReader
 from storage.tiered.plan import OffloadPolicy
 from storage.tiered.settings import TieredSettings
@@ -128,13 +131,20 @@ class TierBroker(Broker):
     """A broker with tiering over `store`. Make it inside the life that it belongs to."""
 
     def __init__(
-        self, region: Region, store: FakeStore, policy: OffloadPolicy = OFF, steps: Steps | None = None, *, meta: MetadataStore | None = None
+        self,
+        region: Region,
+        store: FakeStore,
+        policy: OffloadPolicy = OFF,
+        steps: Steps | None = None,
+        *,
+        meta: MetadataStore | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         meta = CountedMeta(region.machine, steps) if steps is not None else meta
-        super().__init__(region, meta, ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, sweep_s=5.0))
+        super().__init__(region, meta, ManagedLedgerSettings(ledger_entries_max=10, checkpoint_entries=16, sweep_s=5.0), sealing=sealing)
         self.store, self.policy = store, policy
         self.stores = Stores(URL, {}, 1.0, lambda url, options, timeout_s: store)
-        self.cold = ColdReader(self.stores, SETTINGS, self.factory.context.tasks)
+        self.cold = ColdReader(self.stores, SETTINGS, self.factory.context.tasks, partial(opened, self.factory.context))
         self.factory.cold = self.cold
         self.policies = {"namespace": '{"regions": ["us"]}'}
         self.tiering = Tiering(

@@ -1,0 +1,120 @@
+"""Tiered storage by `gs://`: the client that talks to Google's Cloud Storage, over HTTP, with a bearer token: the rules of a store, and a topic that is
+offloaded, read back, and restored into an empty region from the bucket alone.
+
+The client speaks Cloud Storage's XML API, whose paths, multipart uploads, ranges, lists, and errors are S3's; so the server is versitygw, and before it a
+front door that knows tokens as Google's does. (The emulators there are, fake-gcs-server and gcp-storage-emulator, do not take that API's multipart
+uploads.) Not shown by it: Google's own token server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.client
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import pytest
+
+from heliograph.model.errors import StoreRefused
+from tests.system.test_object_store import ACCESS, BUCKET, S3, SECRET
+from tests.system.tier_round_trip import offloaded_and_restored
+from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+TOKEN = "ya29.of-somebody-who-may"
+_HOP = ("authorization", "connection", "host", "transfer-encoding")
+
+
+def signed(method: str, host: str, path: str) -> tuple[str, dict[str, str]]:
+    """(path, headers) of a request as the server behind the door wants it: by its own key, whatever the body."""
+    split = urlsplit(path)
+    name = quote(unquote(split.path), safe="/-_.~")
+    query = "&".join(sorted(f"{quote(key, safe='-_.~')}={quote(value, safe='-_.~')}" for key, value in parse_qsl(split.query, keep_blank_values=True)))
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    headers = {"host": host, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": now}
+    names, scope = ";".join(headers), f"{now[:8]}/us-east-1/s3/aws4_request"
+    request = "\n".join([method, name, query, *(f"{key}:{value}" for key, value in headers.items()), "", names, "UNSIGNED-PAYLOAD"])
+    secret = f"AWS4{SECRET}".encode()
+    for part in (*scope.split("/"), "\n".join(["AWS4-HMAC-SHA256", now, scope, hashlib.sha256(request.encode()).hexdigest()])):
+        secret = hmac.new(secret, part.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={ACCESS}/{scope}, SignedHeaders={names}, Signature={secret.hex()}"
+    return f"{name}?{query}", headers
+
+
+class Door(ThreadingHTTPServer):
+    """Passes on what bears the token; `calls` says what came."""
+
+    daemon_threads = True
+
+    def __init__(self, s3: S3) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.s3_port = s3.port
+        self.calls: list[str] = []
+
+
+class _Passing(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Door
+
+    def _pass_on(self) -> None:
+        self.server.calls.append(f"{self.command} {self.path}")
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            status, headers, answer = 401, [("Content-Type", "application/xml")], b"<Error><Code>AuthenticationRequired</Code></Error>"
+        else:
+            inner = http.client.HTTPConnection("127.0.0.1", self.server.s3_port, timeout=30)
+            path, own = signed(self.command, f"127.0.0.1:{self.server.s3_port}", self.path)
+            inner.request(self.command, path, body, {name: value for name, value in self.headers.items() if name.lower() not in _HOP} | own)
+            found = inner.getresponse()
+            status, headers, answer = found.status, found.getheaders(), found.read()
+            inner.close()
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in (*_HOP, "content-length"):
+                self.send_header(name, value)
+        size = next((value for name, value in headers if name.lower() == "content-length"), "0")
+        self.send_header("Content-Length", size if self.command == "HEAD" else str(len(answer)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass_on
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    s3 = S3(tmp_path / "s3")
+    try:
+        with Door(s3) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield server
+            server.shutdown()
+            thread.join()
+    finally:
+        s3.process.stop()
+
+
+def options(door: Door, token: str = TOKEN) -> dict[str, str]:
+    return {"endpoint": f"http://127.0.0.1:{door.server_address[1]}", "bearer_token": token}
+
+
+def test_the_bucket_keeps_the_rules_of_a_store(door: Door) -> None:
+    asyncio.run(check_whole_or_not_at_all(MAKE(f"gs://{BUCKET}/some/prefix", options(door), 10.0)))
+    assert any(call.startswith("POST") and "uploads" in call for call in door.calls)
+    with pytest.raises(StoreRefused, match=r"tiered\.options"):
+        asyncio.run(MAKE(f"gs://{BUCKET}", options(door, "another"), 10.0).size_bytes("us-1/no"))
+
+
+def test_a_topic_goes_there_is_read_from_there_and_comes_back_from_there(door: Door, tmp_path: Path) -> None:
+    offloaded_and_restored({"store": f"gs://{BUCKET}/region", "options": options(door), "tick_s": 0.2, "manifest_s": 0}, tmp_path)
+    assert any(call.startswith("GET") and "/ledger/" in call.replace("%2F", "/") for call in door.calls)
