@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 import struct
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -35,8 +36,14 @@ def rest(region: Region, method: str, path: str, body: Any = None, broker: int =
     urllib.request.urlopen(request, timeout=30).read()
 
 
+def get(region: Region, path: str) -> Any:
+    return json.loads(urllib.request.urlopen(region.admin_url() + path, timeout=30).read() or "null")
+
+
 def prepare(region: Region, **kafka: Any) -> None:
-    region.start(kafka={"port": 0, "rebalance_delay_ms": 100, **kafka}, brokers=1)
+    """With a folder as its object store, which nothing goes to unless a policy or somebody says so."""
+    tiered = {"store": f"file://{region.folder}/objects", "tick_s": 0.2, "manifest_s": 0}
+    region.start(kafka={"port": 0, "rebalance_delay_ms": 100, **kafka}, tiered=tiered, brokers=1)
     rest(region, "PUT", "/admin/v2/clusters/us", {})
     rest(region, "PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
     rest(region, "PUT", "/admin/v2/namespaces/public/default")
@@ -89,6 +96,59 @@ def take(made: Any, count: int) -> list[Any]:
         found += [message for message in made.consume(count - len(found), 0.5) if message.error() is None]
     assert len(found) == count, f"{len(found)} of {count} messages came"
     return found
+
+
+class GroupMember(threading.Thread):
+    """An application of a group: it reads, and commits what it has read, in a thread of its own.
+
+    Members that share a thread stop each other: a commit waits behind its member's JoinGroup, and that for the others, which must be polled to give
+    partitions back. `seen`: (partition, offset) -> value. `committed`: partition -> the highest offset whose commit was answered. `assigned`: its
+    partitions as of its last read. `brokers`: how many it knew of then, once `count_brokers` is set. Nobody else may call its client meanwhile.
+    """
+
+    def __init__(self, client: Any, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.client, self._topic = client, topic
+        self.seen: dict[tuple[int, int], bytes] = {}
+        self.committed: dict[int, int] = {}
+        self.assigned: list[int] = []
+        self.brokers, self.count_brokers = 0, False
+        self.failed: BaseException | None = None
+        self._stop_asked = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.client.subscribe([self._topic])
+            while not self._stop_asked.is_set():
+                messages = [message for message in self.client.consume(200, 0.1) if message.error() is None]
+                self.seen.update({(message.partition(), message.offset()): message.value() for message in messages})
+                if messages:
+                    self._commit()
+                self.assigned = sorted(part.partition for part in self.client.assignment())
+                if self.count_brokers:
+                    self.brokers = len(self.client.list_topics(timeout=DEADLINE_S).brokers)
+            self.client.close()
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def _commit(self) -> None:
+        try:
+            for part in self.client.commit(asynchronous=False):
+                if part.error is None:
+                    self.committed[part.partition] = max(self.committed.get(part.partition, -1), part.offset)
+        except ck.KafkaException:
+            pass  # a rebalance, or a coordinator that is gone: what was read comes again
+
+    def partitions(self) -> list[int]:
+        assert self.failed is None, self.failed
+        return self.assigned
+
+    def leave(self) -> None:
+        self._stop_asked.set()
+        self.join(2 * DEADLINE_S)
+        assert not self.is_alive() and self.failed is None, self.failed
 
 
 def transactional(region: Region, name: str, *brokers: int, **settings: Any) -> Any:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from geo_tests.wan.kafka_support import (
     DEADLINE_S,
+    GroupMember,
     admin_module,
     ask,
     ck,
@@ -140,6 +142,43 @@ def test_members_of_a_group_share_partitions_and_offsets_stay(region: Region) ->
         committed = after.committed([ck.TopicPartition("shared", p) for p in range(4)], timeout=30)
         assert [part.offset for part in committed] == [50] * 4
         after.close()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_compression_of_other_clients(region: Region, compression: str) -> None:
+    """What either Python client has written, both read; each with all that its environment can compress by."""
+    aiokafka, kafka = pytest.importorskip("aiokafka"), pytest.importorskip("kafka")
+    codecs, address, topic = pytest.importorskip("kafka.codec"), servers(region), f"others-{compression}"
+    kind = None if compression == "none" else compression
+    by_kafka_python = kind is None or getattr(codecs, f"has_{compression}")()
+    values = [b"%d" % i * (i % 50) for i in range(100)]
+    expected = values * (1 + by_kafka_python)
+
+    async def by_aiokafka() -> list[bytes]:
+        made = aiokafka.AIOKafkaProducer(bootstrap_servers=address, compression_type=kind, linger_ms=20)
+        await made.start()
+        for future in [await made.send(topic, value, key=b"k", headers=[("h", b"\xff")]) for value in values]:
+            await future
+        await made.stop()
+        if by_kafka_python:
+            other = kafka.KafkaProducer(bootstrap_servers=address, compression_type=kind, linger_ms=20)
+            for sent in [other.send(topic, value, key=b"k", headers=[("h", b"\xff")]) for value in values]:
+                sent.get(DEADLINE_S)
+            other.close()
+        reader = aiokafka.AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=topic, auto_offset_reset="earliest")
+        await reader.start()
+        try:
+            messages = [await asyncio.wait_for(reader.getone(), DEADLINE_S) for _ in expected]
+        finally:
+            await reader.stop()
+        assert all(message.key == b"k" and list(message.headers) == [("h", b"\xff")] for message in messages)
+        return [message.value for message in messages]
+
+    assert asyncio.run(by_aiokafka()) == expected
+    if by_kafka_python:
+        reader = kafka.KafkaConsumer(topic, bootstrap_servers=address, group_id=None, auto_offset_reset="earliest", consumer_timeout_ms=60_000)
+        assert [message.value for message in itertools.islice(reader, len(expected))] == expected
+        reader.close()
 
 
 def test_other_clients(region: Region) -> None:
@@ -585,29 +624,21 @@ def test_transactions_whose_producer_dies(region: Region) -> None:
 
 
 def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None:
-    """Members come and go while brokers die: every record is read, whichever members are left, and committed offsets never move back."""
+    """Members come and go while brokers die: every record is read, partitions are shared out anew, and committed offsets never move back."""
     with Region(tmp_path) as region:
         prepare(region)
         region.broker(1, kafka={"port": 0, "rebalance_delay_ms": 100}).wait_ready()
         create(region, "shares", 6)
         made = producer(region, 0, 1, enable_idempotence=True, message_timeout_ms=120_000)
-        members = [consumer(region, "sharers", 0, 1, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky") for _ in range(2)]
-        for member in members:
-            member.subscribe(["shares"])
-        sent: dict[tuple[int, int], bytes] = {}
-        seen: dict[tuple[int, int], bytes] = {}
-        committed: dict[int, int] = {}
 
-        def go_on() -> None:
-            for member in members:
-                messages = [message for message in member.consume(200, 0.05) if message.error() is None]
-                seen.update({(message.partition(), message.offset()): message.value() for message in messages})
-                if messages:
-                    try:
-                        for part in member.commit(asynchronous=False):
-                            committed[part.partition] = max(committed.get(part.partition, -1), part.offset)
-                    except ck.KafkaException:
-                        pass  # a rebalance, or a coordinator that is gone: what was read comes again
+        def member(*brokers: int) -> GroupMember:
+            return GroupMember(consumer(region, "sharers", *brokers, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky"), "shares")
+
+        members, left = [member(0, 1), member(0, 1)], list[GroupMember]()
+        sent: dict[tuple[int, int], bytes] = {}
+
+        def seen() -> dict[tuple[int, int], bytes]:
+            return {at: value for each in members + left for at, value in list(each.seen.items())}
 
         def write(count: int) -> None:
             values: list[bytes | None] = [b"%d" % (len(sent) + i) for i in range(count)]
@@ -615,27 +646,40 @@ def test_a_group_rebalances_while_its_brokers_are_killed(tmp_path: Path) -> None
                 sent.update(dict(zip(send(made, "shares", values, partition=partition), [v or b"" for v in values], strict=True)))
 
         deadline = time.monotonic() + 2 * DEADLINE_S
+
+        def wait(there: Callable[[], bool], what: str) -> None:
+            while not there():
+                assert time.monotonic() < deadline, f"{what}: {len(seen())} of {len(sent)} read, {[each.partitions() for each in members]}"
+                time.sleep(0.05)
+
+        def shared() -> bool:
+            parts = [each.partitions() for each in members]
+            return all(parts) and sorted(itertools.chain(*parts)) == list(range(6))
+
         for step in range(4):
             write(30)
             if step == 1:
                 region.processes["us-broker-0"].kill()
-                members.append(consumer(region, "sharers", 1, session_timeout_ms=10_000, partition_assignment_strategy="cooperative-sticky"))
-                members[-1].subscribe(["shares"])
+                members.append(member(1))
             if step == 2:
                 region.broker(2, kafka={"port": 0, "rebalance_delay_ms": 100}).wait_ready()
-                members.pop(0).close()
+                left.append(members.pop(0))
+                left[-1].leave()
+                for each in members:  # who knows of dead brokers alone finds no other
+                    each.count_brokers = True
+                wait(lambda: len(made.list_topics(timeout=30).brokers) == 2 and all(each.brokers == 2 for each in members), "the new broker is not listed")
             if step == 3:
                 region.processes["us-broker-1"].kill()
-            while len(seen) < len(sent):
-                assert time.monotonic() < deadline, f"{len(seen)} of {len(sent)} at step {step}"
-                go_on()
-            assert seen == sent
+            wait(lambda: len(seen()) >= len(sent), f"step {step}")
+            assert seen() == sent
+            wait(shared, f"partitions are not shared out at step {step}")
+        for each in members:
+            each.leave()
         after = consumer(region, "sharers", 2)
         now = {part.partition: part.offset for part in after.committed([ck.TopicPartition("shares", p) for p in range(6)], timeout=30)}
         after.close()
-        for member in members:
-            member.close()
-        assert all(now[partition] >= offset for partition, offset in committed.items()), (now, committed)
+        committed = [(partition, offset) for each in members + left for partition, offset in each.committed.items()]
+        assert len(committed) > 6 and all(now[partition] >= offset for partition, offset in committed), (now, committed)
 
 
 def test_a_reader_of_committed_data_comes_past_what_was_aborted(region: Region) -> None:

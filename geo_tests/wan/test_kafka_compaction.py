@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.request
 from typing import Any
 
 import pulsar
 import pytest
 
-from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck, consumer, create, producer, rest, send, servers, take
+from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck, consumer, create, get, producer, rest, send, servers, take
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan
 PATH = "/admin/v2/persistent/public/default"
-
-
-def get(region: Region, path: str) -> Any:
-    return json.loads(urllib.request.urlopen(region.admin_url() + path, timeout=30).read() or "null")
 
 
 def compacted(region: Region, topic: str, partition: int = 0) -> None:

@@ -52,6 +52,54 @@ def test_a_publish_rate_slows_producers_and_tells_them(kafka_region: Region) -> 
         assert publish(raw, "slow", 1)[:2] == (0, offset + 150), "what it sends meanwhile is read later"
 
 
+def test_a_quota_of_a_client_slows_that_client_alone(kafka_region: Region) -> None:
+    create(kafka_region, "by-quota")
+    send(producer(kafka_region), "by-quota", [b"x"])
+    who = [{"entity_type": "client-id", "entity_name": "eager"}]
+
+    def alter(raw: socket.socket, remove: bool) -> None:
+        ops = [{"key": "producer_byte_rate", "value": 0.0 if remove else 5000.0, "remove": remove}]
+        answer = ask(raw, "alter_client_quotas", 1, {"entries": [{"entity": who, "ops": ops}], "validate_only": False})
+        assert answer["entries"][0]["error_code"] == 0, answer
+
+    with connect(kafka_region, "by-quota") as admin:
+        alter(admin, remove=False)
+        throttled: list[float] = []
+        told = {"throttle_cb": lambda event: throttled.append(event.throttle_time)}
+        eager = ck.Producer({"bootstrap.servers": servers(kafka_region), "client.id": "eager", "acks": "all", "log_level": 0, **told})
+        found = []
+        deadline = time.monotonic() + DEADLINE_S
+        while not throttled:
+            assert time.monotonic() < deadline
+            found += send(eager, "by-quota", [b"e" * 9000])
+            eager.poll(0.01)
+        alter(admin, remove=True)
+        found += send(eager, "by-quota", [b"e"] * 5)
+        assert [offset for _, offset in found] == list(range(1, len(found) + 1)), "what came is stored, once"
+        assert publish(admin, "by-quota", 1, size_bytes=20_000) == (0, len(found) + 1, 0), "other clients are free"
+
+
+def test_the_rates_of_a_resource_group_hold_for_kafkas_clients(kafka_region: Region) -> None:
+    rest(kafka_region, "PUT", "/admin/v2/namespaces/public/grouped")
+    rest(kafka_region, "PUT", "/admin/v2/resourcegroups/few", {"publishRateInMsgs": 100, "publishRateInBytes": 1 << 30})
+    rest(kafka_region, "POST", "/admin/v2/namespaces/public/grouped/resourcegroup/few")
+    topics = ("public/grouped/one", "public/grouped/two")
+    for topic in topics:
+        create(kafka_region, topic)
+    create(kafka_region, "in-no-group")
+    with connect(kafka_region, *topics) as raw, connect(kafka_region, "in-no-group") as other:
+        deadline, offsets = time.monotonic() + DEADLINE_S, dict.fromkeys(topics, 0)
+        told = 0
+        while not told:  # until the group is known
+            for topic in topics:  # both have one rate
+                found = publish(raw, topic, 75)
+                assert found[:2] == (0, offsets[topic]) and time.monotonic() < deadline
+                offsets[topic] += 75
+                told = max(told, found[2])
+        assert publish(other, "in-no-group", 500)[::2] == (0, 0), "others are not held"
+        assert publish(raw, topics[0], 1)[:2] == (0, offsets[topics[0]]), "what it sends meanwhile is read later"
+
+
 def test_a_dispatch_rate_slows_consumers_and_nothing_is_left_out(kafka_region: Region) -> None:
     create(kafka_region, "slowly")
     send(producer(kafka_region), "slowly", [b"%d" % i for i in range(100)])

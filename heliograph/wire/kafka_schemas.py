@@ -17,25 +17,30 @@ API_ROWS: tuple[tuple[int, str, int, int, int, str, str], ...] = (
         0,
         "produce",
         0,
+        13,
         9,
-        9,
-        "transactional_id:str?@3 acks:i16 timeout:i32 topic_data:*(name:str partition_data:*(index:i32 records:records?))",
-        "responses:*(name:str partition_responses:*(index:i32 error_code:i16 base_offset:i64 log_append_time:i64@2=-1 log_start_offset:i64@5=-1 "
-        "record_errors:*(batch_index:i32@8 batch_index_error_message:str?@8)@8 error_message:str?@8)) throttle_time:i32@1",
+        "transactional_id:str?@3 acks:i16 timeout:i32 topic_data:*(name:str@0-12 topic_id:uuid@13 partition_data:*(index:i32 records:records?))",
+        "responses:*(name:str@0-12 topic_id:uuid@13 partition_responses:*(index:i32 error_code:i16 base_offset:i64 log_append_time:i64@2=-1 "
+        "log_start_offset:i64@5=-1 record_errors:*(batch_index:i32@8 batch_index_error_message:str?@8)@8 error_message:str?@8 "
+        "current_leader:(leader_id:i32@10=-1 leader_epoch:i32@10=-1)@10#0)) throttle_time:i32@1 "
+        "node_endpoints:*(node_id:i32@10 host:str@10 port:i32@10 rack:str?@10)@10#0",
     ),
     (
         1,
         "fetch",
         0,
+        17,
         12,
-        12,
-        "cluster_id:str?@12#0 replica_id:i32=-1 max_wait:i32 min_bytes:i32 max_bytes:i32@3=2147483647 isolation_level:i8@4 session_id:i32@7 "
-        "session_epoch:i32@7=-1 topics:*(topic:str partitions:*(partition:i32 current_leader_epoch:i32@9=-1 fetch_offset:i64 last_fetched_epoch:i32@12=-1 "
-        "log_start_offset:i64@5=-1 partition_max_bytes:i32)) forgotten_topics_data:*(topic:str@7 partitions:*i32@7)@7 rack_id:str@11",
-        "throttle_time:i32@1 error_code:i16@7 session_id:i32@7 responses:*(topic:str partitions:*(partition_index:i32 error_code:i16 high_watermark:i64 "
+        "cluster_id:str?@12#0 replica_id:i32@0-14=-1 replica_state:(replica_id:i32@15=-1 replica_epoch:i64@15=-1)@15#1 max_wait:i32 min_bytes:i32 "
+        "max_bytes:i32@3=2147483647 isolation_level:i8@4 session_id:i32@7 session_epoch:i32@7=-1 topics:*(topic:str@0-12 topic_id:uuid@13 "
+        "partitions:*(partition:i32 current_leader_epoch:i32@9=-1 fetch_offset:i64 last_fetched_epoch:i32@12=-1 log_start_offset:i64@5=-1 "
+        "partition_max_bytes:i32 replica_directory_id:uuid@17#0)) forgotten_topics_data:*(topic:str@7-12 topic_id:uuid@13 partitions:*i32@7)@7 rack_id:str@11",
+        "throttle_time:i32@1 error_code:i16@7 session_id:i32@7 responses:*(topic:str@0-12 topic_id:uuid@13 "
+        "partitions:*(partition_index:i32 error_code:i16 high_watermark:i64 "
         "last_stable_offset:i64@4=-1 log_start_offset:i64@5=-1 diverging_epoch:(epoch:i32@12=-1 end_offset:i64@12=-1)@12#0 "
         "current_leader:(leader_id:i32@12=-1 leader_epoch:i32@12=-1)@12#1 snapshot_id:(end_offset:i64@12=-1 epoch:i32@12=-1)@12#2 "
-        "aborted_transactions:*(producer_id:i64 first_offset:i64)?@4 preferred_read_replica:i32@11=-1 records:records?))",
+        "aborted_transactions:*(producer_id:i64 first_offset:i64)?@4 preferred_read_replica:i32@11=-1 records:records?)) "
+        "node_endpoints:*(node_id:i32@16 host:str@16 port:i32@16 rack:str?@16)@16#0",
     ),
     (
         2,
@@ -52,14 +57,14 @@ API_ROWS: tuple[tuple[int, str, int, int, int, str, str], ...] = (
         3,
         "metadata",
         0,
-        12,
+        13,
         9,
         "topics:*(topic_id:uuid@10 name:str?10)?1 allow_auto_topic_creation:bool@4=1 include_cluster_authorized_operations:bool@8-10 "
         "include_topic_authorized_operations:bool@8",
         "throttle_time:i32@3 brokers:*(node_id:i32 host:str port:i32 rack:str?@1) cluster_id:str?@2 controller_id:i32@1=-1 topics:*(error_code:i16 "
         "name:str?12 topic_id:uuid@10 is_internal:bool@1 partitions:*(error_code:i16 partition_index:i32 leader_id:i32 leader_epoch:i32@7=-1 "
         "replica_nodes:*i32 isr_nodes:*i32 offline_replicas:*i32@5) topic_authorized_operations:i32@8=-2147483648) "
-        "cluster_authorized_operations:i32@8-10=-2147483648",
+        "cluster_authorized_operations:i32@8-10=-2147483648 error_code:i16@13",
     ),
     (
         8,
@@ -371,6 +376,24 @@ API_ROWS: tuple[tuple[int, str, int, int, int, str, str], ...] = (
         "error_code:i16 throttle_time:i32 topics:*(name:str partitions:*(partition_index:i32 error_code:i16))",
     ),
     (
+        48,
+        "describe_client_quotas",
+        0,
+        1,
+        1,
+        "components:*(entity_type:str match_type:i8 match:str?) strict:bool",
+        "throttle_time:i32 error_code:i16 error_message:str? entries:*(entity:*(entity_type:str entity_name:str?) values:*(key:str value:f64))?",
+    ),
+    (
+        49,
+        "alter_client_quotas",
+        0,
+        1,
+        1,
+        "entries:*(entity:*(entity_type:str entity_name:str?) ops:*(key:str value:f64 remove:bool)) validate_only:bool",
+        "throttle_time:i32 entries:*(error_code:i16 error_message:str? entity:*(entity_type:str entity_name:str?))",
+    ),
+    (
         50,
         "describe_user_scram_credentials",
         0,
@@ -398,5 +421,16 @@ API_ROWS: tuple[tuple[int, str, int, int, int, str, str], ...] = (
         "include_cluster_authorized_operations:bool endpoint_type:i8@1=1",
         "throttle_time:i32 error_code:i16 error_message:str? endpoint_type:i8@1=1 cluster_id:str controller_id:i32=-1 brokers:*(broker_id:i32 host:str "
         "port:i32 rack:str?) cluster_authorized_operations:i32=-2147483648",
+    ),
+    (
+        75,
+        "describe_topic_partitions",
+        0,
+        0,
+        0,
+        "topics:*(name:str) response_partition_limit:i32=2000 cursor:(topic_name:str partition_index:i32)?",
+        "throttle_time:i32 topics:*(error_code:i16 name:str? topic_id:uuid is_internal:bool partitions:*(error_code:i16 partition_index:i32 leader_id:i32 "
+        "leader_epoch:i32=-1 replica_nodes:*i32 isr_nodes:*i32 eligible_leader_replicas:*i32? last_known_elr:*i32? offline_replicas:*i32) "
+        "topic_authorized_operations:i32=-2147483648) next_cursor:(topic_name:str partition_index:i32)?",
     ),
 )

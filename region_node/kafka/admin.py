@@ -15,6 +15,7 @@ from heliograph.model.errors import AlreadyExists, HeliographError
 from heliograph.wire.kafka_codec import Fields, Request
 from region_node.kafka.configs import LISTS, check, kind_of
 from region_node.kafka.errors import Code, Refused, code_of
+from region_node.kafka.metadata import ensure_ids
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection
@@ -42,6 +43,10 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
                 raise Refused(Code.INVALID_REQUEST, "the topic is named twice in this request")
             count, values = await _create(connection, topic, request.fields.get("validate_only", False))
             row["num_partitions"], row["replication_factor"] = count, 1
+            if not request.fields.get("validate_only", False):
+                name = connection.broker.name(topic["name"])
+                await ensure_ids(connection, [name])
+                row["topic_id"] = connection.broker.ids.known(name)
             row["configs"] = [
                 {"name": name, "value": value, "config_source": _OF_TOPIC if name in values else _DEFAULT}
                 for name, value in {**connection.broker.configs.defaults(), **values}.items()
@@ -82,16 +87,18 @@ async def _create(connection: KafkaConnection, topic: Fields, validate_only: boo
 
 async def delete_topics(connection: KafkaConnection, request: Request) -> Fields:
     fields = request.fields
-    names = [topic["name"] for topic in fields["topics"]] if request.version >= 6 else fields["topic_names"]
     rows: list[Fields] = []
-    for kafka in names:
-        row: Fields = {"name": kafka, "error_code": 0}
+    for topic in fields["topics"] if request.version >= 6 else [{"name": name} for name in fields["topic_names"]]:
+        row: Fields = {"name": topic["name"], "error_code": 0}
         rows.append(row)
         try:
-            if kafka is None:
-                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "topics have no ids here: give names")
             _check(connection)
-            await _delete(connection, kafka)
+            if topic["name"] is None:
+                row["topic_id"] = topic["topic_id"]
+                row["name"] = connection.broker.of_id(topic["topic_id"])
+            else:
+                row["topic_id"] = connection.broker.ids.known(connection.broker.name(topic["name"]))
+            await _delete(connection, row["name"])
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"responses": rows}

@@ -24,6 +24,7 @@ from region_node.kafka.fetch import FetchSessions
 from region_node.kafka.log import KafkaLog
 from region_node.kafka.positions import GroupPositions, group_of
 from region_node.kafka.producer_ids import ProducerIds
+from region_node.kafka.quotas import ClientQuotas
 from region_node.kafka.scram import ScramUsers
 from region_node.kafka.settings import KafkaSettings
 from region_node.metrics import Sample
@@ -93,6 +94,8 @@ class KafkaBroker:
         self.positions = GroupPositions(self)
         self.scram = ScramUsers(meta, rng)
         self.producer_ids = ProducerIds(meta, region_number)
+        self.ids = cluster.ids
+        self.quotas = ClientQuotas(meta, clock)
         self.delete_part: DeletePart = self._delete_here
         """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
         self._logs: dict[str, KafkaLog] = {}
@@ -106,6 +109,13 @@ class KafkaBroker:
                 self._names.clear()
             found = self._names[kafka] = self.cluster.name(kafka)
         return found
+
+    def of_id(self, topic: bytes) -> str:
+        """The name of a topic that a client knows by its id. Raises Refused."""
+        name = self.ids.names.get(topic)
+        if name is None:
+            raise Refused(Code.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or is not known here yet")
+        return self.cluster.kafka_name(name)
 
     def loaded(self, kafka: str, partition: int) -> KafkaLog | None:
         """The partition's log where it can be used at once. Raises Refused."""
@@ -159,6 +169,7 @@ class KafkaBroker:
         count = self.cluster.partitioned(name)
         if count:
             await self.config.delete_partitioned(str(name))
+        await self.ids.forget(name)
         for part in [name.with_partition(index) for index in range(count)] or [name]:
             with contextlib.suppress(NotFound):
                 await self.delete_part(part)

@@ -1,6 +1,6 @@
 """Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
 
-Is: settings, committed offsets, and sequences of topics that are no longer in the configuration. Isn't: the deletion of a topic.
+Is: ids, settings, committed offsets, and sequences of topics that are no longer in the configuration. Isn't: the deletion of a topic.
 Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
 """
 
@@ -41,6 +41,7 @@ class Cleaning:
     async def _clean(self, name: TopicName) -> None:
         broker, kafka = self._broker, self._broker.cluster.kafka_name(name)
         try:
+            await broker.ids.forget(name)
             if broker.topics.view.partitions(str(name)):  # made again meanwhile
                 return
             await broker.coordinator.forget_topic(kafka)

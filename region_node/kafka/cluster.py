@@ -22,6 +22,7 @@ from heliograph.model.names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.settings import KafkaSettings
+from region_node.topics.ids import TopicIds
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
@@ -67,8 +68,11 @@ async def own_number(meta: MetadataStore, broker: str) -> int:
 class Cluster:
     """As one broker sees it."""
 
-    def __init__(self, *, ownership: Ownership, view: ConfigView, topics: TopicService, config: ConfigAdmin, settings: KafkaSettings) -> None:
+    def __init__(
+        self, *, ownership: Ownership, view: ConfigView, topics: TopicService, config: ConfigAdmin, settings: KafkaSettings, ids: TopicIds
+    ) -> None:
         self._ownership, self._view, self._topics, self._config, self._settings = ownership, view, topics, config, settings
+        self.ids = ids
 
     # -- names --------------------------------------------------------------------------------------------------------------
 
@@ -123,6 +127,7 @@ class Cluster:
         if await self.partitions(name):
             raise AlreadyExists(f"{name} exists already")
         await self._topics.creation.check_room(name)
+        await self.ids.forget(name)
         try:
             await self._config.create_partitioned(str(name), partitions)
         except AlreadyExists:

@@ -17,6 +17,7 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka_codec import Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.kafka.produce import begin_produce
+from region_node.kafka.quotas import Limits
 from region_node.kafka.requests import HANDLERS, refuse_version
 from region_node.kafka.sasl import Login
 
@@ -32,6 +33,8 @@ _FIRST_BYTES = 2 << 20
 """So much is set aside for a frame that claims to be larger; more as it comes."""
 _HANDSHAKE_BYTES_MAX = 512 << 10
 _JOIN_BELOW = 64 << 10
+_PRODUCE = b"\0\0"
+"""What such a request's frame begins with."""
 
 
 class Slot:
@@ -54,6 +57,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.login = Login(self)
         self.certificate: dict[str, Any] | None = None
         self.client_software = ""
+        self.limits: tuple[str, Limits] | None = None
+        """(client id, the quotas that held for it when it was last looked)"""
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._frame: bytearray | None = None
@@ -82,12 +87,27 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.login.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        left = () if self.closed else (frame for frame in self._waiting if frame[:2] == _PRODUCE)
+        self._waiting, self.closed = deque(left), True
         self.listener.connections.pop(self, None)
         self.listener.budget.forget(self)
-        self._waiting.clear()
         self._slots.clear()
         self._out, self._transport, self._frame = [], None, None
+        self._finish_waiting()
+
+    def _finish_waiting(self) -> None:
+        """What a client sent whole before it closed is stored, as in Kafka: with acks=0 it waits for nothing, and takes it for sent."""
+        while self._waiting and not self._alone and self._transport is None:
+            frame = self._waiting.popleft()
+            try:
+                request = decode_request(frame)
+            except PeerError:
+                self._waiting.clear()
+                return
+            if request.supported and self.login.principal is not None:
+                slot = Slot(request, len(frame))
+                if not begin_produce(self, slot):
+                    self._run(slot, None)
 
     def close(self, reason: str = "") -> None:
         if self.closed:
@@ -122,6 +142,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             self.release(reason)
             self._advance()
+
+    def hold_for(self, wait_s: float) -> None:
+        """A quota of this client is used up until then."""
+        reason = object()
+        self.hold_reading(True, reason)
+        self.listener.loop.call_later(wait_s, self.hold_reading, False, reason)
 
     def hold(self, reason: object) -> None:
         """Nothing is read while anybody has a reason."""
@@ -210,7 +236,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self.login.takes_bare_tokens:
                 self._run(Slot(None, len(frame)), self.login.bare_token(frame))
                 return True
-            produce = frame[:2] == b"\0\0"
+            produce = frame[:2] == _PRODUCE
             if self._slots and not produce:
                 return False
             request = decode_request(frame)
@@ -260,7 +286,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             raise
         finally:
             self._alone = False
-            if not self.closed:
+            if self.closed:
+                self._finish_waiting()
+            else:
                 self.answered(slot, slot.answer)
 
     def encode(self, request: Request, answer: Fields) -> list[Buffer]:

@@ -121,7 +121,7 @@ class Coordinator:
     async def settle(self, held: Held) -> None:
         """Stores what has changed, then answers those who waited for it."""
         answers = held.group.take_answers()
-        if not held.group.changed:
+        if not held.group.changed and not held.lock.locked():  # what is being stored is what they wait for
             self._deliver(answers)
             self.schedule()
             return

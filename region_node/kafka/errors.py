@@ -93,6 +93,7 @@ class Code(IntEnum):
     RESOURCE_NOT_FOUND = 91
     UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 
 _CODES: tuple[tuple[type[HeliographError], Code], ...] = (

@@ -28,18 +28,21 @@ if TYPE_CHECKING:
 _BYTES_MAX = 50 << 20
 _WAIT_MS_MAX = 60_000
 _LOOK_AGAIN_S = 0.01
-Wanted = dict[tuple[str, int], Fields]
+Key = tuple[str | bytes, int]
+"""(the topic, by its id from version 13 on and before by its name; partition)"""
+Wanted = dict[Key, Fields]
+_BY_ID = 13
 
 
 class FetchSession:
     """What one client fetches, so that it need not say it again. `sent`: what each partition's last answer said."""
 
-    __slots__ = ("epoch", "number", "sent", "wanted")
+    __slots__ = ("by_id", "epoch", "number", "sent", "wanted")
 
-    def __init__(self, number: int) -> None:
-        self.number, self.epoch = number, 1
+    def __init__(self, number: int, by_id: bool) -> None:
+        self.number, self.epoch, self.by_id = number, 1, by_id
         self.wanted: Wanted = {}
-        self.sent: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.sent: dict[Key, tuple[int, int, int]] = {}
 
 
 class FetchSessions:
@@ -49,22 +52,24 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._max, self._rng = count_max, rng
 
-    def begin(self) -> FetchSession:
+    def begin(self, by_id: bool) -> FetchSession:
         number = 0
         while number == 0 or number in self._sessions:
             number = self._rng.getrandbits(31)
-        session = self._sessions[number] = FetchSession(number)
+        session = self._sessions[number] = FetchSession(number, by_id)
         if len(self._sessions) > self._max:
             self._sessions.popitem(last=False)
         return session
 
-    def go_on(self, number: int, epoch: int) -> FetchSession:
+    def go_on(self, number: int, epoch: int, by_id: bool) -> FetchSession:
         """Raises Refused."""
         session = self._sessions.get(number)
         if session is None:
             raise Refused(Code.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise Refused(Code.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise Refused(Code.FETCH_SESSION_TOPIC_ID_ERROR)
         session.epoch = 1 if epoch == (1 << 31) - 1 else epoch + 1
         self._sessions.move_to_end(number)
         return session
@@ -76,50 +81,55 @@ class FetchSessions:
         return len(self._sessions)
 
 
-def _wanted(fields: Fields) -> Wanted:
-    return {(topic["topic"], part["partition"]): part for topic in fields["topics"] for part in topic["partitions"]}
+def _wanted(fields: Fields, how: str) -> Wanted:
+    return {(topic[how], part["partition"]): part for topic in fields["topics"] for part in topic["partitions"]}
 
 
 async def fetch(connection: KafkaConnection, request: Request) -> Fields:
     fields, sessions = request.fields, connection.broker.sessions
     session: FetchSession | None = None
-    wanted = _wanted(fields)
+    by_id = request.version >= _BY_ID
+    how = "topic_id" if by_id else "topic"
+    wanted = _wanted(fields, how)
     if request.version >= 7:
         number, epoch = fields["session_id"], fields["session_epoch"]
         if epoch > 0:
             try:
-                session = sessions.go_on(number, epoch)
+                session = sessions.go_on(number, epoch, by_id)
             except Refused as error:
                 return {"error_code": error.code, "session_id": 0, "responses": []}
             for topic in fields["forgotten_topics_data"]:
                 for index in topic["partitions"]:
-                    session.wanted.pop((topic["topic"], index), None)
-                    session.sent.pop((topic["topic"], index), None)
+                    session.wanted.pop((topic[how], index), None)
+                    session.sent.pop((topic[how], index), None)
             session.wanted.update(wanted)
             wanted = session.wanted
         else:
             sessions.end(number)
             if epoch == 0 and wanted:
-                session = sessions.begin()
+                session = sessions.begin(by_id)
                 session.wanted.update(wanted)
     fetching = _Fetching(connection, request, dict(wanted))
     rows = await fetching.run()
+    throttle_ms = fetching.throttle_ms
+    if (quotas := connection.broker.quotas).active:
+        throttle_ms = max(throttle_ms, quotas.fetched(connection, request.client, fetching.size_bytes))
     known = fields["session_epoch"] > 0 if session is not None else False
-    topics: dict[str, list[Fields]] = {}
-    for (topic_name, index), row in rows.items():
+    topics: dict[str | bytes, list[Fields]] = {}
+    for key, row in rows.items():
         if session is not None:
             now = (row["error_code"], row["high_watermark"], row["log_start_offset"])
-            same = session.sent.get((topic_name, index)) == now
-            session.sent[topic_name, index] = now
+            same = session.sent.get(key) == now
+            session.sent[key] = now
             if known and same and not row["records"] and not row["error_code"]:
                 continue
             if row["records"]:  # next time it is looked at last, so that no partition starves
-                session.wanted[topic_name, index] = session.wanted.pop((topic_name, index))
-        topics.setdefault(topic_name, []).append(row)
+                session.wanted[key] = session.wanted.pop(key)
+        topics.setdefault(key[0], []).append(row)
     return {
-        "throttle_time": fetching.throttle_ms,
+        "throttle_time": throttle_ms,
         "session_id": session.number if session is not None else 0,
-        "responses": [{"topic": name, "partitions": parts} for name, parts in topics.items()],
+        "responses": [{how: topic, "partitions": parts} for topic, parts in topics.items()],
     }
 
 
@@ -134,18 +144,25 @@ class _Fetching:
         self._wait_s = min(max(fields["max_wait"], 0), _WAIT_MS_MAX) / 1000
         self._min_bytes = max(0, fields["min_bytes"])
         self._max_bytes = min(fields.get("max_bytes", _BYTES_MAX), _BYTES_MAX)
-        self._logs: dict[tuple[str, int], KafkaLog] = {}
-        self._throttled: dict[tuple[str, int], float] = {}
+        if (quotas := connection.broker.quotas).active and (room := quotas.room(connection, request.client)) is not None:
+            self._max_bytes = min(self._max_bytes, room)
+        self._logs: dict[Key, KafkaLog] = {}
+        self._throttled: dict[Key, float] = {}
         """Partitions whose dispatch rate is used up -> seconds until it has recovered."""
         self._size = 0
         self._urgent = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the record batches that go out."""
+        return self._size
 
     @property
     def throttle_ms(self) -> int:
         """Where rates left nothing to send: when to ask again."""
         return 0 if self._size or not self._throttled else math.ceil(1000 * min(self._throttled.values()))
 
-    async def run(self) -> dict[tuple[str, int], Fields]:
+    async def run(self) -> dict[Key, Fields]:
         loop = self._connection.listener.loop
         deadline = loop.time() + self._wait_s
         rows = await self._read()
@@ -175,8 +192,8 @@ class _Fetching:
             for stop in stops:
                 stop()
 
-    async def _read(self) -> dict[tuple[str, int], Fields]:
-        rows: dict[tuple[str, int], Fields] = {}
+    async def _read(self) -> dict[Key, Fields]:
+        rows: dict[Key, Fields] = {}
         self._size, left = 0, self._max_bytes
         self._throttled.clear()
         for key, part in self._wanted.items():
@@ -193,13 +210,15 @@ class _Fetching:
             left -= size
         return rows
 
-    async def _partition(self, key: tuple[str, int], part: Fields, row: Fields, left: int) -> list[Buffer]:
+    async def _partition(self, key: Key, part: Fields, row: Fields, left: int) -> list[Buffer]:
         broker, principal = self._connection.broker, self._connection.login.principal
         assert principal is not None
         log = self._logs.get(key)
         if log is None or log.topic.closed:
-            broker.check(principal, Action.CONSUME, key[0])
-            log = self._logs[key] = await broker.log(*key)
+            self._logs.pop(key, None)
+            kafka = key[0] if isinstance(key[0], str) else broker.of_id(key[0])
+            broker.check(principal, Action.CONSUME, kafka)
+            log = self._logs[key] = await broker.log(kafka, key[1])
         end, offset = log.high_watermark, part["fetch_offset"]
         row["high_watermark"], row["last_stable_offset"] = end, await log.stable_offset()
         row["log_start_offset"] = log.start_offset

@@ -177,11 +177,11 @@ class KafkaLog:
         self.reader.reading = lambda: at
 
     async def stable_offset(self) -> int:
-        """The offset of the first record of an open transaction; where there is none, the high watermark."""
+        """The offset of the first record of an open transaction, or of one that waits for its other topics; where there is none, the high watermark."""
         if self.topic.readable is self.ledger:
             return self.high_watermark
         buffer = self.topic.transactions.buffer
-        undecided = None if buffer is None else buffer.undecided_from()
+        undecided = None if buffer is None else buffer.unseen_from()
         if undecided is None:
             return self.high_watermark
         if self._undecided[0] != undecided:

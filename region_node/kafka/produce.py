@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection, Slot
 
 _FLAGS = (FLAG_KAFKA,)
+_BY_ID = 13
 
 
 class _Batch:
@@ -106,7 +107,7 @@ class Producing:
         acks_right = fields["acks"] in (-1, 0, 1)
         for topic in fields["topic_data"]:
             rows: list[Fields] = []
-            self.answer["responses"].append({"name": topic["name"], "partition_responses": rows})
+            self.answer["responses"].append({"name": topic["name"], "topic_id": topic.get("topic_id"), "partition_responses": rows})
             for part in topic["partition_data"]:
                 row: Fields = {"index": part["index"], "error_code": 0, "base_offset": -1}
                 rows.append(row)
@@ -124,6 +125,9 @@ class Producing:
                     floor = self._append(batch, part["records"], floor)
                 except HeliographError as error:
                     batch.refused(error)
+        if (quotas := self._connection.broker.quotas).active:
+            wait_ms = quotas.produced(self._connection, self._request.client, len(self._request.frame))
+            self.answer["throttle_time"] = max(wait_ms, self.answer.get("throttle_time", 0))
         self.one_less()
 
     def _append(self, batch: _Batch, where: tuple[int, int], floor: int) -> int:
@@ -199,8 +203,8 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     transactional = request.fields.get("transactional_id") is not None
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
     for topic in request.fields["topic_data"]:
+        error = _refusal(connection, request, topic)
         kafka = topic["name"]
-        error = _refusal(connection, kafka)
         for part in topic["partition_data"]:
             found = error or broker.loaded(kafka, part["index"])
             if found is None or (transactional and isinstance(found, KafkaLog) and _transaction(found, request, part) is None):
@@ -209,11 +213,21 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     connection.enqueue(slot)
 
     def finish(answer: Fields) -> None:
-        if not connection.closed:
+        if not connection.closed and not _told_by_closing(connection, request, answer):
             connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
 
     Producing(connection, request, finish).publish(logs)
     return True
+
+
+def _told_by_closing(connection: KafkaConnection, request: Request, answer: Fields) -> bool:
+    """With acks=0 there is no answer: as in Kafka a client whose batches failed learns by a closed connection to look for the leader again."""
+    if request.fields["acks"] != 0:
+        return False
+    codes = [row["error_code"] for topic in answer["responses"] for row in topic["partition_responses"] if row["error_code"]]
+    if codes:
+        connection.close(f"a batch with acks=0 was not stored: {Code(codes[0]).name}")
+    return bool(codes)
 
 
 def check_keys(records: Sequence[Record]) -> None:
@@ -234,10 +248,14 @@ def _transaction(log: KafkaLog, request: Request, part: Fields) -> TxnId | None:
     return log.transaction_of(*_producer(request, part))
 
 
-def _refusal(connection: KafkaConnection, kafka: str) -> HeliographError | None:
+def _refusal(connection: KafkaConnection, request: Request, topic: Fields) -> HeliographError | None:
+    """From version 13 on a topic comes by its id, and gets its name here; one that nothing has stands under its id."""
     try:
+        if request.version >= _BY_ID:
+            topic["name"] = topic["topic_id"]
+            topic["name"] = connection.broker.of_id(topic["topic_id"])
         assert connection.login.principal is not None
-        connection.broker.check(connection.login.principal, Action.PRODUCE, kafka)
+        connection.broker.check(connection.login.principal, Action.PRODUCE, topic["name"])
     except HeliographError as error:
         return error
     return None
@@ -248,8 +266,8 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
     broker = connection.broker
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
     for topic in request.fields["topic_data"]:
+        error = _refusal(connection, request, topic)
         kafka = topic["name"]
-        error = _refusal(connection, kafka)
         for part in topic["partition_data"]:
             try:
                 log = error or await broker.log(kafka, part["index"])
@@ -267,4 +285,4 @@ async def produce(connection: KafkaConnection, request: Request) -> Fields | Non
 
     Producing(connection, request, finish).publish(logs)
     answer: Fields = await answered
-    return None if request.fields["acks"] == 0 else answer
+    return None if _told_by_closing(connection, request, answer) or request.fields["acks"] == 0 else answer

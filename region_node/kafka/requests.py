@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import PeerError
 from heliograph.wire.kafka_codec import BY_NAME, Fields, Request, encode_answer
 from heliograph.wire.run import Buffer
-from region_node.kafka import acls, admin, fetch, group_requests, metadata, offsets, produce, producer_ids, sasl, scram, transaction_requests
+from region_node.kafka import acls, admin, fetch, group_requests, metadata, offsets, produce, producer_ids, quota_requests, sasl, scram, transaction_requests
 from region_node.kafka.errors import Code
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ HANDLERS: dict[str, Handler] = {
     "txn_offset_commit": transaction_requests.txn_offset_commit,
     "describe_user_scram_credentials": scram.describe_users,
     "alter_user_scram_credentials": scram.alter_users,
+    "describe_client_quotas": quota_requests.describe_client_quotas,
+    "alter_client_quotas": quota_requests.alter_client_quotas,
     "describe_acls": acls.describe_acls,
     "create_acls": acls.create_acls,
     "delete_acls": acls.delete_acls,
@@ -58,6 +60,7 @@ HANDLERS: dict[str, Handler] = {
     "delete_groups": group_requests.delete_groups,
     "offset_delete": group_requests.offset_delete,
     "describe_cluster": metadata.describe_cluster,
+    "describe_topic_partitions": metadata.describe_topic_partitions,
 }
 
 

@@ -6,24 +6,19 @@ Isn't: assertions about answers (`geo_tests/wan/test_kafka.py`).
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import struct
-import sys
-import time
 from typing import Any
 
 import crc32c
 
 from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
 from heliograph.wire.kafka_records import build_batch
+from tests.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.kafka.harness import Client, Face, with_face
-from tests.pulsar.fuzz import Errors
 from tests.pulsar.harness import settle
 from tests.wire.test_kafka_codec import made
 
-PER_SEED = 1000
 NAMES = sorted(BY_NAME)
 HOT = ("produce", "produce", "fetch", "join_group", "sync_group", "offset_commit", "metadata", "list_offsets")
 _WAITS = ("max_wait", "timeout", "session_timeout", "rebalance_timeout")
@@ -118,20 +113,8 @@ def run(seed: int, cases: int = PER_SEED) -> None:
                     continue
                 asked[number] = name, version
                 data += frame
-            whole = True
-            if data and rng.random() < 0.3:
-                damaged, whole = bytearray(data), False
-                for _ in range(rng.randrange(1, 5)):
-                    damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-                data = bytes(damaged)
-            elif rng.random() < 0.1:
-                data, whole = rng.randbytes(rng.randrange(1, 200)), False
-            at = 0
-            while at < len(data):
-                size = rng.randrange(1, len(data) + 1)
-                client.raw(data[at : at + size])
-                at += size
-                await settle(2)
+            data, whole = damaged(rng, data, 0.3)
+            await in_pieces(rng, data, client.raw)
             await settle()
             for answer in client.answers():
                 if whole:
@@ -153,27 +136,5 @@ def run(seed: int, cases: int = PER_SEED) -> None:
     with_face(test)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases")
-    options = parser.parse_args()
-    errors = Errors()
-    logging.getLogger().addHandler(errors)
-    begun = time.monotonic()
-    rounds = -(-options.cases // PER_SEED)
-    for number in range(rounds):
-        seed = options.seed + number
-        try:
-            run(seed)
-        except BaseException:
-            print(f"failed with seed {seed}: python -m tests.kafka.fuzz --cases {PER_SEED} --seed {seed}", flush=True)
-            raise
-        if errors.records:
-            sys.exit(f"logged as errors with seed {seed}: {errors.records[:3]}")
-        if (number + 1) % 10 == 0 or number + 1 == rounds:
-            print(f"{(number + 1) * PER_SEED:,} cases, {time.monotonic() - begun:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main("tests.kafka.fuzz", __doc__.splitlines()[0], run)

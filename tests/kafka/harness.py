@@ -28,6 +28,7 @@ from region_node.kafka.listener import KafkaListener
 from region_node.kafka.settings import KafkaSettings
 from region_node.ownership.records import BrokerRecord
 from region_node.security.service import open_security
+from region_node.topics.ids import TopicIds
 from region_node.topics.service import TopicService
 from region_node.usage import Usage
 from tests.pulsar.harness import FakeTransport, settle
@@ -132,6 +133,7 @@ class Face:
     def __init__(self, **settings: Any) -> None:
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
+        self.ids = TopicIds(self.meta, rng)
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
         own = KafkaSettings(port=0, rebalance_delay_ms=0, **settings)
         self.topics = TopicService(
@@ -147,7 +149,7 @@ class Face:
         )
         self.broker = KafkaBroker(
             topics=self.topics,
-            cluster=Cluster(ownership=self.owner, view=self.view, topics=self.topics, config=self.admin, settings=own),  # type: ignore[arg-type]
+            cluster=Cluster(ownership=self.owner, view=self.view, topics=self.topics, config=self.admin, settings=own, ids=self.ids),  # type: ignore[arg-type]
             config=self.admin,
             meta=self.meta,
             security=open_security(),
@@ -172,6 +174,8 @@ class Face:
     async def close(self) -> None:
         self.broker.coordinator.close()
         self.broker.positions.close()
+        self.ids.close()
+        self.broker.quotas.close()
         await self.listener.close()
         await self.topics.close()
         self.view.close()

@@ -6,18 +6,14 @@ Isn't: assertions about answers (`test_connection`).
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
-import sys
-import time
 from typing import Any
 
 from heliograph.wire import pulsar_pb2 as pb
+from tests.fuzzing import PER_SEED, damaged, in_pieces, main
 from tests.pulsar.codec import FIELDS, command, entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, Client, K, settle, with_broker
 
-PER_SEED = 1000
 TOPICS = [TOPIC, "persistent://public/default/u", "x", "persistent://no/such/t", "non-persistent://public/default/n", "://", "a/b", "é" * 50]
 CLIENT_KINDS = [k for k in FIELDS if k not in (1, K.CONNECT)]
 
@@ -92,19 +88,8 @@ def run(seed: int, cases: int = PER_SEED) -> None:
             client = Client(broker.listener, link=rng.random() < 0.1)
             data = frame(K.CONNECT, client_version="f", protocol_version=rng.randrange(25)) if rng.random() < 0.95 else b""
             data += b"".join(any_frame(rng) for _ in range(rng.randrange(1, 8)))
-            if rng.random() < 0.4:
-                damaged = bytearray(data)
-                for _ in range(rng.randrange(1, 5)):
-                    damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-                data = bytes(damaged)
-            elif rng.random() < 0.1:
-                data = rng.randbytes(rng.randrange(1, 200))
-            at = 0
-            while at < len(data):
-                size = rng.randrange(1, len(data) + 1)
-                client.raw(data[at : at + size])
-                at += size
-                await settle(2)
+            data, _ = damaged(rng, data, 0.4)
+            await in_pieces(rng, data, client.raw)
             if case % 20 == 0:
                 came = await bystander.do(send(1, case, entry(b"%d" % case)))
                 assert sorted(c.type for c, _ in came) == [K.SEND_RECEIPT, K.MESSAGE]
@@ -123,38 +108,5 @@ def run(seed: int, cases: int = PER_SEED) -> None:
     with_broker(test)
 
 
-class Errors(logging.Handler):
-    """What was logged as an error: nothing a client sends may be one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.records: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record.getMessage())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=1000, help="the first one; each runs a thousand cases")
-    options = parser.parse_args()
-    errors = Errors()
-    logging.getLogger().addHandler(errors)
-    begun = time.monotonic()
-    rounds = -(-options.cases // PER_SEED)
-    for number in range(rounds):
-        seed = options.seed + number
-        try:
-            run(seed)
-        except BaseException:
-            print(f"failed with seed {seed}: python -m tests.pulsar.fuzz --cases {PER_SEED} --seed {seed}", flush=True)
-            raise
-        if errors.records:
-            sys.exit(f"logged as errors with seed {seed}: {errors.records[:3]}")
-        if (number + 1) % 10 == 0 or number + 1 == rounds:
-            print(f"{(number + 1) * PER_SEED:,} cases, {time.monotonic() - begun:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main("tests.pulsar.fuzz", __doc__.splitlines()[0], run)

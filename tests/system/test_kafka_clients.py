@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cache import CACHE
 from geo_tests.wan.kafka_support import secure_region, token
 from tests.broker.processes import Region
-from tests.system.kafka_clients import CACHE, WAIT_S, java_round_trip, kcat
+from tests.system.kafka_clients import WAIT_S, java_round_trip, kcat
 
 pytestmark = pytest.mark.system
 OLDEST = (None, (0, 8, 2), (0, 9), (0, 10, 0))
@@ -137,6 +138,17 @@ def test_javas_transactional_producer(region: Region, jars: Path) -> None:
     assert "3000 records sent" in said
     read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "60000"]
     assert len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines()) == 3000
+
+
+def test_javas_tool_sets_quotas(region: Region, jars: Path) -> None:
+    command, who = ("kafka.admin.ConfigCommand", "--bootstrap-server", address(region)), ("--entity-type", "users", "--entity-name", "ann")
+    tool = ("--entity-type", "clients", "--entity-name", "tool")
+    java(jars, *command, "--alter", "--add-config", "producer_byte_rate=1024,consumer_byte_rate=2048", *who, *tool)
+    java(jars, *command, "--alter", "--add-config", "producer_byte_rate=512", *who)
+    assert "user-principal 'ann', client-id 'tool' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in java(jars, *command, "--describe", *who, *tool)
+    assert "user-principal 'ann' are producer_byte_rate=512.0" in java(jars, *command, "--describe", *who)
+    java(jars, *command, "--alter", "--delete-config", "producer_byte_rate", *who)
+    assert "512" not in java(jars, *command, "--describe", *who)
 
 
 JAVA = (("0.10.2.2", "none,gzip,snappy,lz4"), ("0.11.0.3", "none,gzip,snappy,lz4"), ("1.1.1", "none,gzip,snappy,lz4"))

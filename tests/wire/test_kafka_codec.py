@@ -44,6 +44,8 @@ def value(rng: random.Random, field: Any, version: int, flexible: bool, depth: i
             return rng.random() < 0.5
         case "uuid":
             return rng.randbytes(16)
+        case "f64":
+            return rng.choice([0.0, -1.5, 1e300, float("inf")])
     bits = int(field.kind[1:])
     return rng.choice([0, 1, -1, (1 << bits - 1) - 1, -(1 << bits - 1)]) if field.kind[0] == "i" else rng.randrange(1 << bits)
 
