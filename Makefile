@@ -78,8 +78,8 @@ bench-storage: setup  ## directories of a bookie, a cold drain, cache strategies
 bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
 	@$(BIN)/python -m benchmarks.spark $(CASES)
 
-soak-spark: setup   ## a Spark job under kill -9 of every process, one after another; KILLS=36 SEED=1
-	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1)
+soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60
+	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60)
 
 soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),15000)

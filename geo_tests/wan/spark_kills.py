@@ -2,13 +2,15 @@
 
 Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `heliograph spark run`, kills, and compares what came out with what went in.
 Isn't: a test's expectations about one kind of kill.
-Two queries of one job: into parquet (read back as Spark reads it), and through our own sink into another topic.
+One job with a query for each sink: Spark's own parquet (read back as Spark reads it), our sink into another topic, the shipped ETL into a table of
+parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint), and a wide table that counts, in three stores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -16,16 +18,23 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.catalog import load_catalog
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
 
 KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
+SINKS = ("files", "topic", "tables", "delta", "wide")
+STORES = ("parquet", "delta", "iceberg")
 _TICK_S = 0.02
 
 
@@ -56,45 +65,80 @@ class Publisher(threading.Thread):
 
 
 class Job:
-    """`heliograph spark run` on a file with both queries."""
+    """`heliograph spark run` on a file with a query for each of `sinks`."""
 
-    def __init__(self, instance: Instance, folder: Path, name: str) -> None:
-        self.folder, self.instance = folder, instance
+    def __init__(self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS) -> None:
+        self.folder, self.instance, self.sinks = folder, instance, tuple(sinks)
         self.sources = [f"persistent://public/geo/{name}-in-{n}" for n in range(2)]
         self.target = f"persistent://public/geo/{name}-out"
         admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]}))
-        source = f'{{ topics = "{",".join(self.sources)}", subscription = "{name}", tasks_min = 2 }}'
         text = f"""
             heliograph.admin_url = "{admin}"
             supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 60 }}
             [spark]
             master = "local[2,4]"
-            conf = {{ "spark.driver.memory" = "600m" }}
-            [[query]]
-            name = "files"
-            checkpoint = "{folder}/files.state"
-            select = ["cast(value as string) as body"]
-            source = {source}
-            sink = {{ format = "parquet", path = "{folder}/files" }}
-            [[query]]
-            name = "topic"
-            checkpoint = "{folder}/topic.state"
-            select = ["value"]
-            source = {source.replace(f'"{name}"', f'"{name}-2"')}
-            sink = {{ format = "heliograph", topic = "{self.target}" }}
+            conf = {{ "spark.driver.memory" = "800m" }}
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "job.toml").write_text(text)
+        (folder / "job.toml").write_text(text + "".join(self._query(sink, f"{name}-{sink}") for sink in sinks))
         self._log = (folder / "job.log").open("ab")
         self.process = subprocess.Popen([PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT)
 
+    def _query(self, sink: str, subscription: str) -> str:
+        checkpoint = f'checkpoint = "{self.folder}/{sink}.state"'
+        if sink in ("tables", "delta"):
+            return f"""
+            [[query]]
+            name = "{sink}"
+            job = "etl"
+            [query.options]
+            topics = {json.dumps(self.sources)}
+            subscription = "{subscription}"
+            path = "{self.folder}/{sink}"
+            format = "{"delta" if sink == "delta" else "parquet"}"
+            {checkpoint}
+            trigger = "1 second"
+            source = {{ tasks_min = 2 }}
+            [[query.options.table]]
+            schema = "raw"
+            name = "all"
+            """
+        if sink == "wide":
+            targets = ", ".join(f'{{ store = "{store}", path = "{self.folder}/wide/{store}" }}' for store in STORES)
+            return f"""
+            [[query]]
+            name = "wide"
+            job = "wide"
+            [query.options]
+            topics = {json.dumps(self.sources)}
+            subscription = "{subscription}"
+            {checkpoint}
+            trigger = "1 second"
+            source = {{ tasks_min = 2 }}
+            schema = "n bigint"
+            keys = ["_topic as source"]
+            columns = {{ seen = "count(*)" }}
+            table = [{{ name = "by_minute", period = "1 minute" }}]
+            target = [{targets}]
+            state_tasks = 2
+            """
+        into = f'{{ format = "parquet", path = "{self.folder}/files" }}' if sink == "files" else f'{{ format = "heliograph", topic = "{self.target}" }}'
+        return f"""
+            [[query]]
+            name = "{sink}"
+            {checkpoint}
+            select = [{'"cast(value as string) as body"' if sink == "files" else '"value"'}]
+            source = {{ topics = "{",".join(self.sources)}", subscription = "{subscription}", tasks_min = 2 }}
+            sink = {into}
+        """
+
     def batches(self) -> int:
-        """Committed ones of both queries."""
-        found = 0
-        for query in ("files", "topic"):
-            commits = self.folder / f"{query}.state" / "commits"
-            found += max((int(path.name) + 1 for path in commits.glob("*") if path.name.isdecimal()), default=0) if commits.is_dir() else 0
-        return found
+        """Committed ones of the query that has the fewest: a kill is behind a batch of every sink."""
+        return min(self._committed(sink) for sink in self.sinks)
+
+    def _committed(self, sink: str) -> int:
+        commits = self.folder / f"{sink}.state" / "commits"
+        return max((int(path.name) + 1 for path in commits.glob("*") if path.name.isdecimal()), default=0) if commits.is_dir() else 0
 
     def log(self) -> str:
         return (self.folder / "job.log").read_text(errors="replace")
@@ -133,12 +177,16 @@ class Job:
         return self.process.wait(90)
 
 
-def kill_some(job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 400) -> None:
-    """One victim of each kind in turn, each time behind a new batch and a moment that the seed picks."""
-    pause = threading.Event()
+def kill_some(
+    job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 400, until: float = math.inf
+) -> int:
+    """One victim of each kind in turn, each time behind new batches and a moment that the seed picks, before `until`. Returns how many were killed."""
+    pause, killed = threading.Event(), 0
     for kind in kinds:
+        if time.monotonic() > until:
+            break
         before = job.batches()
-        eventually(lambda before=before: job.process.poll() is not None or job.batches() >= before + 2, f"batches before a {kind} is killed", patience_s)
+        eventually(lambda before=before: job.process.poll() is not None or job.batches() >= before + 1, f"batches before a {kind} is killed", patience_s)
         assert job.process.poll() is None, job.log()[-3000:]
         pause.wait(rng.random())
         pid = eventually(lambda kind=kind: job.victim(kind, rng), f"a {kind} to kill", 60)
@@ -146,6 +194,7 @@ def kill_some(job: Job, kinds: list[str], rng: random.Random, say: Callable[[str
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue  # it ended by itself at this moment
+        killed += 1
         say(f"killed a {kind} behind batch {before}")
         if kind in ("broker", "bookie"):  # the instance starts it again; two of three bookies down would be another test
 
@@ -154,6 +203,29 @@ def kill_some(job: Job, kinds: list[str], rng: random.Random, say: Callable[[str
                 return all(row["pid"] and row["pid"] != pid for row in rows)
 
             eventually(back, f"the {kind} is back")
+    return killed
+
+
+def published_by(topics: list[str], published: list[str]) -> list[str]:
+    """The topic of each body: the publisher takes them in turn."""
+    return [topics[number % len(topics)] for number in range(len(published))]
+
+
+def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
+    """Of a table store, as another reader sees them; none where there is no table yet."""
+    if store == "parquet":
+        files = sorted(str(path) for path in (folder / table).glob("bucket=*/*.parquet"))
+        return list(ds.dataset(files).to_table().to_pylist()) if files else []
+    if store == "delta":
+        if not DeltaTable.is_deltatable(str(folder / table)):
+            return []
+        return list(pa.table(QueryBuilder().register("t", DeltaTable(str(folder / table))).execute("select * from t")).to_pylist())
+    catalog = load_catalog("heliograph", type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"file://{folder}")
+    return list(catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()) if catalog.table_exists(f"default.{table}") else []
+
+
+def _bodies(rows: pa.Table | None) -> Counter[str]:
+    return Counter() if rows is None else Counter(value.decode() for value in rows["value"].to_pylist())
 
 
 def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 300) -> None:
@@ -168,7 +240,34 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 300)
     def topic() -> Counter[str]:
         return Counter(job.instance.read_all("us", job.target))
 
-    for name, read in (("parquet", files), ("our sink", topic)):
+    def tables() -> Counter[str]:
+        found = [str(path) for path in (job.folder / "tables" / "all").glob("batch=*/*.parquet")]
+        return _bodies(ds.dataset(found).to_table(columns=["value"]) if found else None)
+
+    def delta() -> Counter[str]:
+        place = str(job.folder / "delta" / "all")
+        if not DeltaTable.is_deltatable(place):
+            return Counter()
+        return _bodies(pa.table(QueryBuilder().register("t", DeltaTable(place)).execute("select value from t")))
+
+    if "wide" in job.sinks:
+        counted = Counter(published_by(job.sources, published))
+        for store in STORES:
+
+            def counts(store: str = store) -> Counter[str]:
+                found = wide_rows(store, job.folder / "wide" / store, "by_minute")
+                made = Counter[str]()
+                for row in found:
+                    made[row["source"]] += row["seen"]
+                return made
+
+            try:
+                eventually(lambda counts=counts: counts().total() >= len(published), f"all of {len(published)} messages in the wide table, {store}", patience_s)
+            finally:
+                assert counts() == counted, f"wide, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
+    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta)):
+        if name not in job.sinks:
+            continue
         try:
             eventually(lambda read=read: sum(read().values()) >= len(published), f"all of {len(published)} messages in {name}", patience_s)
         finally:
@@ -182,7 +281,9 @@ def main() -> None:
     """A soak: many kills on one instance. Prints each, and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=36)
+    parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these")
     options = parser.parse_args()
     from heliograph.spark import session
 
@@ -192,14 +293,15 @@ def main() -> None:
         try:
             instance.namespace("public/geo", ["us"])
             kinds = [kind for _ in range(-(-options.kills // len(KINDS))) for kind in rng.sample(KINDS, len(KINDS))][: options.kills]
-            with Job(instance, Path(folder) / "job", "soak") as job:
+            with Job(instance, Path(folder) / "job", "soak", options.sinks.split(",")) as job:
                 publisher = Publisher(instance, job.sources)
                 publisher.start()
-                kill_some(job, kinds, rng, lambda line: print(line, flush=True))
+                killed = kill_some(job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60)
                 published = publisher.stop()
                 verdict(job, published, session("verdict"), 300)
                 code = job.stop()
-            print(json.dumps({"kills": len(kinds), "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}))
+            found = {"kills": killed, "seed": options.seed, "sinks": options.sinks, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
+            print(json.dumps(found), flush=True)
         finally:
             instance.down()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually
+from geo_tests.wan.spark_kills import STORES, wide_rows
 from heliograph.client.http import Http
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
@@ -116,9 +118,7 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
     publish(client, "etl-users-2", ["{}"])
     publish(client, "etl-orders", [json.dumps({"id": 100, "country": "FR"})])
     run(spark, "etl", region, options)
-    newest = max((path for path in (tmp_path / "state" / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    newest.unlink()
-    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    forget(tmp_path / "state")
     run(spark, "etl", region, options)
     orders = read(lake / "orders")
     assert sorted(orders["id"].to_pylist()) == list(range(101))
@@ -162,8 +162,7 @@ def test_registered_schemas_grow_in_delta_tables(region: Region, client: pulsar.
     visits(Two, Two(id=3, city="Oslo"))
     run(spark, "etl", region, options)
     assert table() == [(1, None), (2, None), (3, "Oslo")]
-    (tmp_path / "state" / "commits" / "1").unlink()  # as if the driver had died before Spark wrote that it was done
-    (tmp_path / "state" / "commits" / ".1.crc").unlink(missing_ok=True)
+    forget(tmp_path / "state")
     run(spark, "etl", region, options)
     assert table() == [(1, None), (2, None), (3, "Oslo")]
     from heliograph.spark.jobs.tiers import measured
@@ -223,6 +222,82 @@ def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_noth
     assert len(list(lake.glob("kill-a/batch=*"))) > before
 
 
+def forget(state: Path) -> None:
+    """As if the driver had died before Spark wrote that its last micro-batch was done."""
+    newest = max((path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.timeout(600)
+def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    def body(n: int, hour: int, **more: Any) -> str:
+        return json.dumps({"user": f"u{n % 3}", "at": f"2026-01-31T{hour:02d}:{n % 60:02d}:00Z", **more})
+
+    nowhere = ["{broken", '{"user": "u0"}', '{"at": "2026-01-31T10:00:00Z"}']
+    publish(client, "ab-clicks", [body(n, 10 + n // 45) for n in range(90)] + nowhere)
+    publish(client, "ab-orders", [body(n, 10, amount=n / 2) for n in range(30)])
+    targets = [{"store": kind, "path": str(tmp_path / kind)} for kind in STORES]
+    common: dict[str, Any] = {"keys": ["user"], "target": targets}
+    common["table"] = [{"name": "hourly", "period": "1 hour"}, {"name": "daily", "period": "1 day"}]
+    read_from = {"namespace": "public/default", "topics_pattern": "ab-.*", "subscription": "ab", "checkpoint": str(tmp_path / "state")}
+    read_as = {"schema": "user string, amount double, at timestamp", "time": "at", "trigger": "available now", "state_tasks": 2}
+    online = common | read_from | read_as
+    online |= {
+        "columns": {
+            "clicks": {"topics": "ab-clicks", "value": "count(*)"},
+            "orders": {"topics": "ab-(orders|buys)", "value": "count(*)"},
+            "paid": {"topics": "ab-orders", "value": "sum(amount)"},
+        },
+    }
+    (tmp_path / "users.json").write_text("".join(json.dumps({"user": f"u{n}", "day": "2026-01-31", "age": 30 + n}) + "\n" for n in range(1, 4)))
+    offline = common | {"offline": {"format": "json", "path": str(tmp_path / "users.json")}, "time": "timestamp(day)", "columns": {"age": "max(age)"}}
+    offline["table"] = [{"name": "daily", "period": "1 day"}]
+
+    def tables() -> dict[str, list[tuple[Any, ...]]]:
+        found = {}
+        for name, columns in (("hourly", ["clicks", "orders", "paid"]), ("daily", ["clicks", "orders", "paid", "age"])):
+            of = [wide_rows(store, tmp_path / store, name) for store in STORES]
+            rows = [sorted((row["period"].hour, row["user"], *(row.get(column) for column in columns)) for row in each) for each in of]
+            assert rows[0] == rows[1] == rows[2], name
+            found[name] = rows[0]
+        return found
+
+    run(spark, "wide", region, online)
+    hourly = [(10, f"u{n}", 15, 10, sum(range(n, 30, 3)) / 2) for n in range(3)] + [(11, f"u{n}", 15, 0, None) for n in range(3)]
+    import importlib
+
+    assert importlib.import_module("heliograph.spark.jobs.wide").start(spark, {}, "ages", offline) == []
+    first = tables()
+    assert first["hourly"] == hourly
+    paid = [row[4] for row in hourly[:3]]
+    assert first["daily"] == [(0, "u0", 30, 10, paid[0], None), (0, "u1", 30, 10, paid[1], 31), (0, "u2", 30, 10, paid[2], 32), (0, "u3", None, None, None, 33)]
+    forget(tmp_path / "state")
+    run(spark, "wide", region, online)
+    assert tables() == first, "a batch that came twice"
+    publish(client, "ab-buys", [body(1, 11), body(1, 11)])  # a new topic, a known row
+    run(spark, "wide", region, online)
+    assert tables()["hourly"] == [*hourly[:4], (11, "u1", 15, 2, None), hourly[5]]
+    assert tables()["daily"][1] == (0, "u1", 30, 12, paid[1], 31)
+
+
+def test_rows_of_a_topic_have_the_same_task_in_whatever_order_they_come(spark: Any) -> None:
+    from heliograph.model.errors import ConfigError
+    from heliograph.spark import portable
+
+    rows = [(f"t{n % 3}", n) for n in range(200)]
+
+    def tasks(rows: list[Any], before: int) -> list[set[int]]:
+        made = portable(spark.createDataFrame(rows, "topic string, n int").selectExpr("*", "n as coordinate").repartition(before), 4).select("n")
+        return [{row.n for row in task} for task in made.rdd.glom().collect()]
+
+    first = tasks(rows, 2)
+    assert len(first) == 4 and sorted(n for task in first for n in task) == list(range(200))
+    assert tasks(random.Random(3).sample(rows, len(rows)), 5) == first
+    with pytest.raises(ConfigError, match="wants the columns topic and coordinate"):
+        portable(spark.createDataFrame(rows, "topic string, n int"))
+
+
 @pytest.mark.timeout(300)
 def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     source, target = f"{NAMESPACE}/replay-from", f"{NAMESPACE}/replay-to"
@@ -233,9 +308,7 @@ def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client
     options = {"topics": [source], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
     deduplicate(region)
     run(spark, "replay", region, options)
-    batches = sorted(path for path in (tmp_path / "state" / "commits").iterdir() if path.name.isdecimal())
-    batches[-1].unlink()  # as if the driver had died before Spark wrote that it was done
-    (batches[-1].parent / f".{batches[-1].name}.crc").unlink(missing_ok=True)
+    forget(tmp_path / "state")
     run(spark, "replay", region, options)
     rows = spark.read.format("heliograph").options(admin_url=region.admin_url(), topic=target).load().orderBy("ledger", "entry", "batch_index").collect()
     found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in rows]

@@ -48,6 +48,8 @@ def read_object(where: ObjectRange, first: int, last: int) -> Iterator[tuple[int
                 block = bytearray(size)
                 block[:8] = head
                 ledger, at, run = decode_block(fill(stream.readinto, block, 8))
+                if run.seal is not None:
+                    raise CorruptData("its entries are encrypted at rest: only a broker can open them")
                 if (ledger, at) != (where.ledger, entry):
                     raise CorruptData(f"entry {ledger}:{at} lies where {where.ledger}:{entry} is looked for")
                 left, entry = left - size, at + run.count

@@ -7,6 +7,7 @@ Also without a line of code: the format name `pyspark_heliograph` is found by Sp
 """
 
 from heliograph.spark.environment import register, session
+from heliograph.spark.portable import portable
 from heliograph.spark.sql import Pipeline
 
-__all__ = ["Pipeline", "register", "session"]
+__all__ = ["Pipeline", "portable", "register", "session"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -64,6 +65,7 @@ class Declared:
             raise ConfigError(f"a column is {error}, which JSON has no value for; a map's keys are strings") from error
         self._times = [field for field in self.fields if pa.types.is_timestamp(field.type) or pa.types.is_date(field.type)]
         self._read = [pa.field(f.name, pa.string() if f in self._times else f.type) for f in self.fields]
+        self._gets = [attrgetter(f"f{number}") for number in range(len(self._read))]
         self._block = self._block_parser()
         self._any = msgspec.json.Decoder(float_hook=Decimal if any(_has_decimal(f.type) for f in self.fields) else None)
 
@@ -163,8 +165,8 @@ class Declared:
         return None
 
     def _by_msgspec(self, decode: Callable[[bytes], Any], payloads: list[bytes]) -> list[pa.Array]:
-        rows = [decode(payload) for payload in payloads]
-        return [pa.array([getattr(row, f"f{number}") for row in rows], field.type) for number, field in enumerate(self._read)]
+        rows = list(map(decode, payloads))  # both loops are C's: a name or a frame a value doubled the time of a row
+        return [pa.array(list(map(get, rows)), field.type) for get, field in zip(self._gets, self._read, strict=True)]
 
     def _by_pyarrow(self, parse: Any, payloads: list[bytes]) -> list[pa.Array]:
         count, lines = len(payloads), b"\n".join(payloads)

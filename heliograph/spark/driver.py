@@ -22,12 +22,14 @@ from typing import Any
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.spark.environment import session
 from heliograph.spark.job import Job, Query, read_job
+from heliograph.spark.portable import portable, tasks_of
 from heliograph.spark.sql import Pipeline
 
 AGAIN = 75
 WRONG = 2
 _LOOK_S = 0.5
 _HEALTHY_S = 300.0
+_INITIAL_S = 30.0
 
 
 def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> list[Any]:
@@ -48,9 +50,10 @@ def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> list[A
             raise ConfigError(f"[[query]] {query.name}: {query.start} is not there: {error}") from error
         return list(start(spark, dict(defaults), query.name, dict(query.options)))
     reader = spark.readStream.format(query.source.get("format", "heliograph"))
-    options = {key: value for key, value in query.source.items() if key != "format"}
+    options = {key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")}
     reader = reader.options(**({**defaults, **options} if "format" not in query.source else options))
     rows = (reader.schema(query.schema) if query.schema else reader).load()
+    rows = portable(rows, tasks_of(query.source["portable_tasks"])) if "portable_tasks" in query.source else rows
     rows = rows.where(query.where) if query.where else rows
     rows = rows.selectExpr(*query.select) if query.select else rows
     sink = {key: value for key, value in query.sink.items() if key not in ("format", "mode")}
@@ -91,7 +94,7 @@ class Driver:
         """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be from the start."""
         now = self._clock()
         for unit in self._units:
-            if not unit.done and not unit.streams and now >= unit.due:
+            if not unit.done and not unit.streams and now >= unit.due and not self._initializing(now):
                 self._start(unit, now)
             elif unit.streams and (error := unit.failed()) is not None:
                 self._fail(unit, error, now)
@@ -109,6 +112,11 @@ class Driver:
         for unit in self._units:
             _stop(unit.streams)
             self._progress(unit)
+
+    def _initializing(self, now: float) -> bool:
+        """Whether a query's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once would all be late, again and again."""
+        young = [stream for unit in self._units if now - unit.since < _INITIAL_S for stream in unit.streams]
+        return any(stream.isActive and stream.status["message"] == "Initializing sources" for stream in young)
 
     def _start(self, unit: _Unit, now: float) -> None:
         try:
@@ -135,7 +143,15 @@ class Driver:
                 continue
             unit.told[stream.runId] = progress["batchId"]
             rate, took = round(progress.get("processedRowsPerSecond") or 0), progress["durationMs"].get("triggerExecution", 0)
-            self._say("query.progress", query=unit.query.name, batch=progress["batchId"], rows=progress["numInputRows"], rows_s=rate, took_ms=took)
+            batch, rows = progress["batchId"], progress["numInputRows"]
+            self._say("query.progress", query=unit.query.name, batch=batch, rows=rows, rows_s=rate, took_ms=took, **_state(progress))
+
+
+def _state(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Of a query that aggregates: how much it keeps, and how many rows came too late for that."""
+    kept: list[Mapping[str, Any]] = progress.get("stateOperators") or []
+    names = {"state_rows": "numRowsTotal", "state_bytes": "memoryUsedBytes", "late_rows": "numRowsDroppedByWatermark"}
+    return {name: sum(int(each[field]) for each in kept) for name, field in names.items()} if kept else {}
 
 
 def _short(error: Exception) -> str:

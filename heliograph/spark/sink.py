@@ -3,7 +3,7 @@
 Is: the writers of `df.write` and `df.writeStream`, and how rows and columns become entries. Isn't: the protocol (`heliograph.client.producer`).
 Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the partition in its topic); the topic's
 deduplication drops what it has. So a micro-batch that runs again must cut its rows into the same partitions in the same order: Spark's own sources and this
-one's do, as long as their options stay the same.
+one's do, as long as their options stay the same. With a column `coordinate` a row's place in its partition is by that (`portable`).
 Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with its place.
 Options: docs/spark.md.
 """
@@ -26,6 +26,7 @@ from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.model.names import TopicName
 from heliograph.spark.options import Access
+from heliograph.spark.portable import placed
 from heliograph.wire import pulsar_pb2 as pb
 
 _ROWS = 1000
@@ -34,7 +35,9 @@ _PACED_ROWS = 100
 """In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same entries."""
 _BATCH_ROWS_BITS = 36
 """Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
+_COORDINATE = "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
+_KINDS |= {"coordinate": (_COORDINATE,)}
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -56,6 +59,7 @@ class SinkOptions(Access):
             raise ConfigError("give either the option topic, or a column topic")
         if self.topic:
             self.topic = str(TopicName.parse(self.topic))
+        self.portable = "coordinate" in columns
         self.name = given.get("name", "")
         compression = given.get("compression", "none").lower()
         if compression not in _COMPRESSIONS:
@@ -156,6 +160,7 @@ class HeliographStreamWriter(DataSourceStreamArrowWriter):
 def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
     """The rows of one partition."""
     task = TaskContext.get()
+    batches = placed(batches) if options.portable else batches
     return asyncio.run(_write(options, f"{name}-{task.partitionId() if task is not None else 0}", batch << _BATCH_ROWS_BITS, batches))
 
 

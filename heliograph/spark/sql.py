@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.portable import portable, tasks_of
 
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 _TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
@@ -77,8 +78,11 @@ class Pipeline:
         return self._view(self._spark.readStream if found["stream"] else self._spark.read, found["name"], columns, options)
 
     def _view(self, reader: Any, name: str, columns: str, options: Mapping[str, str]) -> Any:
-        reader = reader.format("heliograph").options(**{**self._defaults, **options})
+        options = {**self._defaults, **options}
+        tasks = options.pop("portable_tasks", "")
+        reader = reader.format("heliograph").options(**options)
         rows = (reader.schema(columns) if columns else reader).load()
+        rows = portable(rows, tasks_of(tasks)) if tasks else rows
         rows.createOrReplaceTempView(name)
         return rows
 

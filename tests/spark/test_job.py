@@ -80,6 +80,7 @@ class Stream:
     def __init__(self) -> None:
         self.isActive, self.error, self.runId, self.stopped = True, None, "r", False
         self.lastProgress: dict[str, Any] | None = None
+        self.status = {"message": "Waiting for data to arrive"}
 
     def exception(self) -> Exception | None:
         return self.error
@@ -120,10 +121,14 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     now[0] = 3.0
     made.look()
     assert [name for name, _ in started] == ["a", "c", "a"] and started[1][1].isActive
+    kept = [{"numRowsTotal": 5 + n, "memoryUsedBytes": 70 + 10 * n, "numRowsDroppedByWatermark": 1 - n} for n in range(2)]
     started[2][1].lastProgress = {"batchId": 4, "numInputRows": 7, "processedRowsPerSecond": 3.4, "durationMs": {"triggerExecution": 12}}
+    started[1][1].lastProgress = {**started[2][1].lastProgress, "stateOperators": kept}
     now[0] = 20.0
     made.look()
-    assert said[-1] == ("query.progress", {"query": "a", "batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12})
+    progress = {"batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12}
+    assert said[-2] == ("query.progress", {"query": "a", **progress})
+    assert said[-1] == ("query.progress", {"query": "c", **progress, "state_rows": 11, "state_bytes": 150, "late_rows": 1})
     now[0] = 500.0
     started[2][1].fail("again")
     made.look()
@@ -136,6 +141,30 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     refuse[:] = [ConfigError("wrong from the start")]
     with pytest.raises(ConfigError):
         Driver(parsed(GOOD), None, lambda *_, **__: None, clock=lambda: 0.0).look()
+
+
+def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark gives each one's Python process 10 s, and several at once may all be late."""
+    started: list[Stream] = []
+    now = [0.0]
+
+    def start(spark: Any, defaults: Any, query: Any) -> list[Any]:
+        started.append(Stream())
+        started[-1].status = {"message": "Initializing sources"}
+        return [started[-1]]
+
+    monkeypatch.setattr(driver_module, "start_query", start)
+    made = Driver(parsed(GOOD + COPY), None, lambda *_, **__: None, clock=lambda: now[0])
+    for _ in range(3):
+        assert made.look() and len(started) == 1
+    started[0].status["message"] = "Waiting for data to arrive"
+    assert made.look() and len(started) == 2
+    started[0].fail("its process was late")
+    made.look()
+    now[0] = 10.0
+    assert made.look() and len(started) == 2, "the second one is still on its way"
+    now[0] = 40.0
+    assert made.look() and len(started) == 3, "one that hangs does not hold up the others"
 
 
 def test_pauses_double_up_to_a_most() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.stores.rows import same_types, types_of
 
 STAGING, _COLUMNS = "_staging", "_columns.json"
 
@@ -92,8 +93,8 @@ class Landing:
     def _widen(self, table: str, schema: pa.Schema) -> None:
         path = self._root / table / _COLUMNS
         known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
-        given = {field.name: str(field.type) for field in schema}
-        _check(table, known, given)
+        given = types_of(schema)
+        same_types(table, known, given)
         if not given.keys() <= known.keys():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, known | given)
@@ -110,7 +111,7 @@ class Landing:
         if done is not None and done >= batch:
             return
         known, given = found.schema().fields, Schema.from_arrow(schema).fields
-        _check(table, *({field.name: str(field.type) for field in fields} for fields in (known, given)))
+        same_types(table, *({field.name: str(field.type) for field in fields} for fields in (known, given)))
         names = {field.name for field in known}
         if new := [field for field in given if field.name not in names]:
             found.alter.add_columns(new)
@@ -131,15 +132,6 @@ def _merged(table: str, schemas: Sequence[pa.Schema]) -> pa.Schema:
         return pa.unify_schemas(schemas)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ConfigError(f"topics that go into the table {table} have different columns: {error}; give each a table of its own") from error
-
-
-def _check(table: str, known: Mapping[str, str], given: Mapping[str, str]) -> None:
-    for name, kind in given.items():
-        if known.get(name, kind) != kind:
-            raise ConfigError(
-                f"table {table} has a column {name} of type {known[name]}, and now it would be {kind}: columns are added, not changed;"
-                " declare it as it was, or send the topic to a table of another name"
-            )
 
 
 def _write(path: Path, value: Any) -> None:

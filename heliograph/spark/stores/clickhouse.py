@@ -1,0 +1,216 @@
+"""Wide tables in ClickHouse: over HTTP to a server, or in this process by the engine of the package `chdb`.
+
+    NAME_rows       ReplacingMergeTree(version), by (keys, writer): what each writer has of a key, in its own columns
+    NAME_batches    ReplacingMergeTree(version), by (writer, query): the newest batch that is in
+    NAME            a view: of each key all writers' columns beside each other
+
+Is: SQL that servers since 2018 understand. Isn't: a cluster's replicated tables: make those yourself, under the same names, and they are used.
+Invariants: nothing is read and written back, so writers never see each other; rows of a batch have one version, above all before it, and one that died
+before its mark writes the same again under the same version. Source: ClickHouse's documentation, "ReplacingMergeTree", "HTTP interface".
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import urllib.parse
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from heliograph.model.errors import ConfigError, MetadataUnavailable
+from heliograph.spark.stores.rows import Upsert, same_types
+
+_ROWS = 10_000
+_PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
+_KINDS: dict[pa.DataType, str] = {
+    **{kind: name for name, kind in {"Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64()}.items()},
+    pa.float32(): "Float32",
+    pa.float64(): "Float64",
+    pa.bool_(): "UInt8",
+    pa.string(): "String",
+    pa.date32(): "Date",
+}
+
+
+class Engine(Protocol):
+    """data: of an INSERT, the lines behind its FORMAT. Raises ConfigError with what ClickHouse says, MetadataUnavailable where nobody answers.
+
+    close: lets go of whatever is open; the next `run` opens it again.
+    """
+
+    def run(self, sql: str, data: bytes = b"") -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class HttpEngine:
+    """url: http://user:password@host:8123/?database=name, or https."""
+
+    def __init__(self, url: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"store clickhouse: url is {url!r}; it is http://user:password@host:8123/?database=name, or https")
+        self._at = (parts.scheme, parts.hostname, parts.port)
+        self._given = dict(urllib.parse.parse_qsl(parts.query))
+        self._headers = {"X-ClickHouse-User": urllib.parse.unquote(parts.username)} if parts.username else {}
+        if parts.password:
+            self._headers["X-ClickHouse-Key"] = urllib.parse.unquote(parts.password)
+
+    def run(self, sql: str, data: bytes = b"") -> bytes:
+        scheme, host, port = self._at
+        kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+        connection = kind(host, port, timeout=300)
+        query = {**self._given, "query": sql} if data else self._given
+        try:
+            connection.request("POST", f"/?{urllib.parse.urlencode(query)}", data or sql.encode(), self._headers)
+            answer = connection.getresponse()
+            body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise MetadataUnavailable(f"ClickHouse at {host} does not answer: {error}; the batch is delivered again") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise ConfigError(f"ClickHouse refuses: {body[:500].decode(errors='replace').strip()}")
+        return body
+
+    def close(self) -> None:
+        """Each request has its connection."""
+
+
+class ChdbEngine:
+    """The engine in this process, between batches not open; one process at a time for a folder."""
+
+    def __init__(self, folder: str) -> None:
+        try:
+            import chdb.session  # type: ignore[import-not-found, unused-ignore]
+        except ImportError as error:
+            raise ConfigError("store clickhouse without url wants the package chdb; run: pip install chdb") from error
+        self._open, self._folder = chdb.session.Session, folder
+        self._session: Any = None
+
+    def run(self, sql: str, data: bytes = b"") -> bytes:
+        text = f"{sql}\n{data.decode()}" if data else sql
+        if self._session is None:
+            self._session = self._open(self._folder)
+        try:
+            found: str = self._session.query(text, "TabSeparated").data()
+        except RuntimeError as error:
+            raise ConfigError(f"ClickHouse refuses: {str(error)[:500]}") from error
+        return found.encode()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+class ClickHouseStore:
+    """Tables of the database that the engine's address names."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def upsert(self, given: Upsert) -> None:
+        try:
+            self._upsert(given)
+        finally:
+            self._engine.close()
+
+    def _upsert(self, given: Upsert) -> None:
+        self._prepare(given)
+        done, newest = self._marks(given)
+        if given.batch is not None and done is not None and done >= given.batch:
+            return
+        version = newest + 1
+        names = [*given.rows.column_names, "_writer", "_version"]
+        insert = f"INSERT INTO {_quoted(f'{given.table}_rows')} ({', '.join(map(_quoted, names))}) FORMAT JSONEachRow"
+        for chunk in given.rows.to_batches(_ROWS):
+            rows = [{**_plain(row), "_writer": given.writer, "_version": version} for row in chunk.to_pylist()]
+            self._engine.run(insert, msgspec.json.Encoder().encode_lines(rows))
+        mark = {"writer": given.writer, "query": given.query, "batch": -1 if given.batch is None else given.batch, "version": version}
+        self._engine.run(f"INSERT INTO {_quoted(f'{given.table}_batches')} (writer, query, batch, version) FORMAT JSONEachRow", msgspec.json.encode(mark))
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _marks(self, given: Upsert) -> tuple[int | None, int]:
+        """(this query's newest batch, the writer's newest version)."""
+        places = f"FROM {_quoted(f'{given.table}_batches')} WHERE writer = {_text(given.writer)}"
+        newest = self._engine.run(f"SELECT max(version) {places} FORMAT TabSeparated").split()
+        batches = self._engine.run(f"SELECT max(batch) {places} AND query = {_text(given.query)} GROUP BY query FORMAT TabSeparated").split()
+        return (int(batches[0]) if batches else None), (int(newest[0]) if newest else 0)
+
+    def _prepare(self, given: Upsert) -> None:
+        """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done."""
+        if not given.table or _PLAIN.fullmatch(given.table) is None:
+            raise ConfigError(f"table {given.table!r}: ClickHouse's tables have names of letters, digits, and _")
+        rows, batches = f"{given.table}_rows", f"{given.table}_batches"
+        kinds = {field.name: _kind(field, key=field.name in given.keys) for field in given.rows.schema}
+        keys = ", ".join(f"{_quoted(key)} {kinds[key]}" for key in given.keys)
+        order = ", ".join(map(_quoted, [*given.keys, "_writer"]))
+        self._engine.run(
+            f"CREATE TABLE IF NOT EXISTS {_quoted(rows)} ({keys}, `_writer` String, `_version` UInt64)"
+            f" ENGINE = ReplacingMergeTree(`_version`) PARTITION BY toYYYYMM({_quoted(given.keys[0])}) ORDER BY ({order})"
+        )
+        self._engine.run(
+            f"CREATE TABLE IF NOT EXISTS {_quoted(batches)} (writer String, query String, batch Int64, version UInt64)"
+            " ENGINE = ReplacingMergeTree(version) ORDER BY (writer, query)"
+        )
+        known = self._columns(rows)
+        same_types(given.table, known, kinds)
+        for name in kinds:
+            if name not in known:
+                self._engine.run(f"ALTER TABLE {_quoted(rows)} ADD COLUMN {_quoted(name)} {kinds[name]}")
+        values = [name for name in [*known, *(name for name in kinds if name not in known)] if name not in given.keys and name not in ("_writer", "_version")]
+        wanted = [*given.keys, *values]
+        if list(self._columns(given.table)) != wanted:
+            self._engine.run(f"DROP TABLE IF EXISTS {_quoted(given.table)}")
+            keys = ", ".join(map(_quoted, given.keys))
+            inner = "".join(f", {_quoted(name)} AS `_{number}`" for number, name in enumerate(values))  # an aggregate's argument may not be named as itself
+            outer = "".join(f", any(`_{number}`) AS {_quoted(name)}" for number, name in enumerate(values))
+            newest = f"SELECT {keys}{inner} FROM {_quoted(rows)} FINAL"
+            self._engine.run(f"CREATE VIEW {_quoted(given.table)} AS SELECT {keys}{outer} FROM ({newest}) GROUP BY {keys}")
+
+    def _columns(self, table: str) -> dict[str, str]:
+        found = self._engine.run(
+            f"SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {_text(table)} FORMAT TabSeparated"
+        ).decode()
+        return {name: kind.replace("\\'", "'") for name, kind in (line.split("\t") for line in found.splitlines())}
+
+
+def _kind(field: pa.Field, *, key: bool) -> str:
+    kind = "DateTime('UTC')" if pa.types.is_timestamp(field.type) and key else _KINDS.get(field.type)
+    if kind is None and pa.types.is_timestamp(field.type):
+        kind = "DateTime64(6, 'UTC')"
+    if kind is None and pa.types.is_decimal(field.type):
+        kind = f"Decimal({field.type.precision}, {field.type.scale})"
+    if kind is None:
+        raise ConfigError(f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, to a number, text, or time")
+    return kind if key else f"Nullable({kind})"
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _json(value) for name, value in row.items()}
+
+
+def _json(value: Any) -> Any:
+    """Times as ClickHouse reads text in UTC, whole seconds where they are."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").removesuffix(".000000")
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, date | Decimal):
+        return str(value)
+    return value
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

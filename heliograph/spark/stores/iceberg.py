@@ -1,0 +1,80 @@
+"""Wide tables as Iceberg tables, by the package `pyiceberg`: the touched periods are written anew, in one change a batch.
+
+Is: any catalogue that pyiceberg knows; without one, an SQLite file beside the data. Isn't: expiry of snapshots and old files, which are the table's owner's.
+Invariants: a batch is its rows and the property that names it, in one change of the catalogue, or nothing. Another writer's change in between makes ours
+fail: it is tried anew from what is there then.
+Property of a table: `heliograph.batch.QUERY`, the last batch of that query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from heliograph.model.errors import ConfigError
+from heliograph.spark.stores.rows import PERIOD, Upsert, merged
+
+_TRIES = 10
+
+
+class IcebergStore:
+    """root: of the catalogue without a server; namespace: of the tables; catalog: pyiceberg's properties (`type`, `uri`, `warehouse`, ...) of another."""
+
+    def __init__(self, root: Path | None, namespace: str, catalog: Mapping[str, str]) -> None:
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as error:
+            raise ConfigError("store iceberg wants the package pyiceberg; run: pip install 'heliograph[iceberg]'") from error
+        if root is not None:
+            root.mkdir(parents=True, exist_ok=True)
+            catalog = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": f"file://{root}", **catalog}
+        self._catalog: Any = load_catalog("heliograph", **dict(catalog))
+        self._namespace = namespace
+
+    def upsert(self, given: Upsert) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+
+        for left in reversed(range(_TRIES)):
+            try:
+                self._write(given)
+                return
+            except CommitFailedException:
+                if not left:
+                    raise
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    def _write(self, given: Upsert) -> None:
+        self._catalog.create_namespace_if_not_exists(self._namespace)
+        table = self._catalog.create_table_if_not_exists((self._namespace, given.table), given.rows.schema)
+        mark = f"heliograph.batch.{given.query}"
+        if given.batch is not None and int(table.properties.get(mark, -1)) >= given.batch:
+            return
+        periods = [at.isoformat() for at in pc.unique(given.rows[PERIOD]).to_pylist()]
+        touched = f"{PERIOD} IN ('" + "', '".join(periods) + "')"
+        known = _as(table.scan(row_filter=touched).to_arrow(), given.rows.schema)
+        made = merged(known, given)
+        with table.transaction() as change:
+            if set(made.schema.names) - set(table.schema().column_names):
+                with change.update_schema() as schema:
+                    schema.union_by_name(made.schema)
+            if known.num_rows:
+                change.delete(touched)
+            change.append(made)
+            if given.batch is not None:
+                change.set_properties({mark: str(given.batch)})
+
+
+def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Iceberg gives text as large_string, and fields as required or not: as they were given, where they were."""
+    wanted = [pa.field(field.name, _small(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(wanted)).replace_schema_metadata(None)
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
