@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
 from heliograph.model.errors import LinkError, NotFound
 from heliograph.model.names import TopicName
@@ -23,7 +23,7 @@ from heliograph.wire.run import Buffer
 from region_node.schemas.registry import SchemaRegistry
 from replicator.causes import Cause
 from replicator.manager import LinkManager
-from replicator.pulsar.connection import token_of
+from replicator.pulsar.connection import tls_of, token_of
 from replicator.pulsar.link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)
@@ -76,7 +76,8 @@ class PulsarClusters:
         try:
             if cluster.token_file:
                 headers["Authorization"] = f"Bearer {token_of(cluster)}"
-            async with ClientSession(timeout=_TIMEOUT, headers=headers) as session:
+            tls = TCPConnector(ssl=tls_of(cluster)) if url.startswith("https:") else None
+            async with ClientSession(timeout=_TIMEOUT, headers=headers, connector=tls) as session:
                 found = await _asked(session, "GET", url, None)
                 have = int(found.get("partitions", 0)) if isinstance(found, dict) else 0
                 if have < wanted:

@@ -110,7 +110,8 @@ _REMEDIES: dict[Cause, str] = {
     Cause.READ_STALLED: "look at the bookies of this region: entries cannot be read",
     Cause.IDLE: "nothing; if it repeats, keep the logs of this broker: it is a fault of ours",
     Cause.REFUSED: "compare the global configuration of both sides: is the target's stale, or does a policy forbid it?",
-    Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both regions",
+    Cause.UNAUTHORIZED: "give this region's replicator the certificate that the target expects, and the namespace both regions; "
+    "of a Pulsar cluster: a token whose role may produce there",
     Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the address",
     Cause.MOVED: "nothing: the topic moves between brokers there",
     Cause.STORAGE: "start bookies in the region that the sentence names",
@@ -118,11 +119,16 @@ _REMEDIES: dict[Cause, str] = {
     Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
     Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",
     Cause.SCHEMA_CONFLICT: "look at both with `heliograph topics links`, and decide: `heliograph topics unpark --take theirs` or `ours`",
-    Cause.SCHEMA_REFUSED: "bring the target to the version of this region, or repair this region's metadata; then `heliograph topics unpark --take retry`",
+    Cause.SCHEMA_REFUSED: "bring the target to the version of this region, or repair this region's metadata; "
+    "of a Pulsar cluster: change its compatibility strategy, or delete the schema there; then `heliograph topics unpark --take retry`",
     Cause.PARTITIONS_CONFLICT: "one name has two kinds of topic: move what the plain one holds to the partitioned one, and delete it; or delete the other",
     Cause.ROUTE_CONFLICT: "give the topic, or its namespace, the same replicationRoutes in both regions",
     Cause.DETACHED: "",
 }
+
+
+_NOT_ALLOWED = (3, 4)
+"""Pulsar's AuthenticationError and AuthorizationError."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -134,5 +140,5 @@ def cause_of(error: BaseException) -> Cause:
     if isinstance(error, ConnectionLost):
         return Cause.UNREACHABLE
     if isinstance(error, Refused):
-        return Cause.LOOKUP_FAILED
+        return Cause.UNAUTHORIZED if error.code in _NOT_ALLOWED else Cause.LOOKUP_FAILED
     return Cause.of(error)

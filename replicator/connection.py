@@ -21,6 +21,7 @@ from heliograph.wire.link_schemas import SchemaRow, close_rows
 from heliograph.wire.run import Buffer
 from replicator.causes import Cause
 from replicator.claims import Claims, read_claims
+from replicator.round_trips import RoundTrips
 from replicator.turns import TURN_BYTES, Turns
 
 Key = tuple[str, Address]
@@ -71,7 +72,7 @@ class LinkConnection:
         self.key, self._client, self._clock, self._on_ended, self._soon = key, client, clock, on_ended, soon
         self.streams: dict[int, Stream] = {}
         self.heard_at = clock.monotonic()
-        self.rtt_ms = self.clock_offset_ms = 0.0
+        self.way = RoundTrips()
         self._numbers = 0
         self._turns: Turns[Stream] = Turns()
         self._changed: dict[int, None] = {}
@@ -144,9 +145,7 @@ class LinkConnection:
     def _on_beat(self, beat: Heartbeat) -> None:
         now = self._clock.wall_ms()
         self._echo_ms, self._echo_at = beat.wall_ms, self._clock.monotonic()
-        if beat.echo_ms:
-            self.rtt_ms = max(0.0, float(now - beat.echo_ms - beat.echo_age_ms))
-            self.clock_offset_ms = beat.wall_ms - now + self.rtt_ms / 2
+        self.way.heard(beat, now)
         for told in beat.streams:
             if (stream := self.streams.get(told.stream)) is not None:
                 stream.on_beat(told.vectors)

@@ -52,19 +52,26 @@ class IncomingRegion:
 
 
 @dataclass(slots=True)
+class Heard:
+    """When a connection was heard last, in ms of the wall clock here; 0: never. Shared by all links that come on it: the idle ones cost nothing."""
+
+    ms: int = 0
+
+
+@dataclass(slots=True)
 class IncomingLink:
-    """One topic from one source. risk: as the source told it last; heard_ms: wall time here when it was heard last."""
+    """One topic from one source. risk: as the source told it last."""
 
     region: IncomingRegion
+    heard: Heard = field(default_factory=Heard)
     connected: bool = False
-    heard_ms: int = 0
     risk: Risk | None = None
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 
     def status(self, now_ms: int) -> dict[str, object]:
         """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may be meanwhile."""
-        silent_s = max(0.0, (now_ms - self.heard_ms) / 1000) if self.heard_ms else None
+        silent_s = max(0.0, (now_ms - self.heard.ms) / 1000) if self.heard.ms else None
         told = self.risk
         age_s = 0.0
         if told is not None and told.entries:

@@ -24,10 +24,11 @@ from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause
 from replicator.claims import Claims
 from replicator.connection import LinkConnection
+from replicator.courtesy import Window
 from replicator.link_pump import LinkPump
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
-from replicator.parking import Parked
+from replicator.parking import Parked, park, settled
 from replicator.schemas import SchemaFeed
 from replicator.sender import LinkSender
 from replicator.starting import begins_of
@@ -77,6 +78,7 @@ class Link:
         self._stop_telling: Callable[[], None] | None = None
         self._behind_s, self._behind_at = 0.0, BEFORE_ALL
         """For how long a target that is behind a change of trees has got nothing, and where it stood."""
+        self._window = Window()
         self._rated = (0, 0)
         self.rate_out = self.throughput_out = 0.0
 
@@ -146,7 +148,7 @@ class Link:
         if cause is not self.cause:
             events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
         if cause.parks:
-            self._park(cause, text, rows)
+            self._timer = self.manager.timers.after(park(self, cause, text, rows), self.connect)
             return
         self.state, self.cause, self.cause_text = "waiting", cause, text
         self.restarts[cause] += 1
@@ -155,32 +157,10 @@ class Link:
         self._timer = self.manager.timers.after(self.manager.backoff_s(self.failures), self.connect)
         self.failures += 1
 
-    def _park(self, cause: Cause, text: str, rows: Sequence[SchemaRow]) -> None:
-        """Nothing is sent before somebody decides; looking again counts as no restart, and brings no new event where it finds the same."""
-        now_ms, before = self.manager.clock.wall_ms(), self.parked
-        if before is None or (before.cause, before.text) != (cause, text):
-            events.warning("link.parked topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
-            self.history.append((now_ms, cause, text))
-        self.parked = Parked(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
-        self.manager.parked[self] = None
-        self.state, self.cause, self.cause_text = "parked", cause, text
-        longest = self.manager.settings.parked_look_s
-        # A route may only be on its way to the target: the first looks follow soon.
-        wait_s = longest if cause is not Cause.ROUTE_CONFLICT else min(longest, 2.0**self.failures)
-        self.failures = min(self.failures + 1, 16)
-        self._timer = self.manager.timers.after(wait_s, self.connect)
-
     def unpark(self) -> None:
         """Something changed that the conflict may have been about."""
         if self.state == "parked":
             self.poke()
-
-    def _settled(self) -> None:
-        """The target takes what comes: the conflict is over."""
-        if self.parked is not None:
-            events.info("link.unparked topic=%s target=%s", self.log.topic, self.target)
-            self.parked = None
-            self.manager.parked.pop(self, None)
 
     def detach(self) -> None:
         """The topic leaves this broker, or the region leaves the topic: final."""
@@ -235,6 +215,7 @@ class Link:
             self.schemas.opened()
         if level >= 2:
             self._stop_telling = self.log.subscriptions.channel(self.target, self._tell_claims)
+        self._fit(self.core, 1.0)
         self.core.transactional, self.core.passes = level >= 3, level >= TREES_LEVEL
         self._rewound(self.core.opened(vector, window_bytes))
 
@@ -294,7 +275,9 @@ class Link:
             return
         for origin, position in through:
             self.core.receipt(origin, position)
-        self._settled()
+        if self.log.tracing is not None:
+            self.log.tracing.receipted(self.log.topic, self.target, through)
+        settled(self)
         went_back = self.core.go_back()
         if self.log.waits is not None:
             self.log.waits.heard(self.target, self.core.remote.prefix(self.log.origin))
@@ -366,15 +349,17 @@ class Link:
         self._rated = (messages, size)
         if self.rate_out < _RATE_MIN:
             self.rate_out = self.throughput_out = 0.0
+        self._fit(core, elapsed_s)
         if self.log.state.trees:
             self._look_at_trees(core, elapsed_s)
         connection = self.connection
         if self.parked is not None and self.state == "open" and not self.schemas.sending and self.manager.clock.monotonic() - self._opened_at > _STEADY_S:
-            self._settled()
+            settled(self)
         if self.state == "open" and connection is not None:
             if self._pump.held_back or not core.behind(self._pump.last_sendable()):
                 self._watchdog.caught_up()
-                return self._pump.held_back or self.rate_out > 0 or bool(self.log.state.trees) or self.parked is not None
+                changing = bool(self.log.state.trees) and (core.pending() or core.takes_over is not None)
+                return self._pump.held_back or self.rate_out > 0 or changing or self.parked is not None
             facts = Facts(
                 mark=core.mark,
                 receipts=core.receipts,
@@ -388,6 +373,10 @@ class Link:
                 self._pump.reading = 0
                 self._give_up(connection, *found)
         return True
+
+    def _fit(self, core: LinkSender, elapsed_s: float) -> None:
+        way = None if self.connection is None else self.connection.way
+        core.fit(self._window.fit(core.bytes_sent, elapsed_s, way.rtt_ms if way is not None and way.known else None))
 
     def _look_at_trees(self, core: LinkSender, elapsed_s: float) -> None:
         """Where the target is behind a change of trees and its parent there brings nothing, this region delivers what it published itself."""
@@ -438,8 +427,8 @@ class Link:
             age_s=max(0.0, (self.manager.clock.wall_ms() - oldest_ms) / 1000) if entries and oldest_ms else 0.0,
             rate_out=self.rate_out,
             throughput_out=self.throughput_out,
-            rtt_ms=connection.rtt_ms if connection is not None else 0.0,
-            clock_offset_ms=connection.clock_offset_ms if connection is not None else 0.0,
+            rtt_ms=connection.way.rtt_ms if connection is not None else 0.0,
+            clock_offset_ms=connection.way.offset_ms if connection is not None else 0.0,
             in_flight_bytes=self.core.in_flight_bytes if self.core is not None else 0,
             rewinds=self.core.rewinds if self.core is not None else 0,
             progress=self._progress(),

@@ -20,11 +20,12 @@ from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
 from replicator.compression import RunPacker
 from replicator.connection import LinkConnection
+from replicator.courtesy import SHORT_TURN_BYTES, TURN_BYTES
 from replicator.pace import Pace
 from replicator.sends import Send, SendRun, joined
 from replicator.timers import Timer
 from replicator.transactions import below
-from replicator.turns import TURN_BYTES
+from replicator.turns import TURN_BYTES as CROWDED_BYTES
 
 if TYPE_CHECKING:
     from replicator.link import Link
@@ -33,8 +34,6 @@ events = logging.getLogger("replicator")
 
 _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
-_TURN_BYTES = 256 << 10
-"""Of one turn of the event loop: longer ones hold up local publishing."""
 
 
 class LinkPump:
@@ -53,7 +52,9 @@ class LinkPump:
         self._pace_timer: Timer | None = None
         self._filter_timer: Timer | None = None
         self._budget = self._manager.budget(link.target)
-        self._upto_bytes = _TURN_BYTES
+        self._upto_bytes = TURN_BYTES
+        self._bulk = False
+        """The last turn ended before what there is to send."""
 
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
         """`replicatorDispatchRate`, as JSON. One that did not change keeps what was spent of it."""
@@ -69,7 +70,7 @@ class LinkPump:
         try:
             self.pump()
         finally:
-            self._upto_bytes = _TURN_BYTES
+            self._upto_bytes = TURN_BYTES
 
     def end(self) -> None:
         """For good."""
@@ -95,8 +96,11 @@ class LinkPump:
             return
         if self._budget is not None and not self._budget.may(self._link):
             return
-        upto = min(self._upto_bytes, TURN_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
         ledger, now, sent = self._log.ledger, self._manager.clock.monotonic(), 0
+        upto = min(self._upto_bytes, CROWDED_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
+        if self._bulk and self._manager.publishing.live(now):
+            upto = min(upto, SHORT_TURN_BYTES)
+        self._bulk = False
         sends: list[Send] = []
         while (room := core.room_bytes) > 0 and sent < upto and connection.writable(self._link.number):
             first = ledger.first_position()
@@ -119,7 +123,7 @@ class LinkPump:
             undecided = self._undecided()
             if undecided is not None and core.read_at >= undecided:
                 break
-            runs = ledger.cached(core.read_at, *self._at_once(room))
+            runs = ledger.cached(core.read_at, *self._at_once(min(room, upto)))
             if undecided is not None:
                 runs = below(runs, undecided)
             if not runs:
@@ -133,6 +137,7 @@ class LinkPump:
             if core.skipping or self._link.state != "open" or self._paced(runs):
                 break
         else:
+            self._bulk = sent >= upto
             if sent >= upto and connection.crowded:
                 connection.wait(self._link.number)
             elif sent >= upto:
@@ -163,7 +168,9 @@ class LinkPump:
         attempt = self._link.core.attempt
         for send in joined(sends):
             if isinstance(send, SendRun):
-                frames += self.packer.frame(self._link.number, attempt, send.previous, send.run, connection.rtt_ms)
+                if self._log.tracing is not None:
+                    self._log.tracing.sent(self._log.topic, self._link.target, send.run)
+                frames += self.packer.frame(self._link.number, attempt, send.previous, send.run, connection.way.rtt_ms)
             else:
                 frames += wire.skip_frame(self._link.number, attempt, send)
         if frames and self._link.connection is connection:
@@ -227,7 +234,8 @@ class LinkPump:
             return
         attempt, connection, position = core.attempt, self._link.connection, core.read_at
         try:
-            runs = await self._log.ledger.read(position, *self._at_once(max(1, core.room_bytes)))
+            live = self._manager.publishing.live(self._manager.clock.monotonic())
+            runs = await self._log.ledger.read(position, *self._at_once(min(max(1, core.room_bytes), SHORT_TURN_BYTES if live else TURN_BYTES)))
         except HeliographError as error:
             if number != self.reading:
                 return
@@ -248,7 +256,7 @@ class LinkPump:
         self._send(connection, sends)
         self._link.move_cursor()
         if runs or core.read_at < self._log.ledger.first_position():
-            self.pump()
+            self._manager.soon(self.pump)  # what was fetched ahead is read without a wait: else a drain keeps the loop for all of it
 
     # -- skips ---------------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from replicator.subscription_state import PROPERTY
 from replicator.subscription_sync import SubscriptionHost, SubscriptionSync
 
 if TYPE_CHECKING:
+    from replicator.tracing import Tracing
     from storage.managed_ledger.factory import ManagedLedgerFactory
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
@@ -50,6 +51,10 @@ class SyncOwner(Protocol):
     subscriptions: SubscriptionHost | None
 
     def region_number(self, region: str = "") -> int: ...
+
+    def keep_in_step(self, log: ReplicatedLog) -> None:
+        """It has a subscription that is replicated: `synced` is asked for rounds from now on."""
+        ...
 
     def known_changed(self, topic: str) -> None:
         """What some region holds of the topic is another vector than before."""
@@ -134,6 +139,7 @@ class ReplicatedLog:
         "state",
         "sync_by",
         "topic",
+        "tracing",
         "waits",
     )
 
@@ -159,6 +165,7 @@ class ReplicatedLog:
         """By policy: every subscription is replicated."""
         self.waits: RegionWaits | None = None
         """Set where receipts wait for other regions."""
+        self.tracing: Tracing | None = None
         self.planting = False
         """A record of a tree is on its way to the bookies."""
         self.closed: HeliographError | None = None
@@ -265,6 +272,8 @@ class ReplicatedLog:
         """Publishes a run of local producers. `done(segments)` or `failed(error)` is called once, in the order of the calls."""
         if self.waits is not None:
             done, failed = self.waits.wrap(run, done, failed, lambda: self.last_own()[1])
+        if self.tracing is not None:
+            done = self._traced(self.tracing, run, done)
         if self.state.deduplication and run.producers:
             fresh = self.state.producers.submit(run, under_way(self._under_way(elsewhere=True)) if self._arriving else None)
             if fresh is not None:
@@ -273,6 +282,15 @@ class ReplicatedLog:
         waiting = _Waiting(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
+
+    def _traced(self, tracing: Tracing, run: Run, done: Done) -> Done:
+        begin_ns, origin = tracing.now_ns(), self.state.origin
+
+        def stored(segments: Segments) -> None:
+            tracing.published(self.topic, origin, run, segments, begin_ns)
+            done(segments)
+
+        return stored
 
     def append_replicated(self, previous: Position, run: Run, done: Done, failed: Failed) -> Verdict:
         """Takes a run of another region where the rule allows it; `done` or `failed` follow only an ACCEPT.

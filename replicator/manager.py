@@ -1,9 +1,8 @@
 """LinkManager: all outgoing links of one broker.
 
-Is: which links there are, their connections (one to each broker of each region, shared by topics), looking up owners, heartbeats, backoff.
-Isn't: what a link sends (`replicator.sender`). A link's look-ups go to the addresses that the target region publishes for this source
-(`RegionInfo.link_urls`), under the listener name `link-<source region>`, so that each directed link can have a network of its own.
-Invariants: no task or timer of the loop per link; at most `establishing_max` look-ups and `reads_max` reads of backlog at a time.
+Is: which links there are, what they share (timers, budgets, reads of backlog, rounds of subscriptions), and what is done once a second.
+Isn't: what a link sends (`replicator.sender`), or connections and looking up owners (`replicator.owners`).
+Invariants: no task or timer of the loop per link; at most `reads_max` reads of backlog at a time; what is done for topics that idle does not grow with them.
 Source: docs/protocols/links.md.
 """
 
@@ -18,9 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
-from heliograph.model.errors import HeliographError, LinkError
-from heliograph.model.identity import REPLICATOR, peer_identity
+from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
 from heliograph.model.policies import PulsarCluster, RegionInfo
 from heliograph.model.positions import BEFORE_ALL
@@ -29,18 +26,19 @@ from heliograph.runtime.clock import Clock, Rng
 from replicator.audit_channels import LinkChannels
 from replicator.audit_settings import AuditSettings
 from replicator.auditor import Auditor
-from replicator.causes import Cause, cause_of
+from replicator.causes import Cause
 from replicator.compression import Traffic
 from replicator.compression_settings import CompressionSettings
-from replicator.connection import Key, LinkConnection
-from replicator.durability import RegionWaits
+from replicator.courtesy import Publishing
 from replicator.incoming import Incoming
 from replicator.link import Link
 from replicator.link_stats import LinkStats
 from replicator.log import ReplicatedLog
+from replicator.owners import Owners
 from replicator.planting import plant
 from replicator.pulsar.connection import ClusterConnections
 from replicator.pulsar.link import ClusterHost, PulsarLink
+from replicator.receipt_waits import ReceiptWaits
 from replicator.schemas import SchemaHost
 from replicator.sender import SenderSettings
 from replicator.starting import properties_of
@@ -74,6 +72,8 @@ class LinkSettings:
     sender: SenderSettings = field(default_factory=SenderSettings)
     budget: Mapping[str, float] = field(default_factory=dict)
     """Target region -> bytes a second of all links of this broker to it together; "*": of each region that is not named. None: no bound."""
+    budget_shared: bool = False
+    """The budget is of all brokers of this region together: each has an equal share."""
     audit: AuditSettings = field(default_factory=AuditSettings)
     compression: CompressionSettings = field(default_factory=CompressionSettings)
     connect_timeout_s: float = 5.0
@@ -104,11 +104,15 @@ class LinkManager:
         rng: Rng,
         connect: ssl.SSLContext | None = None,
         settings: LinkSettings | None = None,
+        appended: Callable[[], int] = lambda: 0,
+        brokers: Callable[[], int] = lambda: 1,
     ) -> None:
+        """appended: how many runs were appended on this broker so far, by whomever. brokers: how many of this region live, this one among them."""
         self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
-        self._view, self._rng, self._ssl = view, rng, connect
+        self._view, self._rng = view, rng
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
+        self.publishing = Publishing(appended)
         self.incoming = Incoming()
         """What comes the other way: for whoever makes receivers."""
         self.restarts: Counter[tuple[str, Cause]] = Counter()
@@ -116,9 +120,10 @@ class LinkManager:
         self.traffic: dict[str, Traffic] = {}
         """Target region -> what all links to it have sent."""
         self._active: dict[Link | PulsarLink, None] = {}
-        self.parked: dict[Link, None] = {}
+        self.parked: dict[Link | PulsarLink, None] = {}
         """Links that wait for a decision."""
         self._budgets: dict[str, Budget[Link]] = {}
+        self._brokers = brokers
         self._links: dict[str, dict[str, Link | PulsarLink]] = {}
         self._topologies: dict[str, Topology | None] = {}
         """Topic -> its policy, of those that have one or have a tree."""
@@ -132,18 +137,16 @@ class LinkManager:
         self.clusters: ClusterHost | None = None
         """Set before the first topic is attached."""
         self.cluster_connections = ClusterConnections(clock.monotonic)
+        self._in_step: dict[ReplicatedLog, None] = {}
+        """Topics that have a replicated subscription, or may get one by policy; others are not looked at."""
         self._syncs: deque[ReplicatedLog] = deque()
         self._syncing = 0
-        self._connections: dict[Key, LinkConnection] = {}
-        self._connecting: dict[Key, asyncio.Task[LinkConnection]] = {}
-        self._idle_since: dict[Key, float] = {}
-        self._waiting: deque[Link] = deque()
-        self._establishing = 0
+        self._owners = Owners(region, view, clock, self.settings, connect, self.spawn, self.soon, self._reached)
+        self._waits = ReceiptWaits(clock, self.timers, self.spawn)
         self._reads: deque[Link | PulsarLink] = deque()
         self._reading = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._ticked_at = clock.monotonic()
-        self._turn: dict[str, int] = {}
         self._closed = False
         self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
         self._stop_watching = view.on_change(self._on_config)
@@ -175,7 +178,8 @@ class LinkManager:
                 link = links[target] = PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
                 self.spawn(self._begin(link))
                 self.keep_looking(link)
-        _ = log.syncing  # subscriptions that were kept in step before the topic came here
+        if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
+            self.keep_in_step(log)
         if not links:
             del self._links[log.topic]
 
@@ -183,6 +187,8 @@ class LinkManager:
         """values: the policies that hold for the topic. After `attach`."""
         self.require(log, values.get("durability"))
         log.replicate_all = bool(values.get("replicatedSubscriptions"))
+        if log.replicate_all:
+            self.keep_in_step(log)
         self._plant(log, values.get("replicationTopology"))
         rate = values.get("replicatorDispatchRate")
         for link in self._links.get(log.topic, {}).values():
@@ -196,6 +202,9 @@ class LinkManager:
         for link in self._links.get(topic, {}).values():
             if isinstance(link, Link):
                 link.touch()
+
+    def keep_in_step(self, log: ReplicatedLog) -> None:
+        self._in_step[log] = None
 
     def keep_looking(self, link: Link | PulsarLink) -> None:
         """It has something to do, or to count: `link.tick` is called each second until it says that it has not."""
@@ -238,48 +247,7 @@ class LinkManager:
 
     def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None) -> None:
         """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After `attach`."""
-        waits = log.waits
-        if policy is None or (policy["regions"] == 1 and not policy.get("perMessage")):
-            if waits is not None:
-                log.waits = None
-                waits.release()
-            return
-        if waits is None:
-            made = waits = log.waits = RegionWaits(
-                self.clock.monotonic,
-                self.clock.wall_ms,
-                lambda: self._watch_waits(log),
-                log.state.affected,
-                lambda then: self.spawn(self._store_affected(log, made, then)),
-                log.state.own_end(),
-            )
-            for region, (vector, _) in log.known.items():
-                waits.heard(region, vector.prefix(log.origin))
-        waits.obey(policy, [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)])
-
-    def _watch_waits(self, log: ReplicatedLog) -> None:
-        """One timer a topic, while receipts wait."""
-        waits = log.waits
-        due = None if waits is None else waits.next_deadline()
-        if due is not None:
-            self.timers.after(max(0.0, due - self.clock.monotonic()), lambda: self._expire(log))
-
-    def _expire(self, log: ReplicatedLog) -> None:
-        if (waits := log.waits) is not None:
-            waits.expire()
-            self._watch_waits(log)
-
-    async def _store_affected(self, log: ReplicatedLog, waits: RegionWaits, then: Callable[[], None]) -> None:
-        """The list of affected messages goes with the topic's state. Where that cannot be written the topic ends, and who waits hears that."""
-        log.state.affected = waits.listed
-        if waits.listed.since is not None:
-            events.warning("durability.degraded topic=%s regions=%s reached=%s", log.topic, waits.regions, waits.shown()["reached"])
-        try:
-            await log.ledger.store_state()
-        except HeliographError as error:
-            events.warning("durability.list_failed topic=%s error=%r", log.topic, error)
-            return
-        then()
+        self._waits.require(log, policy, [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)])
 
     async def detach(self, log: ReplicatedLog) -> None:
         """The topic is being unloaded: its links end, their cursors stay."""
@@ -308,10 +276,9 @@ class LinkManager:
                 link.detach()
         self._links.clear()
         self.timers.close()
-        for connection in list(self._connections.values()):
-            connection.close(ConnectionLost("this broker stops"))
+        self._owners.close()
         self.cluster_connections.close()
-        tasks = [*self._tasks, *self._connecting.values(), *self.cluster_connections.tasks()]
+        tasks = [*self._tasks, *self._owners.tasks(), *self.cluster_connections.tasks()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -355,9 +322,13 @@ class LinkManager:
     def budget(self, region: str) -> Budget[Link] | None:
         """None: links to it share nothing but their connections."""
         found = self._budgets.get(region)
-        if found is None and (bytes_per_s := self.settings.budget.get(region, self.settings.budget.get("*", 0))) > 0:
+        if found is None and (bytes_per_s := self._share(region)) > 0:
             made = found = self._budgets[region] = Budget(bytes_per_s, self.clock.monotonic, lambda after_s: self._run_budget(made, after_s))
         return found
+
+    def _share(self, region: str) -> float:
+        whole = self.settings.budget.get(region, self.settings.budget.get("*", 0.0))
+        return whole / max(1, self._brokers()) if self.settings.budget_shared else whole
 
     def _run_budget(self, budget: Budget[Link], after_s: float) -> None:
         if after_s > 0:
@@ -400,93 +371,30 @@ class LinkManager:
         try:
             while self._reads:
                 await self._reads.popleft().read()
+                await asyncio.sleep(0)  # those that wait for no bookie, too, are one a turn
         finally:
             self._reading -= 1
 
     def establish(self, link: Link) -> None:
         """Finds the topic's owner in the target region and opens the link there: `link.open_on` or `link.on_ended` follows."""
-        self._waiting.append(link)
-        if self._establishing < self.settings.establishing_max:
-            self._establishing += 1
-            self.spawn(self._establish())
+        self._owners.establish(link)
 
-    async def _establish(self) -> None:
-        try:
-            while self._waiting:
-                link = self._waiting.popleft()
-                if link.ended:
-                    continue
-                try:
-                    connection = await self._owner(link)
-                except (HeliographError, OSError, TimeoutError) as error:
-                    link.on_ended(cause_of(error), str(error) or type(error).__name__)
-                else:
-                    link.open_on(connection)
-        finally:
-            self._establishing -= 1
-
-    # -- finding the owner ---------------------------------------------------------------------------------------------
-
-    async def _owner(self, link: Link) -> LinkConnection:
-        """A connection to the broker that owns the topic in the target region."""
-        info = self._view.region(link.target)
-        urls = (info.link_urls.get(self.region) or ([info.service_url] if info.service_url else [])) if info is not None else []
-        if not urls:
-            raise LinkError(Cause.NO_ADDRESS, f"region {link.target} publishes no address for links from {self.region}")
-        turn = self._turn[link.target] = self._turn.get(link.target, -1) + 1 if link.failures else self._turn.get(link.target, 0)
-        address, authoritative = Address.parse(urls[turn % len(urls)]), False
-        for _ in range(REDIRECTS_MAX):
-            connection = await self._connect(link.target, address)
-            answer = await connection.client.lookup(
-                link.log.topic,
-                listener=f"link-{self.region}",
-                authoritative=authoritative,
-                timeout_s=self.settings.connect_timeout_s,
-            )
-            address, authoritative = answer.address(self._ssl is not None), answer.authoritative
-            if not answer.redirect:
-                return await self._connect(link.target, address)
-        raise LinkError(Cause.LOOKUP_FAILED, f"the look-up of {link.log.topic} in {link.target} was redirected too often")
-
-    async def _connect(self, target: str, address: Address) -> LinkConnection:
-        key = (target, address)
-        connection = self._connections.get(key)
-        if connection is not None and not connection.closed:
-            return connection
-        task = self._connecting.get(key)
-        if task is None:
-            task = self._connecting[key] = self._loop.create_task(self._make(key))
-            task.add_done_callback(lambda done: self._made(key, done))
-        return await asyncio.shield(task)
-
-    async def _make(self, key: Key) -> LinkConnection:
-        client = await PulsarConnection.connect(key[1], ssl=self._ssl, timeout_s=self.settings.connect_timeout_s)
-        if self._ssl is not None and peer_identity(client.certificate) != (REPLICATOR, key[0]):
-            client.close()
-            raise LinkError(Cause.UNAUTHORIZED, f"{key[1]} does not prove to be region {key[0]}: its link address leads to somebody else")
-        connection = self._connections[key] = LinkConnection(key, client, self.clock, self._on_connection_ended, self.soon)
-        return connection
-
-    def _made(self, key: Key, task: asyncio.Task[LinkConnection]) -> None:
-        self._connecting.pop(key, None)
-        if not task.cancelled() and task.exception() is None:  # an error was told to those who waited
-            for links in self._links.values():
-                if (link := links.get(key[0])) is not None and link.cause in _UNREACHED:
-                    link.poke()
-
-    def _on_connection_ended(self, connection: LinkConnection) -> None:
-        if self._connections.get(connection.key) is connection:
-            del self._connections[connection.key]
-        self._idle_since.pop(connection.key, None)
+    def _reached(self, region: str) -> None:
+        """A connection to it was made: who waits because there was none need not wait longer."""
+        for links in self._links.values():
+            if (link := links.get(region)) is not None and link.cause in _UNREACHED:
+                link.poke()
 
     # -- replicated subscriptions --------------------------------------------------------------------------------------
 
     def _sync_subscriptions(self) -> None:
-        for log in self.logs.values():
+        for log in list(self._in_step):
             if log.replicate_all and log.closed is None:
                 log.subscriptions.enable_all()
             sync = log.synced
-            if sync is not None and sync.active and log.closed is None and sync.due() and log not in self._syncs:
+            if log.closed is not None or self.logs.get(log.topic) is not log or not (log.replicate_all or (sync is not None and sync.active)):
+                del self._in_step[log]
+            elif sync is not None and sync.active and sync.due() and log not in self._syncs:
                 self._syncs.append(log)
         while self._syncs and self._syncing < min(len(self._syncs), self.settings.syncs_max):
             self._syncing += 1
@@ -505,18 +413,9 @@ class LinkManager:
     def _tick(self) -> None:
         now = self.clock.monotonic()
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
-        for connection in list(self._connections.values()):
-            if connection.closed:
-                continue
-            if now - connection.heard_at > self.settings.heartbeat_lost_s and connection.streams:
-                connection.close(LinkError(Cause.HEARTBEAT_LOST, f"nothing heard for {self.settings.heartbeat_lost_s:g} s"))
-                continue
-            if connection.streams:
-                self._idle_since.pop(connection.key, None)
-            elif now - self._idle_since.setdefault(connection.key, now) > self.settings.idle_connection_s:
-                connection.close(ConnectionLost("no stream needs it"))
-                continue
-            connection.beat()
+        self._owners.beat(now)
+        for region, budget in self._budgets.items():
+            budget.bytes_per_s = self._share(region)
         self.cluster_connections.tick()
         for link in list(self._active):
             if link.tick(elapsed_s) is False or link.ended:
@@ -535,6 +434,8 @@ class LinkManager:
             for link in links.values():
                 if link.cause is Cause.NO_ADDRESS or key == f"/clusters/{link.target}":
                     link.poke()
+                if isinstance(link, PulsarLink):
+                    link.reconsider()
 
 
 _UNREACHED = (Cause.UNREACHABLE, Cause.TIMEOUT, Cause.CONNECTION_LOST, Cause.HEARTBEAT_LOST)

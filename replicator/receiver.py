@@ -25,10 +25,11 @@ from heliograph.wire.run import Buffer, Run
 from replicator.auditor import Auditor
 from replicator.causes import Cause
 from replicator.claims import read_claims
-from replicator.incoming import Incoming, IncomingLink
+from replicator.incoming import Heard, Incoming, IncomingLink, IncomingRegion
 from replicator.log import ReplicatedLog
 from replicator.receiver_budget import Hold, ReceiverBudget
 from replicator.receiver_stream import ReceiverStream, Write
+from replicator.round_trips import RoundTrips
 from replicator.schemas import SchemaConflict, SchemaHost
 
 events = logging.getLogger("replicator")
@@ -82,6 +83,12 @@ class LinkReceiver:
         self._adoptions: list[tuple[Kind, int, str, list[SchemaRow]]] = []
         self._adopter: asyncio.Task[None] | None = None
         self._dirty: dict[int, ReceiverStream] = {}
+        self._grown: dict[int, ReceiverStream] = {}
+        """Streams whose topic has more than the source was told of with a heartbeat."""
+        self._heard = Heard()
+        self._way = RoundTrips()
+        self._sources: dict[str, IncomingRegion] = {}
+        """Regions that have, or had, a stream here: one, but in tests."""
         self._timer: asyncio.TimerHandle | None = None
         self._closes: dict[int, Callable[[], None]] = {}
         self._lost = False
@@ -173,7 +180,9 @@ class LinkReceiver:
         if log.closed is not None:
             self._write(wire.close_frame(number, Cause.MOVED, str(log.closed)))
             return
-        self._streams[number] = ReceiverStream(
+        region = self._sources[source] = self._incoming.region(source)
+        self._heard.ms = self._clock.wall_ms()
+        self._streams[number] = self._grown[number] = ReceiverStream(
             number,
             source,
             source_number,
@@ -184,7 +193,8 @@ class LinkReceiver:
             level=level,
             take=self._take,
             give=self._budget.give,
-            incoming=IncomingLink(self._incoming.region(source)),
+            grew=self._on_grown,
+            incoming=IncomingLink(region, self._heard),
             now_ms=self._clock.wall_ms,
         )
         self._closes[number] = log.watch_close(lambda: self._on_log_closed(number))
@@ -244,6 +254,7 @@ class LinkReceiver:
             stream.end()
             self._closes.pop(number)()
             self._dirty.pop(number, None)
+            self._grown.pop(number, None)
 
     # -- bounds --------------------------------------------------------------------------------------------------------
 
@@ -264,6 +275,9 @@ class LinkReceiver:
     def _beat_while_held(self) -> None:
         self._held_timer = asyncio.get_running_loop().call_later(self.settings.held_beat_s, self._beat_while_held)
         self._write(wire.heartbeat_frame(Heartbeat(self._clock.wall_ms(), 0, 0)))
+
+    def _on_grown(self, stream: ReceiverStream) -> None:
+        self._grown[stream.number] = stream
 
     # -- receipts ------------------------------------------------------------------------------------------------------
 
@@ -300,16 +314,14 @@ class LinkReceiver:
             for region, vector in told.vectors.items():
                 if region != self._region:
                     log.learn(region, vector, now)
-        heard = None
-        for stream in self._streams.values():
-            stream.incoming.heard_ms = now
-            if beat.echo_ms and stream.incoming.region is not heard:
-                heard = stream.incoming.region
-                heard.rtt_ms = max(0.0, float(now - beat.echo_ms - beat.echo_age_ms))
-                heard.clock_offset_ms = beat.wall_ms - now + heard.rtt_ms / 2
-            if stream.grown:
-                stream.grown = False
-                log = stream.log
-                vectors = {region: vector for region, (vector, _) in log.known.items() if region != stream.source} if log.state.trees else {}
-                answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
+        self._heard.ms = now
+        self._way.heard(beat, now)
+        if beat.echo_ms:
+            for source in self._sources.values():
+                source.rtt_ms, source.clock_offset_ms = self._way.rtt_ms, self._way.offset_ms
+        grown, self._grown = self._grown, {}
+        for stream in grown.values():
+            log = stream.log
+            vectors = {region: vector for region, (vector, _) in log.known.items() if region != stream.source} if log.state.trees else {}
+            answers.append(StreamBeat(stream.number, log.last_own(), {**vectors, self._region: log.vector}))
         self._write(wire.heartbeat_frame(Heartbeat(now, beat.wall_ms, 0, tuple(answers))))

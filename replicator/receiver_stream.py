@@ -22,7 +22,7 @@ from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.auditor import Auditor
 from replicator.claims import Claims
 from replicator.entries import passing, received
-from replicator.incoming import IncomingLink, IncomingRegion
+from replicator.incoming import Heard, IncomingLink, IncomingRegion
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
 from replicator.trees import Tree, is_tree
@@ -42,6 +42,7 @@ class ReceiverStream:
         write: Write,
         dirty: Callable[[ReceiverStream], None],
         *,
+        grew: Callable[[ReceiverStream], None] = lambda _: None,
         region: str = "",
         level: int = 1,
         take: Callable[[int], None] = lambda _: None,
@@ -49,24 +50,25 @@ class ReceiverStream:
         incoming: IncomingLink | None = None,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """region: this one's name. take, give: bytes of runs that are on their way to the bookies, and not any more."""
+        """grew: the topic has more than the source was told of. region: this one's name.
+
+        take, give: bytes of runs that are on their way to the bookies, and not any more.
+        """
         self._region = region
         self._take, self._give = take, give
         self.incoming, self._now_ms = incoming or IncomingLink(IncomingRegion()), now_ms
-        self.incoming.connected, self.incoming.heard_ms = True, now_ms()
+        self.incoming.connected = True
         log.comes_from(source, self.incoming)
         self.number, self.source, self.source_number, self.log = number, source, source_number, log
         self._write, self._dirty = write, dirty
         self._attempt = self._gapped = 0
         self._level = level
-        self.grown = True
-        """The topic has more than the source was told of with a heartbeat."""
         self._due: dict[Origin, None] = {}
         self._passed_on: dict[Origin, str] = {}
         """Origins of other regions that come on this stream -> their region."""
         self._trees = False
         """Some origin has a tree: what comes may be meant for regions further down."""
-        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback), log.ledger.wake_on_append(self._grew)]
+        self._stops = [log.watch_vector(self._on_vector), log.watch_rollback(self._on_rollback), log.ledger.wake_on_append(lambda: grew(self))]
         if level >= 2:
             self._stops.append(log.subscriptions.channel(source, self._tell_claims))
         if level >= AUDIT_LEVEL:
@@ -77,7 +79,7 @@ class ReceiverStream:
             stop()
         self.incoming.send_ask = None
         if self.log.incoming.get(self.source) is self.incoming:  # else a newer stream is there already
-            self.incoming.connected = False
+            self.incoming.connected, self.incoming.heard = False, Heard(self.incoming.heard.ms)
 
     def on_run(self, attempt: int, previous: Position, run: Run) -> None:
         """Raises PeerError."""
@@ -102,13 +104,16 @@ class ReceiverStream:
         assert run.origin is not None
         size, give = run.size_bytes, self._give
         self._take(size)
-        verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size), lambda _: give(size))
+        begin_ns = 0 if self.log.tracing is None else self.log.tracing.now_ns()
+        verdict = self.log.append_replicated(previous, run, lambda _: self._stored(run, size, begin_ns), lambda _: give(size))
         if verdict is not Verdict.ACCEPT:
             give(size)
         self._answer(attempt, run.origin, last, verdict)
 
-    def _stored(self, run: Run, size_bytes: int) -> None:
+    def _stored(self, run: Run, size_bytes: int, begin_ns: int) -> None:
         self._give(size_bytes)
+        if self.log.tracing is not None:
+            self.log.tracing.arrived(self.log.topic, self.source, run, begin_ns)
         region = self.incoming.region
         region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
 
@@ -132,9 +137,6 @@ class ReceiverStream:
         """What to acknowledge, of the origins that a receipt is due for."""
         due, self._due = self._due, {}
         return [(origin, self._durable(origin)) for origin in due]
-
-    def _grew(self) -> None:
-        self.grown = True
 
     def _passes(self, attempt: int, origin: Origin, last: Position, run: Run | None = None) -> bool:
         own = self.log.state.is_own(origin)

@@ -1,6 +1,7 @@
 """LinkSender: decides what one link (a topic, to one region) sends, repeats, and skips, and how far its cursor moves.
 
-Is: the sender's half of the link as a pure core. Isn't: reading, connections, or the receiver's half (`replicator.intake`).
+Is: the sender's half of the link as a pure core. Isn't: reading, connections, the receiver's half (`replicator.intake`), or whose business an entry is
+(`replicator.way`).
 In: handshakes, runs read from the topic, receipts, gaps, time. Out: the frames to send, the cursor's position.
 Invariants: of each origin only that goes out which this region is the target's parent for (`replicator.trees`; without trees: what was first published
 here), by origin in order, each run with the coordinate before it on this route, and only once the target holds what it gets by earlier trees; the cursor
@@ -23,7 +24,8 @@ from replicator.sends import Send, SendRun, above, just_before, last_of
 from replicator.state import TopicState
 from replicator.steps import Steps, added
 from replicator.transactions import is_marker
-from replicator.trees import Tree, is_skip, is_tree, tree_checksum
+from replicator.trees import is_skip, is_tree, tree_checksum
+from replicator.way import Way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,12 @@ class SenderSettings:
     """Behind, and nothing new confirmed at the target for so long: the link is made anew, with the cause."""
 
 
-class LinkSender:
+class LinkSender(Way):
     """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "": there are no trees."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = "") -> None:
-        self.target, self.state, self.settings, self.region = target, state, settings, region
-        self.mark = mark
+        super().__init__(target, state, mark, region)
+        self.settings = settings
         self.done: Totals = state.outbox.at(mark)
         """Totals of what was first published here, up to `mark`."""
         self.connected = False
@@ -50,15 +52,12 @@ class LinkSender:
         """The target understands transactions; to one that does not, committed entries go as any others."""
         self.passes = True
         """The target understands trees; to one that does not goes only what was first published here."""
-        self.takes_over: Position | None = None
-        """The target is behind a change of trees and gets nothing from its parent there: up to here the origin, this region, delivers itself."""
         self.read_at: Position = BEFORE_ALL
-        self.remote = Vector()
-        """Durable at the target, as last heard."""
         self.rewinds = self.receipts = self.entries_sent = self.bytes_sent = 0
         self._only = frozenset((target,))
         self._window = 0
-        self._sent: dict[Origin, Position] = {}
+        """As the target offered it."""
+        self._fitting: int | None = None
         self._steps = Steps()
         self._read_totals: Totals = self.done
         self._filtered: dict[Origin, tuple[Position, float]] = {}
@@ -147,27 +146,12 @@ class LinkSender:
         if self.read_at <= self.mark:
             self._read_totals = self.state.outbox.at((self.read_at[0], self.read_at[1] - 1))
 
-    def _gone(self, first: Position) -> list[Origin]:
-        """Origins of which something may have been trimmed that lay behind the mark: the topic begins at `first`."""
-        if first <= self.mark or self.state.trees.adjacent(self.mark, first):
-            return []
-        end, before = (first[0], first[1] - 1), self.state.positions.before
-        return [origin for origin in self._foreign() if before(origin, end)[0] > BEFORE_ALL]
-
     def learned(self, vector: Vector) -> None:
         """Of a target without a connection: what others say that it holds. What this region is the parent for waits nevertheless."""
         if not self.connected and self.state.trees and not self._relays():
             tree = self.state.trees.newest(self.state.origin)
             if tree is not None and tree.parent(self.target) != self.region:
                 self._jump(vector)
-
-    def _foreign(self) -> list[Origin]:
-        """Other regions' origins that some tree sends to the target from here."""
-        book = self.state.trees
-        return [origin for origin in book if not self.state.is_own(origin) and book.uses(origin, self.region, self.target, self.remote.prefix(origin))]
-
-    def _relays(self) -> bool:
-        return bool(self.state.trees) and bool(self._foreign())
 
     def _clear(self) -> None:
         self._steps.clear()
@@ -183,25 +167,6 @@ class LinkSender:
         if through > BEFORE_ALL and self.state.is_own(origin) and (known is None or known[1] < through):
             self.state.delivered[self.target] = (origin, through)
 
-    # -- whose business it is ------------------------------------------------------------------------------------------
-
-    def _is_parent(self, origin: Origin, tree: Tree | None, at: Position) -> bool:
-        """Whether this region delivers to the target what lies at coordinate `at`, and goes by `tree`."""
-        own = self.state.is_own(origin)
-        if tree is None:
-            return own
-        return tree.parent(self.target) == self.region or (own and self.takes_over is not None and at <= self.takes_over)
-
-    def ready(self, origin: Origin) -> bool:
-        """Whether what follows at the target is this region's to send: else another region closes its range first."""
-        previous = self.previous(origin)
-        return self._is_parent(origin, self.state.trees.following(origin, previous), (previous[0], previous[1] + 1))
-
-    def pending(self) -> bool:
-        """Whether the target is behind a change of this region's trees."""
-        book, origin = self.state.trees, self.state.origin
-        return book.following(origin, self.remote.prefix(origin)) is not book.newest(origin)
-
     def take_over(self, yes: bool) -> bool | None:
         """As `gap`; None: nothing changes."""
         upto = self.state.trees.newest_at(self.state.origin) if yes else None
@@ -212,14 +177,15 @@ class LinkSender:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def previous(self, origin: Origin) -> Position:
-        """The coordinate of `origin` that was sent last on this attempt, or that the target holds."""
-        return max(self._sent.get(origin, BEFORE_ALL), self.remote.prefix(origin))
-
     @property
     def room_bytes(self) -> int:
         """How much may be sent now; one run at least may go out while nothing is in flight."""
-        return self._window - self._steps.in_flight_bytes if self.connected and not self._skipping else 0
+        window = self._window if self._fitting is None else min(self._window, self._fitting)
+        return window - self._steps.in_flight_bytes if self.connected and not self._skipping else 0
+
+    def fit(self, window_bytes: int | None) -> None:
+        """No more than so much is to be in flight; None: as much as the target offers."""
+        self._fitting = window_bytes
 
     def take(self, ledger: int, first: int, run: Run, now: float) -> list[Send]:
         """The next run of the topic, at or behind `read_at`. Returns what to send of it. Raises CorruptData where it is damaged here."""

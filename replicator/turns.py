@@ -73,7 +73,7 @@ class Turns(Generic[M]):
 
 
 class Budget(Generic[M]):
-    """`bytes_per_s` for all links to one region together. `wake_after(seconds)`: `run` is to be called then."""
+    """`bytes_per_s`, which may be changed at any time, for all links to one region together. `wake_after(seconds)`: `run` is to be called then."""
 
     def __init__(self, bytes_per_s: float, now: Callable[[], float], wake_after: Callable[[float], None]) -> None:
         assert bytes_per_s > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -34,8 +35,8 @@ def register(app: typer.Typer) -> None:
 
 # -- clusters -------------------------------------------------------------------------------------------------------------
 
-Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface.")]
-BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients.")]
+Url = Annotated[str, typer.Option("--url", help="http://host:port of its admin interface, or https://.")]
+BrokerUrl = Annotated[str, typer.Option("--broker-url", help="pulsar://host:port for its clients, or pulsar+ssl://.")]
 
 Gateway = Annotated[str | None, typer.Option("--gateway", help="Of a Pulsar cluster: the region that exchanges messages with it.")]
 ClusterRole = Annotated[str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")]
@@ -56,41 +57,33 @@ def clusters_get(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOptio
     show(Rest(admin, token).get(f"{_CLUSTERS}/{quote(cluster, safe='')}"), json_output)
 
 
-def clusters_create(
-    cluster: Cluster,
-    url: Url = "",
-    broker_url: BrokerUrl = "",
-    gateway: Gateway = None,
-    role: ClusterRole = None,
-    token_file: TokenFile = None,
-    trust_file: TrustFile = None,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-) -> None:
-    """Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with."""
-    Rest(admin, token).put(f"{_CLUSTERS}/{quote(cluster, safe='')}", _cluster(url, broker_url, gateway, role, token_file, trust_file))
-    done(f"cluster {cluster} is created")
+def _writes(method: str, what: str, text: str) -> Callable[..., None]:
+    """The command that gives a cluster's values by `method`; text: its help."""
+
+    def command(
+        cluster: Cluster,
+        url: Url = "",
+        broker_url: BrokerUrl = "",
+        gateway: Gateway = None,
+        role: ClusterRole = None,
+        token_file: TokenFile = None,
+        trust_file: TrustFile = None,
+        admin: AdminOption = ADMIN,
+        token: TokenOption = "",
+    ) -> None:
+        more = {"gateway": gateway, "role": role, "tokenFile": token_file, "trustFile": trust_file}
+        given = {"serviceUrl": url, "brokerServiceUrl": broker_url, **{name: value for name, value in more.items() if value is not None}}
+        Rest(admin, token).ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
+        done(f"cluster {cluster} is {what}")
+
+    command.__doc__ = text
+    return command
 
 
-def clusters_update(
-    cluster: Cluster,
-    url: Url = "",
-    broker_url: BrokerUrl = "",
-    gateway: Gateway = None,
-    role: ClusterRole = None,
-    token_file: TokenFile = None,
-    trust_file: TrustFile = None,
-    admin: AdminOption = ADMIN,
-    token: TokenOption = "",
-) -> None:
-    """Change what is given of a region or a Pulsar cluster."""
-    Rest(admin, token).post(f"{_CLUSTERS}/{quote(cluster, safe='')}", _cluster(url, broker_url, gateway, role, token_file, trust_file))
-    done(f"cluster {cluster} is changed")
-
-
-def _cluster(url: str, broker_url: str, gateway: str | None, role: str | None, token_file: str | None, trust_file: str | None) -> dict[str, str]:
-    more = {"gateway": gateway, "role": role, "tokenFile": token_file, "trustFile": trust_file}
-    return {"serviceUrl": url, "brokerServiceUrl": broker_url, **{name: value for name, value in more.items() if value is not None}}
+clusters_create = _writes(
+    "PUT", "created", "Add a region to the configuration, or, with --gateway, a Pulsar cluster that namespaces may be replicated with."
+)
+clusters_update = _writes("POST", "changed", "Change what is given of a region or a Pulsar cluster.")
 
 
 def clusters_delete(cluster: Cluster, admin: AdminOption = ADMIN, token: TokenOption = "") -> None:

@@ -16,6 +16,8 @@ from heliograph.model.names import check_name
 from heliograph.model.policies import PulsarCluster, RegionInfo
 from region_node.admin.context import Admin, Malformed, body
 
+_TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
     return sorted([*(region.name for region in admin.view.regions()), *(cluster.name for cluster in admin.view.clusters())])
@@ -82,6 +84,10 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
     }
     if isinstance(found, RegionInfo):
         return {**shown, "number": found.number, "epoch": found.epoch}
+    if found.service_url.startswith("pulsar+ssl:"):
+        shown |= {"serviceUrlTls": found.admin_url, "brokerServiceUrlTls": found.service_url, "brokerClientTrustCertsFilePath": found.trust_file}
+    if found.token_file:
+        shown |= {"authenticationPlugin": _TOKENS, "authenticationParameters": f"file://{found.token_file}"}
     return {**shown, "gateway": found.gateway, "role": found.role, "tokenFile": found.token_file, "trustFile": found.trust_file}
 
 
@@ -100,11 +106,33 @@ def _fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
 
 def _cluster_fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
     """Of a real Pulsar cluster; only what is given."""
-    if given.get("brokerClientAuthenticationParameters"):
-        raise Malformed("a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path as tokenFile")
-    names = (("gateway", "gateway"), ("role", "role"), ("tokenFile", "token_file"), ("trustFile", "trust_file"))
+    secured = {}
+    if given.get("brokerClientTlsEnabled"):
+        secured = {plain: given[tls] for plain, tls in (("serviceUrl", "serviceUrlTls"), ("brokerServiceUrl", "brokerServiceUrlTls")) if given.get(tls)}
+    names = (
+        ("gateway", "gateway"),
+        ("role", "role"),
+        ("brokerClientTrustCertsFilePath", "trust_file"),
+        ("tokenFile", "token_file"),
+        ("trustFile", "trust_file"),
+    )
     texts = {ours: str(given[theirs]) for theirs, ours in names if given.get(theirs) is not None}
-    return {**_fields(admin, given), **texts}
+    if parameters := given.get("authenticationParameters") or given.get("brokerClientAuthenticationParameters"):
+        texts["token_file"] = _token_file(str(given.get("authenticationPlugin") or _TOKENS), str(parameters))
+    return {**_fields(admin, {**given, **secured}), **texts}
+
+
+def _token_file(plugin: str, parameters: str) -> str:
+    """Of a token that ClusterData names as clients of Pulsar do."""
+    if plugin != _TOKENS:
+        raise Malformed(f"authenticationPlugin: links prove who they are by {_TOKENS} alone, not by {plugin}")
+    path = parameters.removeprefix("token:").removeprefix("file://")
+    if path.startswith("/") and "file://" in parameters:
+        return path
+    raise Malformed(
+        "a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path: "
+        "authenticationParameters file:///PATH, or tokenFile"
+    )
 
 
 async def none_listed(admin: Admin, request: web.Request) -> Any:

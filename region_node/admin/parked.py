@@ -12,11 +12,11 @@ from typing import Any
 
 from aiohttp import web
 
-from heliograph.model.errors import NotFound
+from heliograph.model.errors import NotAllowed, NotFound
 from region_node.admin.context import Admin, Malformed, body
 from region_node.schemas.differences import differences
-from replicator.link import Link
-from replicator.parking import Choice, resolve
+from replicator.parking import Choice, look_again, resolve
+from replicator.pulsar.link import PulsarLink
 
 
 async def links(admin: Admin, request: web.Request) -> Any:
@@ -32,18 +32,23 @@ async def decide(admin: Admin, request: web.Request) -> Any:
         raise Malformed('expected {"choice": "theirs", "ours", or "retry", "dry_run": true or false} in the body')
     log, target = await admin.log(admin.topic(request)), request.match_info["region"]
     link = admin.links.links(log.topic).get(target)
-    if not isinstance(link, Link):
+    if link is None:
         raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
     choice, dry_run = Choice(given["choice"]), given.get("dry_run", False)
     before = await _shown(admin, link)
-    numbers = await resolve(link, choice, dry_run=dry_run)
+    if not isinstance(link, PulsarLink):
+        numbers = await resolve(link, choice, dry_run=dry_run)
+    elif choice is Choice.RETRY:
+        numbers = look_again(link, dry_run=dry_run)
+    else:
+        raise NotAllowed(f"{target} is a Pulsar cluster: change what it refuses there, and then retry")
     where = {Choice.THEIRS: admin.region, Choice.OURS: target, Choice.RETRY: ""}[choice]
     return {"topic": log.topic, "choice": choice, "dry_run": dry_run, "changes": {"region": where, "numbers": numbers}, "link": before}
 
 
 async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
     found: dict[str, Any] = {**asdict(link.stats()), "parked": None}
-    parked = link.parked if isinstance(link, Link) else None
+    parked = link.parked
     if parked is not None:
         host = admin.links.schemas
         here = dict(await host.dump(link.log.topic)) if host is not None and parked.rows else {}

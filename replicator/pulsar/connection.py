@@ -23,6 +23,8 @@ from heliograph.wire.varint import signed
 from replicator.causes import Cause
 
 CONNECT_TIMEOUT_S = 10.0
+_Key = tuple[PulsarCluster, Address]
+"""With the registration: one that was changed, its token for one, is reached by a connection of its own."""
 SILENT_S = 30.0
 
 
@@ -141,8 +143,8 @@ class ClusterConnections:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._open: dict[Address, ClusterConnection] = {}
-        self._opening: dict[Address, asyncio.Task[ClusterConnection]] = {}
+        self._open: dict[_Key, ClusterConnection] = {}
+        self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
     async def owner(self, cluster: PulsarCluster, topic: str, turn: int) -> ClusterConnection:
         """To the broker that owns `topic` there. turn: which of several service addresses is asked first.
@@ -162,32 +164,33 @@ class ClusterConnections:
         raise LinkError(Cause.LOOKUP_FAILED, f"the look-up of {topic} in {cluster.name} was redirected too often")
 
     async def _connect(self, cluster: PulsarCluster, address: Address) -> ClusterConnection:
-        found = self._open.get(address)
+        key = (cluster, address)
+        found = self._open.get(key)
         if found is not None and found.client.closed is None:
             return found
-        task = self._opening.get(address)
+        task = self._opening.get(key)
         if task is None:
-            task = self._opening[address] = asyncio.get_running_loop().create_task(self._make(cluster, address))
-            task.add_done_callback(lambda done: self._made(address, done))
+            task = self._opening[key] = asyncio.get_running_loop().create_task(self._make(cluster, address))
+            task.add_done_callback(lambda done: self._made(key, done))
         return await asyncio.shield(task)
 
     async def _make(self, cluster: PulsarCluster, address: Address) -> ClusterConnection:
         client = await self.alone(cluster, address)
-        made = self._open[address] = ClusterConnection(client, address, self._monotonic, self._ended)
+        made = self._open[cluster, address] = ClusterConnection(client, address, self._monotonic, self._ended)
         return made
 
     async def alone(self, cluster: PulsarCluster, address: Address) -> PulsarConnection:
         """A connection that is shared with nobody; the caller closes it. Raises as `owner`."""
-        tls = _tls(cluster) if address.secure else None
+        tls = tls_of(cluster) if address.secure else None
         return await PulsarConnection.connect(address, ssl=tls, token=token_of(cluster), timeout_s=CONNECT_TIMEOUT_S, replicates=True)
 
-    def _made(self, address: Address, task: asyncio.Task[ClusterConnection]) -> None:
-        self._opening.pop(address, None)
+    def _made(self, key: _Key, task: asyncio.Task[ClusterConnection]) -> None:
+        self._opening.pop(key, None)
         if not task.cancelled():
             task.exception()  # was told to those who waited
 
     def _ended(self, connection: ClusterConnection) -> None:
-        self._open = {address: other for address, other in self._open.items() if other is not connection}
+        self._open = {key: other for key, other in self._open.items() if other is not connection}
 
     def tick(self) -> None:
         for connection in list(self._open.values()):
@@ -206,7 +209,8 @@ def token_of(cluster: PulsarCluster) -> str:
     return _read(cluster.token_file, cluster, "token").decode().strip() if cluster.token_file else ""
 
 
-def _tls(cluster: PulsarCluster) -> ssl.SSLContext:
+def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
+    """Which authorities its brokers must prove to be of. Raises NotAllowed where their file cannot be read."""
     authorities = _read(cluster.trust_file, cluster, "authorities").decode() if cluster.trust_file else None
     try:
         return ssl.create_default_context(cadata=authorities)

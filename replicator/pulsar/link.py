@@ -26,6 +26,7 @@ from replicator.causes import Cause, cause_of
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
 from replicator.pace import Pace
+from replicator.parking import Parked, park, settled
 from replicator.pulsar.arrivals import PROPERTY, newest_there, note, noted
 from replicator.pulsar.connection import ClusterConnection
 from replicator.pulsar.sender import Outgoing, PulsarSender
@@ -85,6 +86,9 @@ class PulsarLink:
         self._versions: dict[bytes, bytes] = {}
         """Version of a schema here -> there."""
         self._resolving = False
+        self._reached: PulsarCluster | None = None
+        """The registration that the present connection was made by."""
+        self.parked: Parked | None = None
         self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
         self.restarts: Counter[Cause] = Counter()
         self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
@@ -155,6 +159,7 @@ class PulsarLink:
         if attempt != self._attempt or self.ended or connection.client.closed is not None:
             connection.leave(number)
             return
+        self._reached = cluster
         self._opened(connection, number, there)
 
     async def _arrived(self, cluster: PulsarCluster, connection: ClusterConnection, number: int) -> Position:
@@ -188,11 +193,14 @@ class PulsarLink:
 
     def on_ended(self, cause: Cause, text: str) -> None:
         """The producer is gone, or could not be made: it comes again after a while."""
-        if self.ended or self.state == "waiting":
+        if self.ended or self.state in ("waiting", "parked"):
             return
         if self.state == "open" and self.manager.clock.monotonic() - self._opened_at > _STEADY_S:
             self.failures = 0
         self._disconnect()
+        if cause.parks:
+            self._timer = self.manager.timers.after(park(self, cause, text), self.connect)
+            return
         if cause is not self.cause:
             events.info("link.ended topic=%s target=%s cause=%s text=%s", self.log.topic, self.target, cause, text)
         self.state, self.cause, self.cause_text = "waiting", cause, text
@@ -208,6 +216,7 @@ class PulsarLink:
             return
         self._disconnect()
         self.state, self.cause = "detached", Cause.DETACHED
+        self.manager.parked.pop(self, None)
         if self._cursor is not None:
             self._cursor.reading = None
         if self._stop_waking is not None:
@@ -215,11 +224,21 @@ class PulsarLink:
 
     def poke(self) -> None:
         """Something changed that may have been the reason for waiting."""
-        if self.state == "waiting":
+        if self.state in ("waiting", "parked"):
             self.failures = 0
             if self._timer is not None:
                 self._timer.cancel()
             self.connect()
+
+    def unpark(self) -> None:
+        """Something changed that the refusal may have been about."""
+        if self.state == "parked":
+            self.poke()
+
+    def reconsider(self) -> None:
+        """The cluster was registered anew: another address, or another token."""
+        if self.state == "open" and self.manager.cluster(self.target) != self._reached:
+            self.on_ended(Cause.MOVED, "the cluster's registration was changed: the link is made anew by it")
 
     def _disconnect(self) -> None:
         self._attempt += 1
@@ -300,7 +319,7 @@ class PulsarLink:
                 self._versions[version] = await connection.client.schema_version(self.log.topic, schema) if schema is not None else b""
         except (HeliographError, TimeoutError) as error:
             if attempt == self._attempt:
-                cause = Cause.REFUSED if isinstance(error, Refused) else cause_of(error)
+                cause = Cause.SCHEMA_REFUSED if isinstance(error, Refused) else cause_of(error)
                 self.on_ended(cause, f"the cluster does not take the topic's schema: {error}")
             return
         if attempt == self._attempt:
@@ -354,13 +373,14 @@ class PulsarLink:
             self._paced(runs)
             self._move_cursor()
         if runs or core.read_at < self.log.ledger.first_position():
-            self.pump()
+            self.manager.soon(self.pump)
 
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def on_receipt(self, sequence: int, highest: int, there: Position) -> None:
         if self.core is not None and self.core.receipt(sequence, highest):
             self.failures = 0
+            settled(self)
             if there[1] >= 0:
                 self._there = there
             self._move_cursor()
@@ -404,9 +424,11 @@ class PulsarLink:
         self.subscriptions.tend(now, may_ask=not self._held)
         undecided = self._undecided()
         end = self.log.ledger.last_confirmed if undecided is None else (undecided[0], undecided[1] - 1)
+        if not self._held and now - self._opened_at > _STEADY_S:
+            settled(self)
         if self._pace_timer is not None or not core.behind(end):
             self._watchdog.caught_up()
-            return self._pace_timer is not None or self.rate_out > 0 or self.log.syncing is not None
+            return self._pace_timer is not None or self.rate_out > 0 or self.log.syncing is not None or self.parked is not None
         facts = Facts(
             mark=core.mark,
             receipts=core.receipts,
@@ -434,14 +456,15 @@ class PulsarLink:
         done = self.log.state.outbox.at(core.mark) if core is not None else (0, 0, 0)
         oldest_ms = self.log.state.outbox.oldest_ms(done) if entries else 0
         size = self.log.ledger.bytes_between(core.mark, end) if core is not None and entries else 0
+        cause, text = (self.cause, self.cause_text) if self.parked is None else (self.parked.cause, self.parked.text)
         return LinkStats(
             source=self.manager.region,
             target=self.target,
             topic=self.log.topic,
-            state=self.state,
-            cause=str(self.cause),
-            cause_text=self.cause_text,
-            remedy=self.cause.remedy,
+            state=self.state if self.parked is None else "parked",
+            cause=str(cause),
+            cause_text=text,
+            remedy=cause.remedy,
             restarts=sum(self.restarts.values()),
             history=[{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self.history],
             connected=self.state == "open",

@@ -1,12 +1,16 @@
 """A real Pulsar cluster and a region replicate topics to each other: messages, batches, schemas, partitions, subscriptions, repetitions, each way.
 
 The cluster deduplicates, and so does the region: what either side sends twice is stored once. The region is told of the cluster by the command line.
+The cluster authenticates by tokens and authorises; the region's links come by TLS, as a role that may do no more than it has to.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from benchmarks.servers import Heliograph, Pulsar, Server, rest
+from benchmarks.servers import Heliograph, Pulsar, Server, free_port, rest
 from geo_tests.wan.instance import eventually, heliograph
+from region_node.instance.ca import ensure_certificates
+from tests.security.issuer import SECRET, secret_token
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -23,6 +29,18 @@ _SETTINGS = """
 brokerDeduplicationEnabled=true
 replicatedSubscriptionsSnapshotFrequencyMillis=300
 allowAutoTopicCreation=true
+authenticationEnabled=true
+authorizationEnabled=true
+authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken
+tokenSecretKey=file://@FOLDER@/secret
+superUserRoles=operator
+brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
+brokerClientAuthenticationParameters=file://@FOLDER@/operator
+brokerServicePortTls=@PORT_TLS@
+webServicePortTls=@WEB_TLS@
+tlsCertificateFilePath=@FOLDER@/ca/broker.cloud.pem
+tlsKeyFilePath=@FOLDER@/ca/broker.cloud.key
+tlsTrustCertsFilePath=@FOLDER@/ca/ca.pem
 """
 REGION, CLUSTER = "standalone", "cloud"
 
@@ -30,14 +48,20 @@ REGION, CLUSTER = "standalone", "cloud"
 class Side:
     """One of the two, as a client and an operator see it."""
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, token: str = "") -> None:
         service, web = server.regions[name]
-        self.server, self.name = server, name
+        self.server, self.name, self.token = server, name, token
+        self.folder = Path()
         self.service, self.web = f"pulsar://127.0.0.1:{service}", f"http://127.0.0.1:{web}"
-        self.client = pulsar.Client(self.service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=30)
+        self.client = pulsar.Client(
+            self.service,
+            authentication=pulsar.AuthenticationToken(token) if token else None,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            operation_timeout_seconds=30,
+        )
 
     def rest(self, method: str, path: str, body: Any = None) -> Any:
-        return rest(method, f"{self.web}/admin/v2/{path}", body)
+        return rest(method, f"{self.web}/admin/v2/{path}", body, token=self.token)
 
     def read_all(self, topic: str) -> list[str]:
         reader = self.client.create_reader(topic, pulsar.MessageId.earliest)
@@ -59,22 +83,30 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     """(the region, the cluster), namespace public/both replicated between them."""
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("a real Pulsar needs Maven and a JDK, which are absent here")
-    folder: Path = tmp_path_factory.mktemp("interop")
+    folder = secured(tmp_path_factory.mktemp("interop"))
+    ports = {"@PORT_TLS@": str(free_port()), "@WEB_TLS@": str(free_port()), "@FOLDER@": str(folder)}
+    settings = _SETTINGS
+    for name, value in ports.items():
+        settings = settings.replace(name, value)
+    operator = (folder / "operator").read_text()
     servers: list[Server] = []
     made: list[Side] = []
     try:
         servers.append(Heliograph(folder / "ours"))
-        servers.append(Pulsar(folder / "theirs", CLUSTER, _SETTINGS))
-        made = [Side(servers[0], REGION), Side(servers[1], CLUSTER)]
+        servers.append(Pulsar(folder / "theirs", CLUSTER, settings, operator))
+        made = [Side(servers[0], REGION), Side(servers[1], CLUSTER, operator)]
         ours, theirs = made
-        addresses = ("--url", theirs.web, "--broker-url", theirs.service)
-        heliograph("clusters", "create", CLUSTER, *addresses, "--gateway", REGION, "--admin", ours.web)
+        theirs.folder = folder
+        addresses = ("--url", f"https://127.0.0.1:{ports['@WEB_TLS@']}", "--broker-url", f"pulsar+ssl://127.0.0.1:{ports['@PORT_TLS@']}")
+        proofs = ("--token-file", str(folder / "gateway"), "--trust-file", str(folder / "ca" / "ca.pem"))
+        heliograph("clusters", "create", CLUSTER, *addresses, *proofs, "--gateway", REGION, "--admin", ours.web)
         theirs.rest("PUT", f"clusters/{REGION}", {"serviceUrl": ours.web, "brokerServiceUrl": ours.service})
         tenant = theirs.rest("GET", "tenants/public")
-        theirs.rest("POST", "tenants/public", {**tenant, "allowedClusters": [CLUSTER, REGION]})
+        theirs.rest("POST", "tenants/public", {**tenant, "adminRoles": ["gateway"], "allowedClusters": [CLUSTER, REGION]})
         for side in made:
             side.rest("PUT", "namespaces/public/both", {"replication_clusters": [side.name, CLUSTER if side is ours else REGION]})
             side.rest("POST", "namespaces/public/both/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+        theirs.rest("POST", "namespaces/public/both/permissions/gateway", ["produce", "consume"])
         ours.rest("POST", "namespaces/public/both/deduplication", True)
         yield ours, theirs
     finally:
@@ -82,6 +114,21 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
             side.client.close()
         for server in servers:
             server.stop()
+
+
+def secured(folder: Path) -> Path:
+    """Certificates, the secret of tokens, and the tokens of three roles, one of which may do nothing."""
+    ensure_certificates(folder / "ca", [CLUSTER])
+    (folder / "secret").write_bytes(SECRET)
+    for role in ("operator", "gateway", "nobody"):
+        (folder / role).write_bytes(secret_token(sub=role))
+    return folder
+
+
+def link(ours: Side, topic: str) -> dict[str, Any]:
+    """The link of `topic` to the cluster, as the region tells it."""
+    found = rest("GET", f"{ours.web}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/links")
+    return dict(next(row for row in found["links"] if row["target"] == CLUSTER))
 
 
 def both_have(sides: tuple[Side, Side], topic: str, wanted: dict[str, list[str]]) -> None:
@@ -164,7 +211,14 @@ def test_partitions_are_made_on_the_other_side(sides: tuple[Side, Side]) -> None
     producer = ours.client.create_producer(topic, "parted", batching_enabled=False, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution)
     for n in range(30):
         producer.send(b"p%d" % n)
-    eventually(lambda: theirs.rest("GET", "persistent/public/both/parted/partitions")["partitions"] == 3, "three partitions in the cluster")
+
+    def made() -> bool:
+        try:
+            return bool(theirs.rest("GET", "persistent/public/both/parted/partitions")["partitions"] == 3)
+        except urllib.error.HTTPError:
+            return False  # it is not there yet
+
+    eventually(made, "three partitions in the cluster")
     consumer = theirs.client.subscribe(topic, "all", initial_position=pulsar.InitialPosition.Earliest)
     got = {consumer.receive(timeout_millis=30_000).data() for _ in range(30)}
     assert got == {b"p%d" % n for n in range(30)}
@@ -241,3 +295,72 @@ def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
     found = ours.rest("GET", "persistent/public/both/plain/stats")["replication"][CLUSTER]
     assert found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
     assert heliograph("clusters", "get", CLUSTER, "--admin", ours.web).stdout.count(REGION) >= 1
+
+
+def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(sides: tuple[Side, Side]) -> None:
+    ours, theirs = sides
+    topic = "persistent://public/both/token"
+    producer = ours.client.create_producer(topic, "token", batching_enabled=False)
+    wanted = {"t": [f"t{n}" for n in range(60)]}
+    before = heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout
+    for body in wanted["t"][:20]:
+        producer.send(body.encode())
+    eventually(lambda: len(theirs.read_all(topic)) == 20, "the first are there")
+    heliograph("clusters", "update", CLUSTER, "--token-file", str(theirs.folder / "nobody"), "--admin", ours.web)
+    for body in wanted["t"][20:40]:
+        producer.send(body.encode())
+    eventually(lambda: link(ours, topic)["cause"] == "unauthorized", "the link says what is wrong")
+    assert len(theirs.read_all(topic)) == 20 and "token" in link(ours, topic)["remedy"]
+    plain = ("--broker-url", theirs.service, "--token-file", str(theirs.folder / "gateway"))  # and to another address
+    heliograph("clusters", "update", CLUSTER, *plain, "--admin", ours.web)
+    for body in wanted["t"][40:]:
+        producer.send(body.encode())
+    both_have(sides, topic, wanted)
+    rest("POST", f"{ours.web}/admin/v2/clusters/{CLUSTER}", json.loads(before))  # as ClusterData of Pulsar names it
+    assert json.loads(heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout) == json.loads(before)
+
+
+def test_a_link_whose_schema_is_refused_is_parked_until_somebody_decides(sides: tuple[Side, Side]) -> None:
+    ours, theirs = sides
+    topic = "persistent://public/both/refused"
+    for name in (topic, f"{topic}-not"):
+        ours.client.create_producer(name, "first", batching_enabled=False).send(b"plain")
+        eventually(lambda name=name: theirs.read_all(name) == ["plain"], "the topic is there")
+    theirs.rest("POST", "schemas/public/both/refused/schema", {"type": "STRING", "schema": "", "properties": {}})
+    producer = ours.client.create_producer(topic, "avro", schema=pulsar.schema.AvroSchema(Order))
+    producer.send(Order(item="x", count=1))
+
+    def parked() -> bool:
+        return link(ours, topic)["state"] == "parked"
+
+    eventually(parked, "it is parked")
+    found = link(ours, topic)
+    assert found["cause"] == "schema-refused" and "delete the schema there" in found["remedy"] and found["parked"]["since_ms"] > 0
+    with urllib.request.urlopen(f"{ours.web}/metrics/") as answer:
+        assert 'heliograph_replication_parked_links{cluster="standalone",remote_cluster="cloud",cause="schema-refused"} 1' in answer.read().decode()
+    assert link(ours, f"{topic}-not")["state"] == "open", "no other link waits for it"
+    refused = heliograph("topics", "unpark", topic, "--region", CLUSTER, "--take", "ours", "--admin", ours.web, check=False)
+    assert refused.returncode and "Pulsar cluster" in refused.stdout + refused.stderr
+    theirs.rest("DELETE", "schemas/public/both/refused/schema?force=true")
+    heliograph("topics", "unpark", topic, "--region", CLUSTER, "--take", "retry", "--admin", ours.web)
+    eventually(lambda: len(theirs.read_all(topic)) == 2 and not parked(), "it goes on")
+
+
+def test_another_gateway_and_back_loses_and_doubles_nothing(sides: tuple[Side, Side]) -> None:
+    ours, theirs = sides
+    topic = "persistent://public/both/gateway"
+    producer = ours.client.create_producer(topic, "gateway", batching_enabled=False)
+    wanted = {"g": [f"g{n}" for n in range(30)]}
+    for body in wanted["g"][:10]:
+        producer.send(body.encode())
+    eventually(lambda: len(theirs.read_all(topic)) == 10, "the first are there")
+    heliograph("clusters", "create", "elsewhere", "--url", ours.web, "--broker-url", ours.service, "--admin", ours.web)
+    heliograph("clusters", "update", CLUSTER, "--gateway", "elsewhere", "--admin", ours.web)
+    stats = topic.replace("://", "/") + "/stats"
+    eventually(lambda: CLUSTER not in ours.rest("GET", stats)["replication"], "this region has no link with it any more")
+    for body in wanted["g"][10:20]:
+        producer.send(body.encode())
+    heliograph("clusters", "update", CLUSTER, "--gateway", REGION, "--admin", ours.web)
+    for body in wanted["g"][20:]:
+        producer.send(body.encode())
+    both_have(sides, topic, wanted)

@@ -1,0 +1,37 @@
+"""RoundTrips: how long the way to another region and back takes, and how far its clock is ahead, from the heartbeats of one connection.
+
+Is: the estimate, as a core. Isn't: a clock, or a frame.
+A heartbeat that waited for a busy process looks like a long way, and shifts the clocks by half of what it waited; none ever looks too fast. So the one
+of the newest `WINDOW` that was back soonest says both: a way that became longer is known after so many heartbeats, a shorter one at once.
+Source: docs/protocols/links.md, "Risk".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from heliograph.wire.link import Heartbeat
+
+WINDOW = 8
+
+
+class RoundTrips:
+    """Of one connection. `rtt_ms`: 0 while nothing came back. `offset_ms`: the other side's clock is so far ahead of ours."""
+
+    __slots__ = ("_newest", "offset_ms", "rtt_ms")
+
+    def __init__(self) -> None:
+        self.rtt_ms = self.offset_ms = 0.0
+        self._newest: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+
+    @property
+    def known(self) -> bool:
+        return bool(self._newest)
+
+    def heard(self, beat: Heartbeat, now_ms: int) -> None:
+        """A heartbeat came at `now_ms` of the wall clock here; one that echoes nothing says nothing."""
+        if not beat.echo_ms:
+            return
+        rtt_ms = max(0.0, float(now_ms - beat.echo_ms - beat.echo_age_ms))
+        self._newest.append((rtt_ms, beat.wall_ms - now_ms + rtt_ms / 2))
+        self.rtt_ms, self.offset_ms = min(self._newest, key=lambda sample: sample[0])
