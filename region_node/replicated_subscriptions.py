@@ -5,7 +5,7 @@ Is: making one, moving one, and saying when a client or an operator moved one. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from heliograph.model.errors import TopicClosed
 from heliograph.model.positions import Position
@@ -30,6 +30,13 @@ def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> N
         sync.disable(subscription.name)
 
 
+def replicate_by_policy(topic: Topic) -> None:
+    """Where the namespace or the topic asks for it, and before the first message goes out: what is acknowledged then is acknowledged everywhere."""
+    sync: SubscriptionSync | None = getattr(topic.log, "subscriptions", None)
+    if sync is not None and getattr(topic.log, "replicate_all", False):
+        sync.enable_all()
+
+
 class ReplicatedSubscriptions:
     """Implements `replicator.subscription_sync.SubscriptionHost`."""
 
@@ -49,6 +56,14 @@ class ReplicatedSubscriptions:
         if found is None:
             return False
         found.reset(mark_delete)
+        return True
+
+    def begin_earlier(self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> bool:
+        loaded = self._loaded(topic)
+        found = None if loaded is None else loaded.subscriptions.get(name)
+        if found is None:
+            return False
+        found.begin_earlier(mark_delete, start, never)
         return True
 
     def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:

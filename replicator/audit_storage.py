@@ -16,7 +16,7 @@ from heliograph.model.ledgers import LedgerState, local_gone
 from heliograph.wire.run import Run, encode_block
 from storage.ledger.context import LedgerContext
 from storage.ledger.in_place import Runs
-from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.reader import ledger_metadata, read_open
 from storage.ledger.repair import Throttle
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class BookieCopies:
             known = await ledger_metadata(self._context, ledger)
             self._known = known if known.state == LedgerState.CLOSED else None
         try:
-            return await read_entries(self._context, known, first, last, max_bytes)
+            return await read_open(self._context, known, first, last, max_bytes)
         except BookieUnavailable as error:
             if await self._all_answer(known.write_set(first), ledger):
                 raise CorruptData(f"every bookie that has entry {ledger}:{first} answers, and none can read it: {error}") from error
@@ -79,8 +79,10 @@ class BookieCopies:
         await self._closed(log, ledger)
         self._known = None
         metadata = await ledger_metadata(self._context, ledger)
+        sealing = self._context.sealing
         for first, run in runs:
-            block = encode_block(run, ledger, first)
+            stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, first, run)
+            block = encode_block(stored, ledger, first)
             bookies = metadata.write_set(first)
             await self._throttle.take(run.size_bytes * len(bookies))
             for bookie in bookies:

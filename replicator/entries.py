@@ -20,7 +20,7 @@ import crc32c
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, Buffer, Run
-from replicator.transactions import is_commit, is_marker, read_marker
+from replicator.transactions import is_commit, is_marker, read_marker, read_participants
 from replicator.trees import Tree, is_tree
 
 _MAGIC = 0x0E01
@@ -85,6 +85,7 @@ def received(run: Run, source: str) -> Run:
                 Tree.decode(run.parts[0])
             else:
                 read_marker(run.parts[0])
+                read_participants(run.parts[0])
         except CorruptData as error:
             raise PeerError(f"link: {error}") from error
         if _crc(run.parts[0]) != run.checksums[0]:

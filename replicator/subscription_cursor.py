@@ -10,7 +10,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.coordinates import Origin, Range
@@ -52,6 +52,8 @@ class SyncCursor(Protocol):
 
     def reset(self, mark_delete: Position) -> None: ...
 
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None: ...
+
     def set_properties(self, properties: dict[str, str]) -> None: ...
 
 
@@ -69,6 +71,8 @@ class SyncedCursor:
         self.translated: list[Range] = []
         self.below: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
         """A mark-delete position, and the coordinates below it."""
+        self.floor: tuple[Position | None, dict[Origin, Position]] = (None, {})
+        """`state.start`, and the coordinates that lie before everything behind it."""
         self.redeliveries: Redeliveries | None = None
         """None: as far as is known nothing was handed out twice, anywhere."""
         self.synced_ms = 0
@@ -106,7 +110,7 @@ class SyncedCursor:
         back = mark < self.seen_mark or bool(subtract(known, [(BEFORE_ALL, mark), *ranges]))
         self.see(cursor)
         if back:
-            self.state.reset()
+            self.state.reset(mark)
             self.start_over()
             events.info("subscription.reset topic=%s subscription=%s epoch=%s", self._log.topic, self.name, self.state.epoch)
             self.store(cursor)
@@ -127,7 +131,11 @@ class SyncedCursor:
         fresh = subtract([(BEFORE_ALL, mark), *ranges], translated)
         below: dict[Origin, Position] | None = None
         if fresh and fresh[0][1] == mark:
+            if state.start is not None and self.floor[0] != state.start:
+                self.floor = (start := state.start, await self._floor(start))
             below = await vector_at(self._log, mark, self.below)
+            if state.base is None or state.epoch != epoch:
+                return False
             self._claim_below(state, claims, below)
             insert(translated, BEFORE_ALL, mark)
             fresh = fresh[1:]
@@ -162,13 +170,27 @@ class SyncedCursor:
         state.claim(claims)
         return read_bytes <= ROUND_BYTES and counted
 
+    async def _floor(self, start: Position) -> dict[Origin, Position]:
+        """By origin, everything that comes before the first entry here behind `start`: at or below it, or trimmed."""
+        floor = await vector_at(self._log, start)
+        for origin in list(self._log.vector):
+            ledger, entry = floor.get(origin, BEFORE_ALL)
+            looked = await position_of(self._log, origin, (ledger, entry + 1))
+            following = looked.position or looked.following
+            if following is not None and (first := (await coordinate_of(self._log, following)).coordinate) is not None:
+                floor[origin] = (first[1][0], first[1][1] - 1)
+        return floor
+
     def _claim_below(self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position]) -> None:
-        """Everything at or below the mark-delete position: by origin one range, without what never reached this region."""
+        """Everything from the start to the mark-delete position: by origin one range, without what never reached this region.
+
+        What lies below the start is left out even where it is part of the subscription: here it is trimmed, or was before it was made.
+        """
         assert state.base is not None
-        base, vector = state.base, self._log.vector
+        base, floor, vector = state.base, self.floor[1], self._log.vector
         for origin, through in below.items():
             missing = vector.missing(origin)
-            for after, upto in subtract([(base.get(origin, BEFORE_ALL), through)], missing):
+            for after, upto in subtract([(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], missing):
                 claims.add(origin, after, upto)
 
     def _claim_run(self, claims: Claims, ledger: int, first: int, run: Run, through: Position) -> None:
@@ -176,13 +198,18 @@ class SyncedCursor:
         if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
             return
         if run.origin is None:
-            claims.add(self._log.state.origin_at((ledger, first)), (ledger, first - 1), (ledger, first + count - 1))
+            self._claim_behind(claims, self._log.state.origin_at((ledger, first)), (ledger, first - 1), (ledger, first + count - 1))
             return
         for number, start, length in run.spans:
             if count <= 0:
                 return
-            claims.add(run.origin, (number, start - 1), (number, start + min(count, length) - 1))
+            self._claim_behind(claims, run.origin, (number, start - 1), (number, start + min(count, length) - 1))
             count -= length
+
+    def _claim_behind(self, claims: Claims, origin: Origin, after: Position, through: Position) -> None:
+        """What lies before the beginning is acknowledged here, and nobody did that: another region may know of an earlier one."""
+        base = self.state.base or {}
+        claims.add(origin, max(after, base.get(origin, BEFORE_ALL)), through)
 
     # -- what others say -----------------------------------------------------------------------------------------------
 
@@ -210,43 +237,74 @@ class SyncedCursor:
 
     async def _apply(self, cursor: SyncCursor, todo: Todo, budget: int) -> int:
         """Acknowledges here what is claimed there. Returns what is left of the budget of bytes; 0: stop."""
-        log, state, epoch = self._log, self.state, self.state.epoch
+        state, epoch = self.state, self.state.epoch
+        async for acked, reached, size_bytes, more in self._places(todo, cursor.mark_delete):
+            if not self._still(cursor, epoch):
+                return 0
+            budget -= size_bytes
+            cursor.ack_ranges(acked)
+            self.see(cursor)
+            if budget <= 0 and more:
+                if reached > todo.after:
+                    state.applied(todo._replace(through=min(reached, todo.through)))
+                return 0
+        if not self._still(cursor, epoch):
+            return 0
+        state.applied(todo)
+        return budget
+
+    async def _places(self, todo: Todo, above: Position) -> AsyncIterator[tuple[list[tuple[int, int, int]], Position, int, bool]]:
+        """Where behind `above` what `todo` names lies, read by read.
+
+        (ranges, highest coordinate of them, bytes read, whether more is to be read). Hidden entries between count too.
+        """
+        log = self._log
         low, high = self._between(todo)
-        mark = cursor.mark_delete
-        at = max(low, log.ledger.first_position(), (mark[0], mark[1] + 1))
+        at = max(low, log.ledger.first_position(), (above[0], above[1] + 1))
         checked = todo.claimer != HERE and self._region_number(todo.claimer) != todo.origin[0]
         while high is not None and at <= high:
             runs = await log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
-            if not self._still(cursor, epoch):
-                return 0
             if not runs:
                 break
-            acked: list[tuple[int, int, int]] = []
-            reached = BEFORE_ALL
+            ranges: list[tuple[int, int, int]] = []
+            reached, size_bytes = BEFORE_ALL, 0
             for ledger, first, run in runs:
                 if (ledger, first) > high:
                     break
-                budget -= run.size_bytes
+                size_bytes += run.size_bytes
                 if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
-                    acked.append((ledger, first, first + run.count - 1))
+                    ranges.append((ledger, first, first + run.count - 1))
                     continue
                 start, stop, last = entries_until(log.state, ledger, first, run, todo.origin, todo.after, todo.through)
                 reached = max(reached, last)
                 if start < stop:
                     keep = addressed_to(run, todo.claimer) if checked else None
                     if keep is None:
-                        acked.append((ledger, first + start, first + stop - 1))
+                        ranges.append((ledger, first + start, first + stop - 1))
                     else:
-                        acked += [(ledger, first + i, first + i) for i in keep if start <= i < stop]
-            cursor.ack_ranges(acked)
-            self.see(cursor)
+                        ranges += [(ledger, first + i, first + i) for i in keep if start <= i < stop]
             at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
-            if budget <= 0 and at <= high:
-                if reached > todo.after:
-                    state.applied(todo._replace(through=min(reached, todo.through)))
-                return 0
-        state.applied(todo)
-        return budget
+            yield ranges, reached, size_bytes, at <= high
+
+    async def never_given(self, start: Position) -> list[tuple[int, int, int]]:
+        """What is acknowledged here behind `start` only because it lay before the beginning that was believed in until now, in order."""
+        state = self.state
+        base, before = state.base or {}, state.before
+        named, claimed = [], []
+        for origin, through in before.items():
+            after = base.get(origin, BEFORE_ALL)
+            async for ranges, *_ in self._places(Todo(HERE, origin, after, through), start):
+                named += ranges
+            for region, claims in list(state.others.items()):
+                for low, high in subtract([(after, through)], subtract([(after, through)], claims.ranges.get(origin, ()))):
+                    async for ranges, *_ in self._places(Todo(region, origin, low, high), start):
+                        claimed += ranges
+        wanted: list[Range] = []
+        kept: list[Range] = []
+        for side, into in ((named, wanted), (claimed, kept)):
+            for ledger, first, last in side:
+                insert(into, (ledger, first - 1), (ledger, last))
+        return [(low[0], low[1] + 1, high[1]) for low, high in subtract(wanted, kept)]
 
     def _between(self, todo: Todo) -> tuple[Position, Position | None]:
         """(low, high): what `todo` names lies in [low, high] here."""

@@ -3,9 +3,10 @@
 Is: the reset epoch, where the subscription begins, what this region claims, what others claim, and what of that is still to be acknowledged here.
 Isn't: a cursor, a read, or a frame (`replicator.subscription_sync`).
 The rule: the higher epoch wins as a whole. Within an epoch nothing is ever taken back: what counts as acknowledged is the union of what all
-regions claim. Two regions that made the subscription on their own begin at the lower of their beginnings.
+regions claim. Making a subscription is no reset: regions that make it on their own all have epoch 0, and it begins, for each origin, at the lowest
+of their beginnings. So what states say is joined the same in whatever order, and however often, it is heard.
 Invariants: only what somebody acknowledged, or what lies before the beginning, is acknowledged here; a claim for a coordinate that has not arrived
-waits until it has; a claim is applied once, and again after the cursor went back.
+waits until it has; a claim is applied once, and again after the cursor went back; what lies at or below `start` is claimed by nobody here.
 Source: docs/protocols/links.md, "Replicated subscriptions".
 """
 
@@ -37,14 +38,21 @@ class Todo(NamedTuple):
 
 
 class SubscriptionState:
-    """`base` None: to be read off the cursor first."""
+    """`base` None: to be read off the cursor first, where `start` says."""
 
-    def __init__(self, number: int, epoch: Epoch = CREATED, base: Base | None = None) -> None:
+    def __init__(self, number: int, epoch: Epoch = CREATED, base: Base | None = None, start: Position | None = None) -> None:
         self.number, self.epoch, self.base = number, epoch, base
+        self.start = start
+        """The local mark-delete position at which it began here: what the cursor has at or below, nobody here was ever given as part of it.
+        None: an earlier version stored none, or it is to be made here."""
         self.mine = Claims(epoch, base or {})
         self.others: dict[str, Claims] = {}
         self.rebase = False
-        """The cursor must go to where `base` says, before anything is applied; whoever moved it sets this False."""
+        """The cursor must go to where `base` says, before anything is applied; whoever moved it calls `begun_at`."""
+        self.kept = False
+        """Of that move: what was acknowledged behind `start` stays acknowledged, but for what only `before` says."""
+        self.before: Base = {}
+        """With `kept`: the beginning until that move is done."""
         self.version = 1
         """Grows with everything that others should hear of."""
         self._applied: dict[str, dict[Origin, list[Range]]] = {}
@@ -53,8 +61,9 @@ class SubscriptionState:
     # -- storing -------------------------------------------------------------------------------------------------------
 
     def stored(self) -> str:
-        base = None if self.base is None else [[*origin, *at] for origin, at in sorted(self.base.items())]
-        return json.dumps({"version": 1, "epoch": self.epoch, "base": base}, separators=(",", ":"))
+        begins = self.before if self.rebase and self.kept else self.base
+        base = None if begins is None else [[*origin, *at] for origin, at in sorted(begins.items())]
+        return json.dumps({"version": 1, "epoch": self.epoch, "base": base, "start": self.start}, separators=(",", ":"))
 
     @classmethod
     def load(cls, number: int, text: str) -> SubscriptionState:
@@ -64,20 +73,26 @@ class SubscriptionState:
             if found["version"] != 1:
                 raise CorruptData(f"replicated subscription: version {found['version']} is not known here (this version reads 1)")
             base = None if found["base"] is None else {(r, e, i): (a, b) for r, e, i, a, b in found["base"]}
-            return cls(number, (int(found["epoch"][0]), int(found["epoch"][1])), base)
+            start = found.get("start")
+            return cls(number, (int(found["epoch"][0]), int(found["epoch"][1])), base, None if start is None else (int(start[0]), int(start[1])))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise CorruptData(f"replicated subscription: {error}") from error
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def reset(self) -> None:
+    def reset(self, start: Position) -> None:
         """The cursor went back, or acknowledgements were taken away, by somebody here: from now on this is the truth everywhere."""
         self._turn((self.epoch[0] + 1, self.number), None)
+        self.start = start
 
     def begin(self, base: Base) -> None:
-        """Where the cursor stood when `base` was None."""
+        """What lies at or below `start`."""
         assert self.base is None
         self._turn(self.epoch, base)
+
+    def begun_at(self, start: Position) -> None:
+        """The cursor is where `rebase` wanted it."""
+        self.rebase, self.start = False, start
 
     def heard(self, region: str, claims: Claims) -> bool:
         """Returns False where the other region is behind: it should be told again. Only with a base of its own."""
@@ -86,13 +101,15 @@ class SubscriptionState:
             return False
         if claims.epoch > self.epoch:
             self._turn(claims.epoch, dict(claims.base))
-            self.rebase = True
+            self.rebase, self.kept = True, False
         elif claims.base != self.base and self.epoch[0] == 0:
             lower = {origin: min(at, claims.base[origin]) for origin, at in self.base.items() if origin in claims.base}
             if lower != self.base:
+                if not (self.rebase and self.kept):
+                    self.before = self.base
                 self.base = self.mine.base = lower
                 self._again()
-                self.rebase = True
+                self.rebase = self.kept = True
                 self.version += 1
         known = self.others.get(region)
         if known is None:

@@ -2,7 +2,7 @@
 
 Is: which ones there are, rounds, who is told what, and making and moving a subscription where another region says so. Isn't: a rule
 (`replicator.subscription_state`), a cursor (`replicator.subscription_cursor`), a frame, or a timer: `LinkManager` asks `due` and calls `round`
-every 0.4 s, links and receivers bring and take claims.
+every 0.4 s while there are any, links and receivers bring and take claims.
 Invariants: one round at a time; nobody is told of a beginning before it is known; a round that meets storage that does not answer changes
 nothing but what it did so far, and the next one goes on.
 Source: docs/protocols/links.md, "Replicated subscriptions".
@@ -11,7 +11,7 @@ Source: docs/protocols/links.md, "Replicated subscriptions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError, PeerError
@@ -41,6 +41,10 @@ class SubscriptionHost(Protocol):
 
     def reset(self, topic: str, name: str, mark_delete: Position) -> bool:
         """Moves it, its consumers are closed; False: nobody has it loaded, the caller moves the cursor."""
+        ...
+
+    def begin_earlier(self, topic: str, name: str, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> bool:
+        """The same, but what was acknowledged behind `start` stays so, except `never`: (ledger, first entry, last entry)."""
         ...
 
     def bind(self, topic: str, name: str, on_reset: Callable[[], None]) -> None:
@@ -107,8 +111,13 @@ class SubscriptionSync:
     def enable(self, name: str) -> None:
         """From now on its acknowledgements are those of all regions. Idempotent; the cursor must be there."""
         self._gone.pop(name, None)
-        if name not in self._subscriptions and (cursor := self._cursor(name)) is not None:
+        cursor, found = self._cursor(name), self._subscriptions.get(name)
+        if cursor is None:
+            return
+        if found is None:
             found = self._subscriptions[name] = self._new(name)
+        if found.state.start is None and found.state.base is None:  # others told of it before it was made here
+            found.state.start = cursor.mark_delete
             found.store(cursor)
 
     def enable_all(self) -> None:
@@ -235,8 +244,11 @@ class SubscriptionSync:
         found.observe(cursor)
         if PROPERTY not in cursor.properties:  # whoever set new ones did not know of it
             found.store(cursor)
+        if state.start is None:
+            await self._find_start(found, cursor)
         if state.base is None:
-            epoch, base = state.epoch, await vector_at(self._log, cursor.mark_delete)
+            assert state.start is not None
+            epoch, base = state.epoch, await vector_at(self._log, state.start)
             found.observe(cursor)
             if state.epoch != epoch:
                 return self._later(found)
@@ -286,26 +298,51 @@ class SubscriptionSync:
             await self.host.ensure(self._log.topic, found.name, mark)
         else:
             await self._log.ledger.open_cursor(found.name, mark)
-        found.state = SubscriptionState(self._log.state.origin[0], claims.epoch, dict(claims.base))
         cursor = self._cursor(found.name)
         if cursor is None:
             raise CorruptData(f"subscription {found.name} of {self._log.topic} could not be made")
+        if found.state.start is None and cursor.mark_delete == mark:
+            found.state = SubscriptionState(self._log.state.origin[0], claims.epoch, dict(claims.base), mark)
+        elif found.state.start is None:  # a client made it meanwhile, somewhere else
+            found.state.start = cursor.mark_delete
         found.store(cursor)
         return cursor
 
+    async def _find_start(self, found: SyncedCursor, cursor: SyncCursor) -> None:
+        """Of what an earlier version stored, and of what others told of when a client made it here."""
+        state, start = found.state, cursor.mark_delete
+        if state.base is not None:
+            start = await found.before_first(state.base)
+        if state.start is None:
+            state.start = min(start, cursor.mark_delete)
+            found.store(cursor)
+
     async def _go_to_base(self, found: SyncedCursor, cursor: SyncCursor) -> bool:
-        """The higher epoch of another region wins: this region goes where it says. False: somebody here moved it meanwhile."""
-        state = found.state
+        """This region goes where another says: a higher epoch, or an earlier beginning. False: somebody here moved it meanwhile."""
+        state, host, topic, name = found.state, self.host, self._log.topic, found.name
         assert state.base is not None
-        epoch, mark = state.epoch, await found.before_first(state.base)
+        epoch, mark, start = state.epoch, await found.before_first(state.base), state.start
+        never: list[tuple[int, int, int]] = []
+        if start is not None and state.kept:
+            never = await found.never_given(start)
+            await self._log.ledger.read_back_to(min(mark, start)[0])  # the cursor's move below asks how many entries its ledgers have
         found.observe(cursor)
         if state.epoch != epoch or state.base is None:
             return False
-        events.info("subscription.moved topic=%s subscription=%s epoch=%s mark=%s", self._log.topic, found.name, epoch, mark)
-        state.rebase = False  # first: the move below is reported back, and is no reset by a client
+        if state.kept and start is not None and start <= mark:
+            if not never:  # nothing is here that the earlier beginning would add
+                state.begun_at(start)
+                found.store(cursor)
+                return True
+            mark = start
+        events.info("subscription.moved topic=%s subscription=%s epoch=%s mark=%s kept=%s", topic, name, epoch, mark, state.kept)
+        state.begun_at(mark)  # first: the move below is reported back, and is no reset by a client
         found.start_over()
         found.seen_mark, found.seen_ranges = BEFORE_ALL, []
-        if self.host is None or not self.host.reset(self._log.topic, found.name, mark):
+        if state.kept and start is not None:
+            if host is None or not host.begin_earlier(topic, name, mark, start, never):
+                cursor.begin_earlier(mark, start, never)
+        elif host is None or not host.reset(topic, name, mark):
             cursor.reset(mark)
         found.see(cursor)
         found.store(cursor)
@@ -329,6 +366,8 @@ class SubscriptionSync:
 
     def _new(self, name: str, state: SubscriptionState | None = None) -> SyncedCursor:
         state = state or SubscriptionState(self._log.state.origin[0])
+        if self._log.sync_by is not None:
+            self._log.sync_by.keep_in_step(self._log)
         return SyncedCursor(self._log, name, state, lambda region: self.region_number(region))
 
     def _cursor(self, name: str) -> SyncCursor | None:

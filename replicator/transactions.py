@@ -10,16 +10,21 @@ A topic without transactions has no buffer.
 A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `transaction` says whose), big endian:
 
     u8 version (1), u8 action (0 commit, 1 abort), u64 low watermark: every transaction of that coordinator below it has ended
+    of a commit over several topics, behind that: u8 version (1), msgpack list of their names. Who knows of none passes over it.
+
+In other regions a commit over several topics is *held* when its marker is stored: readers, not links, stop before it until the marker of every other
+topic is stored in that region too (`region_node.transactions.arriving` asks), or is waited for no longer.
 
 A verdict is a marker that an operator had written here over a transaction of another region, which is lost: it names the origin, holds in this region
 only, and the first end of a transaction is the one that counts, so that what its own region may say afterwards changes nothing here:
 
     u8 version (2), u8 action, u64 region number, u64 region epoch, u64 incarnation
 
-A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...]]
+A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...]]
     open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
     aborted: origin or nil, coordinator, last ledger, last entry, [number, difference to the one before ...]
     watermark, committed: origin or nil, coordinator, number
+    held: origin, coordinator, number, first ledger, first entry, [topic ...]
 
 A transaction is named by the origin of its entries too (None: first published here): two regions' coordinators know nothing of each other.
 Source: docs/protocols/transactions.md.
@@ -28,12 +33,13 @@ Source: docs/protocols/transactions.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.positions import Position
+from heliograph.model.ledgers import pack, unpack
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Origin, Run, TxnId
 
 VERSION = 1
@@ -43,6 +49,9 @@ ABORTED_MAX = 100_000
 """In one topic, so that its snapshot stays below half of what the metadata takes in one value."""
 ENDED_MAX = 2000
 """Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards."""
+PARTICIPANTS_MAX = 200
+"""A commit over more topics names none of them: each shows its part when it is there."""
+HELD_MAX = 4000
 _MARKER = struct.Struct(">BBQ")
 _VERDICT = struct.Struct(">BBQQQ")
 _VERDICT_VERSION = 2
@@ -61,9 +70,22 @@ class Open:
         self.first, self.last, self.entries, self.messages = first, last, entries, messages
 
 
-def marker_run(txn: TxnId, action: int, low_watermark: int) -> Run:
-    """The hidden entry that ends a transaction in a topic: of no message."""
+class Held:
+    """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here; since: when they were first
+    asked for, in monotonic seconds."""
+
+    __slots__ = ("first", "since", "waits")
+
+    def __init__(self, first: Position, waits: Iterable[str]) -> None:
+        self.first, self.waits = first, dict.fromkeys(waits)
+        self.since: float | None = None
+
+
+def marker_run(txn: TxnId, action: int, low_watermark: int, others: Sequence[str] = ()) -> Run:
+    """The hidden entry that ends a transaction in a topic: of no message. others: topics that it commits in as well."""
     blob = _MARKER.pack(VERSION, action, low_watermark)
+    if others and action == COMMIT and len(others) <= PARTICIPANTS_MAX:
+        blob += pack(list(others))
     return Run([blob], [len(blob)], counts=(0,), flags=(_MARKED,), transaction=txn)
 
 
@@ -76,6 +98,15 @@ def read_marker(blob: Any) -> tuple[int, int]:
     if version != VERSION or action not in (COMMIT, ABORT):
         raise CorruptData(f"transaction marker: version {version}, action {action}; this version reads version {VERSION}")
     return action, low
+
+
+def read_participants(blob: Any) -> list[str]:
+    """Of a marker: the other topics that it names. Raises CorruptData."""
+    more = bytes(blob[_MARKER.size :])
+    found = unpack("transaction marker", more) if more else []
+    if len(found) > PARTICIPANTS_MAX or not all(isinstance(name, str) for name in found):
+        raise CorruptData("transaction marker: what is behind it is no list of topics")
+    return found
 
 
 def verdict_run(origin: Origin, txn: TxnId, action: int) -> Run:
@@ -120,13 +151,18 @@ def below(pieces: list[Piece], end: Position) -> list[Piece]:
 class TransactionBuffer:
     """Of one topic in one region."""
 
-    __slots__ = ("_committed", "_low", "aborted", "aborts", "commits", "open")
+    __slots__ = ("_committed", "_held_from", "_low", "aborted", "aborts", "commits", "held", "on_held", "open")
 
     def __init__(self) -> None:
         self.open: dict[Key, Open] = {}
         """In the order of their first entries."""
         self.aborted: dict[Key, Position] = {}
         """Aborted transactions -> the last of their entries."""
+        self.held: dict[Key, Held] = {}
+        """In the order of their ends."""
+        self._held_from = BEFORE_ALL
+        self.on_held: Callable[[], None] | None = None
+        """Called when one is added."""
         self.commits = self.aborts = 0
         """How many ended in this topic."""
         self._committed: dict[Key, None] = {}
@@ -142,7 +178,10 @@ class TransactionBuffer:
             if (verdict := read_verdict(run.parts[0])) is not None and run.origin is None:
                 self._end((verdict[0], *run.transaction), verdict[1], 0)
             else:
-                self._end(key, *read_marker(run.parts[0]))
+                found, (action, low) = self.open.get(key), read_marker(run.parts[0])
+                self._end(key, action, low)
+                if action == COMMIT and run.origin is not None and found is not None and (others := read_participants(run.parts[0])):
+                    self._hold(key, Held(found.first, others))
             return
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
@@ -155,6 +194,28 @@ class TransactionBuffer:
             found.last = last
             found.entries += run.count
             found.messages += run.messages
+
+    def _hold(self, key: Key, held: Held) -> None:
+        self.held[key] = held
+        if len(self.held) > HELD_MAX:
+            del self.held[next(iter(self.held))]
+        self._held_from = min(held.first for held in self.held.values())
+        if self.on_held is not None:
+            self.on_held()
+
+    def release(self, key: Key) -> None:
+        """Readers see it from now on."""
+        if (gone := self.held.pop(key, None)) is not None and gone.first == self._held_from:
+            self._held_from = min((held.first for held in self.held.values()), default=BEFORE_ALL)
+
+    def has_ended_abroad(self, region: int, epoch: int, coordinator: int, number: int) -> bool:
+        """Whether the end of that transaction of another region is stored here, whichever incarnation of the topic it was published in.
+
+        Of those below the watermark the log may no longer tell: they have ended, and their ends came before whatever told the watermark.
+        """
+        origins = [origin for origin, by in self._low if by == coordinator and origin is not None and origin[:2] == (region, epoch)]
+        keys: list[Key] = [(origin, coordinator, number) for origin in origins]
+        return any(key in self._committed or key in self.aborted or number < self._low[key[:2]] for key in keys)
 
     def _end(self, key: Key, action: int, low: int) -> None:
         coordinator = key[:2]
@@ -212,12 +273,19 @@ class TransactionBuffer:
         """The first entry of an open transaction; None: there is none."""
         return next((found.first for found in self.open.values()), None)
 
+    def unseen_from(self) -> Position | None:
+        """The first entry that readers do not see yet: of an open transaction, or of one that is held; None: there is none."""
+        undecided = self.undecided_from()
+        if not self.held:
+            return undecided
+        return self._held_from if undecided is None else min(self._held_from, undecided)
+
     def is_aborted(self, run: Run) -> bool:
         """Of a run before `undecided_from`."""
         return run.transaction is not None and (run.origin, *run.transaction) in self.aborted
 
     def committed_view(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """What a reader of committed data gets for `pieces`, all before `undecided_from`: aborted entries hidden, committed ones as any other."""
+        """What a reader of committed data gets for `pieces`, all before `unseen_from`: aborted entries hidden, committed ones as any other."""
         shown: list[Piece] = []
         for piece in pieces:
             ledger, first, run = piece
@@ -239,6 +307,7 @@ class TransactionBuffer:
             self.commits,
             self.aborts,
             [[_listed(k[0]), k[1], k[2]] for k in self._committed],
+            [[_listed(k[0]), k[1], k[2], *held.first, list(held.waits)] for k, held in self.held.items()],
         ]
 
     def _dump_aborted(self) -> list[list[Any]]:
@@ -262,6 +331,8 @@ class TransactionBuffer:
         self.aborted = {(_origin(o), tc, n): (a, b) for o, tc, a, b, deltas in aborted for n in accumulate(deltas)}
         self._low = {(_origin(o), tc): number for o, tc, number in low}
         self._committed = {(_origin(o), tc, n): None for o, tc, n in committed}
+        self.held = {(_origin(o), tc, n): Held((a, b), waits) for o, tc, n, a, b, waits in (dumped[6] if len(dumped) > 6 else ())}
+        self._held_from = min((held.first for held in self.held.values()), default=BEFORE_ALL)
 
 
 def _listed(origin: Origin | None) -> list[int] | None:

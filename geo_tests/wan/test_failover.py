@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import count
 from typing import Any
 
 import pulsar
@@ -150,6 +151,42 @@ def test_switched_on_and_off_by_rest(pair: Instance) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_consumers_see_where_a_message_comes_from_where_the_namespace_asks(pair: Instance) -> None:
+    namespace, topic = "public/origins", "persistent://public/origins/orders"
+    pair.namespace(namespace, ["us", "eu"])
+    client = pair.client("us")
+    ids: dict[str, Any] = {}
+    plain = client.create_producer(topic, "plain", batching_enabled=False)
+    batched = client.create_producer(topic, "batched", batching_enabled=True, compression_type=pulsar.CompressionType.ZSTD, batching_max_publish_delay_ms=100)
+    for n in range(3):
+        ids[f"plain-{n}"] = plain.send(b"plain-%d" % n, properties={"n": str(n)})
+    for n in range(20):
+        batched.send_async(b"batched-%d" % n, lambda _, made, n=n: ids.update({f"batched-{n}": made}), properties={"n": str(n)})
+    batched.flush()
+    eventually(lambda: len(ids) == 23 == len(pair.read_all("eu", topic)), "all are in both regions")
+
+    def seen(region: str, name: str) -> dict[str, dict[str, str]]:
+        consumer = pair.client(region).subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest)
+        try:
+            return {(m := consumer.receive(timeout_millis=10_000)).data().decode(): m.properties() for _ in range(23)}
+        finally:
+            consumer.close()
+
+    assert all(set(properties) == {"n"} for properties in seen("eu", "before").values()), "nobody asked"
+    heliograph("namespaces", "set", namespace, "originProperty", "true", "--admin", pair.admin("us"))
+    numbers = count()
+
+    def asked(region: str) -> dict[str, dict[str, str]] | None:
+        got = seen(region, f"asks-{next(numbers)}")
+        return got if all("heliograph.origin" in properties for properties in got.values()) else None
+
+    for region in ("eu", "us"):
+        found = eventually(lambda region=region: asked(region), f"the policy is in {region}")
+        for body, at in ids.items():
+            path = f"{pair.admin('us')}/heliograph/v1/topics/{namespace}/orders/coordinates/{at.ledger_id()}:{at.entry_id()}"
+            assert found[body] == {"n": body.rpartition("-")[2], "heliograph.origin": rest("GET", path)["coordinate"]}
+
+
 def test_coordinates_lead_to_the_same_message_in_both_regions(pair: Instance) -> None:
     topic = "persistent://public/geo/coordinates"
     rng = random.Random(5)

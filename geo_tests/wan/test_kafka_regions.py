@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pulsar
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from geo_tests.wan.disaster import cut_off
-from geo_tests.wan.instance import Instance, eventually
+from geo_tests.wan.instance import Instance, eventually, rest
 from geo_tests.wan.kafka_support import DEADLINE_S, ck, take
+from heliograph.client.blocks import BlockReader
+from heliograph.model.coordinates import Coordinate
+from heliograph.wire.run import FLAG_HIDDEN
+from replicator.entries import as_published
 
 pytestmark = pytest.mark.wan
 VERSIONS = b"\0\0\0\x0b\0\x12\0\0\0\0\0\x07\0\x01c"
@@ -32,7 +43,7 @@ def speaks_kafka(port: int) -> bool:
 
 
 def kafka_address(instance: Instance, region: str) -> str:
-    """Of the region's only broker: the one of its listening ports that speaks Kafka's protocol."""
+    """Of one of the region's brokers: the one of its listening ports that speaks Kafka's protocol."""
     pid = next(row["pid"] for row in instance.status()["regions"][region]["processes"] if "-broker-" in row["name"])
     ports = [c.laddr.port for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     return f"127.0.0.1:{next(port for port in ports if speaks_kafka(port))}"
@@ -54,14 +65,15 @@ def consumer(address: str, group: str, topic: str) -> Any:
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """us and eu, near each other; public/moving lies in both."""
+    """us (two brokers) and eu, near each other; public/moving lies in both."""
     folder = tmp_path_factory.mktemp("kafka-regions")
     (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 2}}))
     fields = {"PORT": "0", "NAMESPACE": "public/moving", "REBALANCE_DELAY_MS": "0"}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in fields.items():
             patch.setenv(f"HELIOGRAPH_BROKER__KAFKA__{name}", value)
-        made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"))
+        patch.setenv("HELIOGRAPH_BROKER__TRANSACTIONS__TOPICS_WAIT_S", "600")
+        made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1")
     try:
         made.namespace("public/moving", ["us", "eu"], deduplication=False)
         yield made
@@ -77,8 +89,9 @@ def committed(address: str, group: str, topic: str) -> int:
         other.close()
 
 
-def watermark(address: str, topic: str) -> int:
-    other = ck.Consumer({"bootstrap.servers": address, "group.id": "nobody", "log_level": 0})
+def watermark(address: str, topic: str, **settings: Any) -> int:
+    """The end of what may be read: of what is committed, unless `settings` say otherwise."""
+    other = ck.Consumer({"bootstrap.servers": address, "group.id": "nobody", "log_level": 0, **settings})
     try:
         return int(other.get_watermark_offsets(ck.TopicPartition(topic, 0), timeout=30)[1])
     finally:
@@ -139,6 +152,122 @@ def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) 
         instance.toxiproxy.heal(proxy.name)
     assert rest == [b"eu-%d" % i for i in range(20)] + [b"us-%d" % i for i in range(50)] and done == [b"first", *rest[20:]]
     eventually(lambda: metric(instance, "eu", "heliograph_kafka_group_repeats_total") == 50, "50 messages that came again")
+
+
+def test_a_transaction_over_several_topics_is_shown_in_all_of_them_at_once(instance: Instance) -> None:
+    """The links to one of the brokers of us are cut: what has arrived at the other one waits for the rest of its transaction."""
+    us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
+    topics = [f"ledger-{n}" for n in range(8)]
+    for topic in topics:
+        send(eu, topic, [b"before"])
+    eventually(lambda: all(watermark(us, topic) == 1 for topic in topics), "the topics are in us")
+    owners = {rest("GET", f"{instance.admin('us')}/lookup/v2/topic/persistent/public/moving/{topic}-partition-0")["brokerUrl"] for topic in topics}
+    assert len(owners) == 2, "both brokers have some of them"
+    proxies = instance.proxies("link", "eu", "us")
+    assert len(proxies) == 2
+    instance.toxiproxy.cut(proxies[0].name)
+    made = ck.Producer({"bootstrap.servers": eu, "transactional.id": "both", "log_level": 0})
+    made.init_transactions(DEADLINE_S)
+    made.begin_transaction()
+    for topic in topics:
+        for n in range(3):
+            made.produce(topic, b"%d" % n)
+    made.commit_transaction(DEADLINE_S)
+    send(eu, topics[0], [b"after"])
+    send(eu, topics[-1], [b"after"])
+
+    def held() -> dict[str, list[str]]:
+        """By topic, what its part of the transaction waits for."""
+        path = f"{instance.admin('us')}/admin/v3/transactions/transactionBufferStats/public/moving"
+        rows = {topic: rest("GET", f"{path}/{topic}-partition-0")["heliograph"]["held"] for topic in topics}
+        return {topic: row[0]["waitsFor"] for topic, row in rows.items() if row}
+
+    some = eventually(lambda: found if (found := held()) and all(len(w) == len(topics) - len(found) for w in found.values()) else None, "what has arrived")
+    assert 0 < len(some) < len(topics), "some have their part, and know whom they wait for"
+    assert all(watermark(us, topic) == 1 for topic in topics), "and nobody shows anything of it"
+    uncommitted = {topic: watermark(us, topic, **{"isolation.level": "read_uncommitted"}) for topic in topics}
+    assert all((uncommitted[topic] > 3) == (topic in some) for topic in topics), "though it is there"
+    instance.toxiproxy.heal(proxies[0].name)
+    eventually(lambda: all(watermark(us, topic) > 3 for topic in topics), "all of them show it")
+    for topic in topics:
+        reader = consumer(us, f"reads-{topic}", topic)
+        after = [b"after"] if topic in (topics[0], topics[-1]) else []
+        assert [m.value() for m in take(reader, 4 + len(after))] == [b"before", b"0", b"1", b"2", *after]
+        reader.close()
+    assert not held()
+
+
+def entries(instance: Instance, region: str, topic: str) -> dict[Coordinate, bytes]:
+    """By coordinate, every entry that readers may see there, as its client wrote it."""
+    reader = BlockReader(instance.admin(region))
+    try:
+        snapshot = reader.snapshot(topic)
+        found: dict[Coordinate, bytes] = {}
+        for _, ledger, first, run in reader.runs([(topic, number, 0, count - 1) for number, count, _ in snapshot.ledgers if count]):
+            if run.flags is not None and run.flags[0] & FLAG_HIDDEN:
+                continue
+            if run.origin is None:
+                found |= {(snapshot.origin_at((ledger, first)), (ledger, first + i)): bytes(part) for i, part in enumerate(run.parts)}
+            else:
+                found |= {(run.origin, run.coordinate(i)): bytes(part) for i, part in enumerate(as_published(run).parts)}
+        return found
+    finally:
+        reader.close()
+
+
+def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Instance, tmp_path: Path) -> None:
+    """Single, batched, chunked, delayed, encrypted, transactional ones and those of a compacted topic, through a link that is cut on the way."""
+    eu, topic = kafka_address(instance, "eu"), "persistent://public/moving/kinds-partition-0"
+    send(eu, "kinds", [b"of kafka"])
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    secret, public = tmp_path / "secret.pem", tmp_path / "public.pem"
+    secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    keys = pulsar.CryptoKeyReader(str(public), str(secret))
+    client = instance.client("eu")
+
+    def producer(name: str, **settings: Any) -> Any:
+        return client.create_producer(topic, name, **{"batching_enabled": False, **settings})
+
+    single, chunked = producer("single"), producer("chunked", chunking_enabled=True)
+    batched = producer("batched", batching_enabled=True, batching_max_publish_delay_ms=200, compression_type=pulsar.CompressionType.ZSTD)
+    sealed = producer("sealed", encryption_key="k", crypto_key_reader=keys)
+    sealed_batches = producer("sealed batches", batching_enabled=True, batching_max_publish_delay_ms=200, encryption_key="k", crypto_key_reader=keys)
+    large = random.Random(3).randbytes(11 << 20)
+    for n in range(3):
+        single.send(b"value %d" % n, partition_key="same", properties={"n": str(n)})
+    cut = instance.proxies("link", "eu", "us")
+    for proxy in cut:
+        instance.toxiproxy.cut(proxy.name)
+    chunked.send(large)
+    for made in (batched, sealed_batches):
+        for n in range(50):
+            made.send_async(b"%d" % n, None, partition_key=f"k{n % 5}")
+        made.flush()
+    sealed.send(b"sealed")
+    single.send(b"delayed", deliver_after=timedelta(seconds=3))
+    for commit in (True, False, True):
+        made = ck.Producer({"bootstrap.servers": eu, "transactional.id": "kinds", "log_level": 0})
+        made.init_transactions(DEADLINE_S)
+        made.begin_transaction()
+        made.produce("kinds", b"transactional %d" % commit)
+        made.flush(DEADLINE_S)
+        made.commit_transaction(DEADLINE_S) if commit else made.abort_transaction(DEADLINE_S)
+    rest("PUT", f"{instance.admin('eu')}/admin/v2/persistent/public/moving/kinds-partition-0/compaction")
+    single.send(b"the last one", partition_key="same")
+    for proxy in cut:
+        instance.toxiproxy.heal(proxy.name)
+    published = entries(instance, "eu", topic)
+    eventually(lambda: len(entries(instance, "us", topic)) == len(published), "us has all of them")
+    assert entries(instance, "us", topic) == published, "the same bytes under the same coordinates"
+    shared = pulsar.ConsumerType.Shared
+    consumer = instance.client("us").subscribe(
+        topic, "kinds", shared, initial_position=pulsar.InitialPosition.Earliest, crypto_key_reader=keys, max_pending_chunked_message=10
+    )
+    bodies = Counter(bytes(consumer.receive(timeout_millis=20_000).data()) for _ in range(110))
+    consumer.close()
+    assert bodies[large] == bodies[b"sealed"] == bodies[b"delayed"] == bodies[b"the last one"] == bodies[b"of kafka"] == bodies[b"value 1"] == 1
+    assert all(bodies[b"%d" % n] == 2 for n in range(50)) and bodies[b"transactional 1"] == 2 and not bodies[b"transactional 0"]
 
 
 def test_a_region_is_killed_under_load(instance: Instance) -> None:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
+import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 
 COUNT = 300
 
 
 class Stream:
-    """Publishes numbered messages from one region, and knows which were acknowledged."""
+    """Publishes numbered messages from one region, and knows which were acknowledged. `repeats`: those whose receipt names no position.
 
-    def __init__(self, instance: Instance, region: str, topic: str) -> None:
+    The C++ client that is given no first sequence takes the broker's last one whenever it connects and has no receipt yet, and so begins anew behind
+    messages that it has sent: what follows are repeats, and not stored. With a first sequence it never does: what is missing then was lost.
+    """
+
+    def __init__(self, instance: Instance, region: str, topic: str, first_sequence: int | None = 1) -> None:
         self.region, self.sent, self.acked = region, 0, 0
-        self._producer = instance.client(region).create_producer(topic, f"p-{region}", batching_enabled=False, block_if_queue_full=True, send_timeout_millis=0)
+        self.repeats: set[int] = set()
+        settings = {"batching_enabled": False, "block_if_queue_full": True, "send_timeout_millis": 0, "initial_sequence_id": first_sequence}
+        self._producer = instance.client(region).create_producer(topic, f"p-{region}", **settings)
 
     def publish(self, count: int) -> None:
-        def acked(result: Any, _: Any) -> None:
-            self.acked += "Ok" in str(result)
-
         for _ in range(count):
-            self._producer.send_async(f"{self.region}-{self.sent}".encode(), acked)
+            self._producer.send_async(f"{self.region}-{self.sent}".encode(), partial(self._acked, self.sent))
             self.sent += 1
+
+    def _acked(self, number: int, result: Any, where: Any) -> None:
+        if "Ok" in str(result):
+            if where.ledger_id() < 0:
+                self.repeats.add(number)
+            self.acked += 1
 
     def bodies(self) -> list[str]:
         return [f"{self.region}-{n}" for n in range(self.sent)]
@@ -34,6 +48,17 @@ class Stream:
     def finish(self) -> None:
         self._producer.flush()
         eventually(lambda: self.acked == self.sent, f"{self.region}: all acknowledged")
+
+
+def missing(stream: Stream, copy: list[str]) -> str:
+    """What is wrong with a region's copy of what the stream published; "": nothing."""
+    mine = [int(body.rpartition("-")[2]) for body in copy if body.startswith(f"{stream.region}-")]
+    if mine == list(range(stream.sent)):
+        return ""
+    lost, twice = sorted(set(range(stream.sent)) - set(mine)), len(mine) - len(set(mine))
+    repeats = f", {len(stream.repeats & set(lost))} of them answered as repeats" if lost else ""
+    what = f"{len(lost)} lost ({lost[0]} to {lost[-1]})" if lost else "none lost"
+    return f"{what}{repeats}, {twice} twice, in order: {mine == sorted(mine)}"
 
 
 def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> None:
@@ -173,3 +198,53 @@ def test_a_stopped_instance_continues_where_it_was(pair: Instance) -> None:
         copy = pair.read_all(region, topic)
         for origin, bodies in before.items():
             assert [b for b in copy if b.startswith(origin)] == bodies
+
+
+def test_a_promise_that_is_broken_and_kept_again_is_told(pair: Instance) -> None:
+    """Where every region takes messages: an event, the audit log, a metric, and `dr status` say so while the link is cut."""
+    namespace, topic = "public/promised", "persistent://public/promised/orders"
+    pair.namespace(namespace, ["eu", "us"])
+    admin = pair.admin("eu")
+    heliograph("namespaces", "set", namespace, "slo", '{"rpo_s": 1}', "--admin", admin)
+    stream = Stream(pair, "eu", topic)
+    stream.publish(5)
+    stream.finish()
+    eventually(lambda: pair.read_all("us", topic) == stream.bodies(), "us has them")
+
+    def told() -> list[str]:
+        return [event["event"] for event in rest("GET", f"{admin}/heliograph/v1/dr")["events"] if event["namespace"] == namespace]
+
+    before = told()
+    undo = cut(pair)
+    try:
+        stream.publish(5)
+        eventually(lambda: told()[len(before) :][-1:] == ["slo.broken"], "the promise is broken")
+        assert "broken" in heliograph("dr", "status", "--admin", admin).stdout
+        shown = json.loads(heliograph("dr", "status", namespace, "--admin", admin, "--json").stdout)
+        assert shown["slo"] == {"rpo_s": 1.0} and shown["slo_broken"] and shown["at_risk_s"] > 1
+        metrics = urllib.request.urlopen(f"{admin}/metrics", timeout=30).read().decode()
+        assert f'heliograph_dr_slo_broken{{cluster="eu",namespace="{namespace}"}} 1' in metrics
+    finally:
+        undo()
+    eventually(lambda: told()[-1:] == ["slo.kept"], "and kept again")
+    audit = rest("GET", f"{admin}/heliograph/v1/audit")["changes"]
+    assert {"slo.broken", "slo.kept"} <= {entry["path"] for entry in audit if entry["method"] == "EVENT"}
+    assert not json.loads(heliograph("dr", "status", namespace, "--admin", admin, "--json").stdout)["slo_broken"]
+
+
+def test_a_client_that_begins_its_sequences_anew_is_told_from_a_loss(pair: Instance) -> None:
+    """Its broker dies before the first receipt: with sequences of its own nothing is missing, without, what is missing was never taken."""
+    owned, lent = Stream(pair, "eu", "persistent://public/geo/owned"), Stream(pair, "eu", "persistent://public/geo/lent", first_sequence=None)
+    name, pid = next((row["name"], row["pid"]) for row in pair.status()["regions"]["eu"]["processes"] if "broker" in row["name"])
+    os.kill(pid, signal.SIGSTOP)
+    for stream in (owned, lent):
+        stream.publish(5)
+    heliograph("process", "kill", name, "--data", str(pair.data))
+    heliograph("process", "start", name, "--data", str(pair.data))
+    for stream in (owned, lent):
+        stream.finish()
+        stream.publish(5)
+        stream.finish()
+    assert missing(owned, pair.read_all("eu", "persistent://public/geo/owned")) == "" and owned.repeats == set()
+    told = missing(lent, pair.read_all("eu", "persistent://public/geo/lent"))
+    assert told == "5 lost (5 to 9), 5 of them answered as repeats, 0 twice, in order: True" and lent.repeats == set(range(5, 10))

@@ -11,28 +11,20 @@ import pulsar
 import pytest
 
 from geo_tests.wan.disaster import Load, active_passive, cut_off, dr, takes
+from geo_tests.wan.guides import OPERATING, commands
 from geo_tests.wan.instance import Instance, eventually, heliograph
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating" / "disaster-recovery.md"
+PAGE = "disaster-recovery.md"
 NAMESPACE, TOPIC = "public/shop", "persistent://public/shop/orders"
 ASKS = ("failover", "delete")
 """What asks a person, and is told yes here."""
 
 
 def blocks() -> dict[str, list[str]]:
-    """Heading -> its commands, in order."""
-    found: dict[str, list[str]] = {}
-    heading, inside = "", False
-    for line in PAGE.read_text().splitlines():
-        if line.startswith("## "):
-            heading = line.removeprefix("## ")
-        elif line.startswith("```"):
-            inside = not inside
-        elif inside and line.startswith("heliograph "):
-            found.setdefault(heading, []).append(line.partition("#")[0].strip())
-        elif heading == "Before" and (cell := re.search(r"\| `(heliograph [^`]*)` \|$", line)):
-            found.setdefault(heading, []).append(cell[1])
-    return found
+    """Heading -> its commands, in order; those of the first table too."""
+    cells = re.findall(r"\| `(heliograph [^`]*)` \|$", (OPERATING / PAGE).read_text().partition("## Before")[2].partition("\n## ")[0], re.MULTILINE)
+    found = commands(PAGE)
+    return {"Before": [*found.pop("Before", []), *cells], **found}
 
 
 def run(instance: Instance, line: str, folder: Path) -> None:

@@ -60,13 +60,17 @@ def status(
         columns = ("namespace", "active", "epoch", "state", "takes messages here", "lease left s")
         lines = [(n["namespace"], n["active"], n["epoch"], n["state"], n["writable_here"], n["lease_left_s"]) for n in found["namespaces"]]
         rows(columns, lines, found, json_output)
+        if not json_output and found.get("promises"):
+            promised = [(n["namespace"], n["rpo_s"], round(n["at_risk_s"], 1), "broken" if n["slo_broken"] else "kept") for n in found["promises"]]
+            rows(("active in every region", "promised s", "at risk s", "promise"), promised, None, False)
         return
     found = rest.get(_path(namespace))
     if json_output:
         show(found, True)
         return
     if found["mode"] == "active-active":
-        show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"])}, False)
+        promise = {"promise": f"{found['slo']['rpo_s']:g} s, {'broken' if found['slo_broken'] else 'kept'}"} if found.get("slo") else {}
+        show({"namespace": namespace, "mode": found["mode"], "regions": ", ".join(found["regions"]), **promise}, False)
         rows(("lost with this region, not in", *_LAG), [(region, *_lag(lag)) for region, lag in found["at_risk"].items()], None, False)
         return
     operation = found["operation"]

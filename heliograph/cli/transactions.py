@@ -106,7 +106,7 @@ def foreign(
         typer.echo(json.dumps(rows))
         return
     names = ("topic", "region", "transaction", "messages", "from")
-    table(names, [tuple(row[name] for name in names) for row in rows])
+    table((*names, "waits for"), [(*(row[name] for name in names), " ".join(row.get("waits_for", [])) or "its end") for row in rows])
 
 
 def settle(
@@ -121,7 +121,7 @@ def settle(
     """End transactions of a region that is lost, in topics of this region. Refused while that region answers; what it may say later changes nothing."""
     rest = Rest(admin, token)
     wanted = _path(txn).replace("/", ":") if txn else ""
-    rows = [row for row in _foreign(rest, topic, namespace) if row["region"] == region and wanted in ("", row["transaction"])]
+    rows = [row for row in _foreign(rest, topic, namespace) if row["region"] == region and wanted in ("", row["transaction"]) and not row.get("waits_for")]
     if not rows:
         raise ConfigError(f"no transaction of region {region} is open there: `heliograph transactions foreign` shows those that are")
     for row in rows:

@@ -1,6 +1,6 @@
 """`tenants usage`: what tenants used in a month, for a bill or for a look.
 
-Is: the regions' days (`GET /heliograph/v1/usage-days`), added up by month or shown by day, as a table, CSV, or JSON. Isn't: the counting.
+Is: the regions' days (`GET /heliograph/v1/usage-days`), added up by month or shown by day, as a table, CSV, JSON, or a picture. Isn't: the counting.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from heliograph.cli import usage_plot
 from heliograph.cli.groups import group
 from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.cli.show import table
@@ -28,6 +30,7 @@ Month = Annotated[str, typer.Option("--month", help="Such as 2026-11, in UTC; no
 Tenant = Annotated[str, typer.Option("--tenant", help="Only this one; its admins may ask. All of them: super users.")]
 ByDay = Annotated[bool, typer.Option("--by-day", help="A line for each day, not one for the month.")]
 AllRegions = Annotated[bool, typer.Option("--all-regions", help="Ask each region of the instance, at its admin URL.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Also draw the days into this file, an SVG: any browser shows it.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Comma-separated values, for a spreadsheet or a billing program.")]
 
 
@@ -41,6 +44,7 @@ def usage(
     by_day: ByDay = False,
     all_regions: AllRegions = False,
     as_csv: Csv = False,
+    plot: Plot = None,
     admin: AdminOption = ADMIN,
     token: TokenOption = "",
     json_output: JsonOption = False,
@@ -66,9 +70,19 @@ def usage(
                 raise
             silent.append(f"{name}: {error}")
     _print(_added(rows, by_day), month, as_csv, json_output)
+    if plot is not None:
+        _draw(_added(rows, True), month, plot)
     for text in silent:
         typer.echo(f"without region {text}", err=True)
     raise typer.Exit(1 if silent else 0)
+
+
+def _draw(days: list[dict[str, Any]], month: str, file: Path) -> None:
+    where = ", ".join(sorted({row["region"] for row in days}))
+    try:
+        file.write_text(usage_plot.plot(days, f"What tenants used in {month}{f', {where}' if where else ''}"), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def _regions(rest: Rest, token: str) -> list[tuple[str, Rest]]:

@@ -119,6 +119,7 @@ POLICIES: tuple[Policy, ...] = (
         shown=[],
         empty=204,
     ),
+    _row("encryptionAtRest", v.flag, default=False, empty=204),
     _row("encryptionRequired", v.flag, "encryption_required", False, topic="", shown=False),
     _row("schemaCompatibilityStrategy", v.SCHEMA_STRATEGY, "schema_compatibility_strategy", "UNDEFINED", put=True, put_topic=True, shown="UNDEFINED"),
     _row("schemaAutoUpdateCompatibilityStrategy", v.SCHEMA_AUTO_UPDATE, "schema_auto_update_compatibility_strategy", "Full", topic="", put=True, empty=204),
@@ -139,6 +140,8 @@ POLICIES: tuple[Policy, ...] = (
     _row("replicationPriority", v.whole(1, 64), empty=204),
     _row("replicationTopology", checked_topology, empty=204),
     _row("replicationRoutes", v.mapped(v.listed(v.text)), empty=204),
+    _row("originProperty", v.flag, default=False, shown=False),
+    _row("slo", v.SLO, topic="", empty=204),
     _row("replicatedSubscriptions", v.flag, default=False, shown=False),
     _row("oneRegionSubscriptions", v.flag, default=False, shown=False),
 )

@@ -120,6 +120,19 @@ def record(
     return check
 
 
+# -- our own --------------------------------------------------------------------------------------------------------------
+
+
+def _promises(fields: dict[str, Any]) -> str:
+    if fields.get("rpo_s") is None:
+        return "expected rpo_s, seconds"
+    return "" if fields["rpo_s"] > 0 else f"rpo_s must be above 0, not {fields['rpo_s']}"
+
+
+SLO = record(_promises, rpo_s=(number(), None))
+"""rpo_s: no message is to be at risk for longer."""
+
+
 # -- the records of Pulsar ----------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
-"""Promises: what namespaces promise (`slo`), what is true, and an event whenever that changes.
+"""Promises: what namespaces promise (`slo`: of the policy of that name, or of `dr set`), what is true, and an event whenever that changes.
 
 Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; the newest events; metrics. Isn't: a
-measurement of its own (links know how far they are), or an alarm's delivery: events are in the log, at the REST interface, and a metric.
+measurement of its own (links know how far they are), or an alarm's delivery: events are in the log, in the audit log, at the REST interface, and a metric.
 Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears nothing is not one without risk.
 """
 
@@ -17,12 +17,14 @@ from region_node.dr.writing import Gate
 from region_node.metrics import Sample
 
 if TYPE_CHECKING:
+    from global_config.view import ConfigView
     from region_node.topics.topic import Topic
     from replicator.manager import LinkManager
 
 log = logging.getLogger("region_node.dr")
 
 KEPT = 200
+POLICY = "slo"
 _EVERY_S = 1.0
 
 
@@ -33,6 +35,7 @@ class Promises:
         self,
         *,
         gates: Callable[[], Iterable[Gate]],
+        view: ConfigView,
         topics: Callable[[], Iterable[Topic]],
         links: LinkManager,
         region: str,
@@ -41,10 +44,15 @@ class Promises:
     ) -> None:
         self.events: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.risk_s: dict[str, float] = {}
-        """Active-passive namespace -> age of the oldest message that one of its regions lacks."""
+        """Namespace that is active-passive, or promises something -> age of the oldest message that one of its regions lacks."""
+        self.told: Callable[[dict[str, Any]], object] = lambda _: None
+        """Hears of every event."""
         self.broken: dict[str, None] = {}
         self._gates, self._topics, self._links, self._region, self._clock, self._call_later = gates, topics, links, region, clock, call_later
+        self._view = view
+        self._promised: dict[str, float] | None = None
         self._timer: Any = None
+        self._stop_watch = view.on_change(self._forget)
 
     def start(self) -> None:
         self._timer = self._call_later(_EVERY_S, self._tick)
@@ -52,20 +60,41 @@ class Promises:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._stop_watch()
+
+    def _forget(self, key: str) -> None:
+        if key.startswith("/namespaces/"):
+            self._promised = None
+
+    def promised(self) -> dict[str, float]:
+        """Namespace -> how many seconds its policy promises at most."""
+        if self._promised is None:
+            view = self._view
+            every = {name: view.namespace(name) for tenant in view.tenants() for name in view.namespaces(tenant)}
+            slos = {name: found.policies.get(POLICY) or {} for name, found in every.items() if found is not None}
+            self._promised = {name: slo["rpo_s"] for name, slo in slos.items() if "rpo_s" in slo}
+        return self._promised
 
     def _tick(self) -> None:
-        gates = list(self._gates())
-        if gates or self.risk_s:
+        gates, promised = list(self._gates()), self.promised()
+        if gates or promised or self.risk_s:
             self.judge(gates, self._risks({gate.namespace: gate for gate in gates}))
         self.start()
 
     def _risks(self, gates: Mapping[str, Gate]) -> dict[str, float]:
-        """The active region asks its links, the others what the active one told them."""
-        found = dict.fromkeys(gates, 0.0)
+        """Where one region is active, it asks its links, the others what it told them; where all are, each asks both."""
+        found = {**dict.fromkeys(self.promised(), 0.0), **dict.fromkeys(gates, 0.0)}
         now_ms = self._clock.wall_ms()
         for topic in self._topics():
             gate = gates.get(topic.name.namespace)
-            if gate is None or topic.volatile or gate.record is None:
+            if topic.name.namespace not in found or topic.volatile:
+                continue
+            if gate is None:
+                ages = [link.age_s for link in self._links.stats(topic.text)]
+                ages += [float(link.status(now_ms)["age_s_max"] or 0.0) for link in getattr(topic.log, "incoming", {}).values()]
+                found[topic.name.namespace] = max([found[topic.name.namespace], *ages])
+                continue
+            if gate.record is None:
                 continue
             if gate.active:
                 ages = [link.age_s for link in self._links.stats(topic.text)]
@@ -78,27 +107,43 @@ class Promises:
     def judge(self, gates: Iterable[Gate], risks: Mapping[str, float]) -> None:
         """Takes new numbers, and notes what has changed."""
         self.risk_s = dict(risks)
-        known = dict[str, None]()
+        known: dict[str, float | None] = dict(self.promised())
         for gate in gates:
-            known[gate.namespace] = None
-            promised = gate.record.slo.get("rpo_s") if gate.record is not None else None
-            risk = risks.get(gate.namespace, 0.0)
-            if promised is not None and risk > promised and gate.namespace not in self.broken:
-                self.broken[gate.namespace] = None
-                self._note("slo.broken", gate.namespace, risk, promised)
-            elif gate.namespace in self.broken and (promised is None or risk <= promised):
-                del self.broken[gate.namespace]
-                self._note("slo.kept", gate.namespace, risk, promised or 0.0)
+            slo = gate.record.slo if gate.record is not None else {}
+            known[gate.namespace] = slo.get("rpo_s", known.get(gate.namespace))
+        for namespace, promised in known.items():
+            risk = risks.get(namespace, 0.0)
+            if promised is not None and risk > promised and namespace not in self.broken:
+                self.broken[namespace] = None
+                self._note("slo.broken", namespace, risk, promised)
+            elif namespace in self.broken and (promised is None or risk <= promised):
+                del self.broken[namespace]
+                self._note("slo.kept", namespace, risk, promised or 0.0)
         for gone in [namespace for namespace in self.broken if namespace not in known]:
             del self.broken[gone]
 
     def _note(self, event: str, namespace: str, risk_s: float, promised_s: float) -> None:
         found = {"event": event, "namespace": namespace, "what": "rpo_s", "value": risk_s, "promised": promised_s, "time_ms": self._clock.wall_ms()}
         self.events.append(found)
+        self.told(found)
         log.warning(event, extra=found)
 
+    def status(self) -> list[dict[str, Any]]:
+        """Of the namespaces whose policy promises something, as this broker knows it of the topics that it has loaded."""
+        return [
+            {"namespace": namespace, "rpo_s": promised, "at_risk_s": self.risk_s.get(namespace, 0.0), "slo_broken": namespace in self.broken}
+            for namespace, promised in sorted(self.promised().items())
+        ]
+
     def samples(self) -> Iterator[Sample]:
-        for gate in self._gates():
+        gates = [gate for gate in self._gates() if gate.record is not None]
+        led = {gate.namespace for gate in gates}
+        for namespace in self.promised():
+            if namespace not in led:
+                labels = {"cluster": self._region, "namespace": namespace}
+                yield "heliograph_dr_at_risk_seconds", "gauge", labels, self.risk_s.get(namespace, 0.0)
+                yield "heliograph_dr_slo_broken", "gauge", labels, float(namespace in self.broken)
+        for gate in gates:
             if gate.record is None:
                 continue
             labels = {"cluster": self._region, "namespace": gate.namespace}

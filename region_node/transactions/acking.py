@@ -135,6 +135,14 @@ class DeliveryCursor(CursorPort):
         self._cursor.reading = reading
 
     @property
+    def on_moved(self) -> Callable[[], None] | None:
+        return self._cursor.on_moved
+
+    @on_moved.setter
+    def on_moved(self, on_moved: Callable[[], None] | None) -> None:
+        self._cursor.on_moved = on_moved
+
+    @property
     def fits(self) -> bool:
         return self._cursor.fits
 
@@ -200,6 +208,9 @@ class DeliveryCursor(CursorPort):
 
     def reset(self, mark_delete: Position) -> None:
         self._cursor.reset(mark_delete)
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
+        self._cursor.begin_earlier(mark_delete, start, never)
 
     def set_properties(self, properties: dict[str, str]) -> None:
         self._cursor.set_properties(properties)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
@@ -41,7 +42,9 @@ _WRITE_TRIES = 5
 class Participants(Protocol):
     """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried again."""
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
+        """others: the topics that it commits in beside this one."""
+        ...
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
 
@@ -200,7 +203,8 @@ class KeptCoordinator:
         txn, low, began = (self.number, number), self.core.low_watermark, self._clock.monotonic()
         try:
             if subscription is None:
-                await self._participants.end_partition(topic, txn, commit=commit, low=low)
+                others = [other for other in self.core.find(number).partitions if other != topic] if commit else []
+                await self._participants.end_partition(topic, txn, commit=commit, low=low, others=others)
             else:
                 await self._participants.end_subscription(topic, subscription, txn, commit=commit, low=low)
         except NotFound:

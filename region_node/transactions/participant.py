@@ -10,7 +10,7 @@ Source: docs/protocols/transactions.md, "The end in a topic".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound, TopicTerminated
@@ -53,6 +53,23 @@ class TopicTransactions:
         reason = "" if self.buffer is None else self.buffer.refuses(txn)
         return NotAllowed(reason) if reason else None
 
+    def watch_held(self) -> None:
+        """Whoever asks for a held transaction's other topics hears of it; where nobody does, nothing is held."""
+        buffer, topic = self.buffer, self._topic
+        if buffer is None:
+            return
+
+        def tell() -> None:
+            if topic.on_held is not None:
+                topic.on_held(topic)
+            else:
+                for key in list(buffer.held):
+                    buffer.release(key)
+
+        buffer.on_held = tell
+        if buffer.held:
+            tell()
+
     def view(self) -> CommittedView:
         """What clients read: decided, and not aborted. Only where there is a buffer."""
         if self._view is None:
@@ -65,8 +82,9 @@ class TopicTransactions:
         """How many transactions are open here."""
         return 0 if self.buffer is None else len(self.buffer.open)
 
-    async def end(self, txn: TxnId, *, commit: bool, low: int) -> None:
-        """Returns once that is durable. low: everything of that coordinator below it has ended. Raises TransactionState, and what storage raises."""
+    async def end(self, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
+        """Returns once that is durable. low: everything of that coordinator below it has ended. others: the topics that it commits in beside this one.
+        Raises TransactionState, and what storage raises."""
         action = COMMIT if commit else ABORT
         buffer = self.buffer
         for key in [key for key in (buffer.open if buffer is not None else {}) if key[0] is None and key[1] == txn[0] and key[2] < low]:
@@ -77,7 +95,7 @@ class TopicTransactions:
             return
         if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
             return  # nothing of it is here, and nothing can come
-        await self._append(txn, action, low)
+        await self._append(txn, action, low, others)
 
     async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
         """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound where it is not open here, and what
@@ -86,13 +104,13 @@ class TopicTransactions:
             raise NotFound(f"transaction {txn[0]}:{txn[1]} of that region is not open in {self._topic.text}")
         await self._stored(verdict_run(origin, txn, COMMIT if commit else ABORT), lambda: None)
 
-    async def _append(self, txn: TxnId, action: int, low: int) -> None:
+    async def _append(self, txn: TxnId, action: int, low: int, others: Sequence[str] = ()) -> None:
         if self._ending.get(txn, action) != action:
             raise TransactionState(f"transaction {txn[0]}:{txn[1]} is ending the other way in {self._topic.text}")
         if self._topic.terminated:
             raise TopicTerminated(f"{self._topic.text} is terminated")
         self._ending[txn] = action
-        await self._stored(marker_run(txn, action, low), lambda: self._ending.pop(txn, None))
+        await self._stored(marker_run(txn, action, low, others), lambda: self._ending.pop(txn, None))
 
     async def _stored(self, run: Run, confirmed: Callable[[], object]) -> None:
         """Until it is durable. confirmed: called then."""

@@ -1,8 +1,8 @@
 """CommittedView: a topic's log as readers of committed data see it.
 
-Is: the reading half of a managed ledger, ended before the first open transaction, with aborted entries hidden. Isn't: a copy, or a decision (the
+Is: the reading half of a managed ledger, ended before the first open or held transaction, with aborted entries hidden. Isn't: a copy, or a decision (the
 `TransactionBuffer` of the topic's state has it). A topic without transactions is read without it.
-Invariants: nothing at or behind the first entry of an open transaction comes out; positions are the log's own.
+Invariants: nothing at or behind the first entry of an open or held transaction comes out; positions are the log's own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class CommittedView(LedgerPort):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last position that is decided."""
-        undecided = self._buffer.undecided_from()
-        if undecided is None:
+        """The last position that readers may see."""
+        unseen = self._buffer.unseen_from()
+        if unseen is None:
             return self._ledger.last_confirmed
-        if undecided != self._first:
-            self._first, self._before = undecided, before(self._ledger, undecided)
+        if unseen != self._first:
+            self._first, self._before = unseen, before(self._ledger, unseen)
         return self._before
 
     def ledgers(self) -> list[LedgerInfo]:
@@ -53,13 +53,13 @@ class CommittedView(LedgerPort):
         return self._shown(await self._ledger.read(position, max_entries, max_bytes))
 
     def _ends_before(self, position: Position) -> bool:
-        undecided = self._buffer.undecided_from()
-        return undecided is not None and position >= undecided
+        unseen = self._buffer.unseen_from()
+        return unseen is not None and position >= unseen
 
     def _shown(self, pieces: list[Piece]) -> list[Piece]:
-        undecided = self._buffer.undecided_from()
-        if undecided is not None:
-            pieces = below(pieces, undecided)
+        unseen = self._buffer.unseen_from()
+        if unseen is not None:
+            pieces = below(pieces, unseen)
         if any(run.transaction is not None for _, _, run in pieces):
             return self._buffer.committed_view(pieces)
         return pieces

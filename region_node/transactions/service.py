@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotFound, NotOwner
@@ -21,6 +21,7 @@ from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.subscriptions.ready import Tasks
+from region_node.transactions.arriving import Arrivals
 from region_node.transactions.errors import NoCoordinator
 from region_node.transactions.keeping import COORDINATORS, KeptCoordinator
 from region_node.transactions.naming import ASSIGN, NAMESPACE
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.transactions")
 
-Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int], Awaitable[None]]
-"""(the owner, topic, subscription or None, transaction, commit, low watermark): ends it there. Raises as `Participants` does."""
+Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str]], Awaitable[None]]
+"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics): ends it there. Raises as `Participants` does."""
 
 
 class Transactions:
@@ -48,11 +49,13 @@ class Transactions:
         topics: Callable[[], TopicService],
         ownership: Callable[[], Ownership],
         view: ConfigView,
+        region: str,
         clock: Clock,
         rng: Rng,
         settings: TransactionSettings | None = None,
     ) -> None:
         self.settings = settings or TransactionSettings()
+        self.arrivals = Arrivals(topics=topics, ownership=ownership, view=view, region=region, clock=clock, wait_s=self.settings.topics_wait_s)
         self.loaded: dict[int, KeptCoordinator] = {}
         self.elsewhere: Elsewhere | None = None
         """Set by whoever knows the way to the region's other brokers."""
@@ -67,6 +70,7 @@ class Transactions:
 
     async def close(self) -> None:
         self._closed = True
+        await self.arrivals.close()
         self._stop_watch()
         if self._timer is not None:
             self._timer.cancel()
@@ -144,34 +148,34 @@ class Transactions:
 
     # -- participants -----------------------------------------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int) -> None:
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
         """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be tried again."""
-        topic = str(TopicName.parse(topic))
+        topic, others = str(TopicName.parse(topic)), [str(TopicName.parse(other)) for other in others]
         owner = await self._ownership().owner(topic)
         if owner is not self._ownership().record:
-            await self._at(owner, topic, None, txn, commit, low)
+            await self._at(owner, topic, None, txn, commit, low, others)
         else:
-            await self.end_here(topic, None, txn, commit=commit, low=low)
+            await self.end_here(topic, None, txn, commit=commit, low=low, others=others)
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         """The same of a subscription."""
         topic = str(TopicName.parse(topic))
         owner = await self._ownership().owner(topic)
         if owner is not self._ownership().record:
-            await self._at(owner, topic, subscription, txn, commit, low)
+            await self._at(owner, topic, subscription, txn, commit, low, ())
         else:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
 
-    async def _at(self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int) -> None:
+    async def _at(self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str]) -> None:
         if self.elsewhere is None:
             raise NotOwner(f"{topic} is owned by broker {owner.broker}, and this one knows no way there")
-        await self.elsewhere(owner, topic, subscription, txn, commit, low)
+        await self.elsewhere(owner, topic, subscription, txn, commit, low, others)
 
-    async def end_here(self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int) -> None:
+    async def end_here(self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
         """In a topic of this broker. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
         loaded = await self._topics().get(topic, create=False)
         if subscription is None:
-            await loaded.transactions.end(txn, commit=commit, low=low)
+            await loaded.transactions.end(txn, commit=commit, low=low, others=others)
             return
         found = loaded.subscriptions.get(subscription)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from geo_tests.sim.loop import SimLoop
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.leadership import Leadership
+from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import signing
 from region_node.dr.canary import Canary, Verdict
@@ -45,12 +48,55 @@ class Clock:
         return 7
 
 
+class View:
+    """The configuration's view: one namespace by default, that promises nothing."""
+
+    def __init__(self, **policies: Any) -> None:
+        self.policies, self.changed = policies, list[Any]()
+
+    def on_change(self, callback: Any) -> Any:
+        self.changed.append(callback)
+        return lambda: None
+
+    def tenants(self) -> list[str]:
+        return ["t"]
+
+    def namespaces(self, _: str) -> list[str]:
+        return ["t/every"]
+
+    def namespace(self, _: str) -> NamespacePolicies:
+        return NamespacePolicies(regions=("us", "eu"), policies=self.policies)
+
+
+def test_a_policy_promises_where_every_region_is_active() -> None:
+    """Both what this region published and others lack, and what others published and it lacks, are at risk."""
+    view, ages, told = View(slo={"rpo_s": 5.0}), [0.0, 0.0], list[str]()
+    link = SimpleNamespace(status=lambda _: {"age_s_max": ages[1]})
+    topic = SimpleNamespace(name=TopicName.parse("persistent://t/every/x"), text="x", volatile=False, log=SimpleNamespace(incoming={"eu": link}))
+    other = SimpleNamespace(name=TopicName.parse("persistent://t/none/x"), text="y", volatile=False, log=SimpleNamespace(incoming={}))
+    links: Any = SimpleNamespace(stats=lambda text: [SimpleNamespace(age_s=ages[0] if text == "x" else 99.0)])
+    topics: Any = (topic, other)
+    made: Any = view
+    promises = Promises(gates=lambda: (), view=made, topics=lambda: topics, links=links, region="us", clock=Clock(), call_later=lambda *_: None)
+    promises.told = lambda event: told.append(event["event"])
+    for ages[0], ages[1] in ((1.0, 5.0), (5.1, 0.0), (0.0, 6.0), (4.0, 4.0), (0.0, 7.0)):
+        promises._tick()
+    assert told == ["slo.broken", "slo.kept", "slo.broken"] and [event["value"] for event in promises.events] == [5.1, 4.0, 7.0]
+    assert promises.status() == [{"namespace": "t/every", "rpo_s": 5.0, "at_risk_s": 7.0, "slo_broken": True}]
+    assert {(name, value) for name, _, _, value in promises.samples()} == {("heliograph_dr_at_risk_seconds", 7.0), ("heliograph_dr_slo_broken", 1.0)}
+    view.policies = {}
+    view.changed[0]("/namespaces/t/every")
+    promises._tick()
+    assert not promises.broken and not promises.status(), "nothing is promised any more"
+
+
 def test_an_event_when_a_promise_is_broken_and_one_when_it_is_kept_again() -> None:
     writing = Writing("us", ttl_s=6, drift=0.1, now=lambda: 0.0)
     writing.on_record("t/n", Leadership(active="us", slo={"rpo_s": 5.0}), 1)
     writing.on_record("t/free", Leadership(active="us"), 2)
     nothing: Any = None
-    promises = Promises(gates=writing.gates, topics=lambda: (), links=nothing, region="us", clock=Clock(), call_later=nothing)
+    view: Any = View()
+    promises = Promises(gates=writing.gates, view=view, topics=lambda: (), links=nothing, region="us", clock=Clock(), call_later=nothing)
     for risk in (1.0, 5.0, 5.1, 9.0, 6.0, 5.0, 4.0, 8.0):
         promises.judge(writing.gates(), {"t/n": risk, "t/free": risk})
     assert [(event["event"], event["value"]) for event in promises.events] == [("slo.broken", 5.1), ("slo.kept", 5.0), ("slo.broken", 8.0)]

@@ -53,6 +53,9 @@ class StoreCatalog:
     def entries_of(self, ledger: int) -> int:
         return self._entries().get(ledger, 0)
 
+    def bounded(self, ledger: int, stop: int) -> int:
+        return min(stop, self.entries_of(ledger))
+
     def at_or_before(self, position: Position) -> Position | None:
         ends = [(ledger, count - 1) for ledger, count in self._entries().items() if ledger <= position[0]]
         return max((p for p in (min(end, position) for end in ends) if p[1] >= 0), default=None)
@@ -188,6 +191,9 @@ class FakeLedger:
 
     def first_position(self) -> Position:
         return self.store.blocks[0][0] if self.store.blocks else self.store.trimmed_below
+
+    async def read_back_to(self, ledger: int) -> None:
+        """All ledgers are known."""
 
     def ledgers(self) -> list[LedgerInfo]:
         """Only what tells whether something was trimmed."""

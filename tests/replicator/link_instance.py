@@ -176,9 +176,9 @@ class TestRegion:
     def ledger(self) -> FakeLedger:
         return self.log.ledger  # type: ignore[return-value]
 
-    def publish(self, count: int, to: tuple[str, ...] = ()) -> None:
+    def publish(self, count: int, to: tuple[str, ...] = (), body_bytes: int = 8) -> None:
         producer = f"{self.name}-producer"
-        parts = [entry(self.info.number * 1_000_000 + self.sequence + i, producer, self.sequence + i, to) for i in range(count)]
+        parts = [entry(self.info.number * 1_000_000 + self.sequence + i, producer, self.sequence + i, to, body_bytes) for i in range(count)]
         run = Run(parts, [len(p) for p in parts], producers=((producer, count, self.sequence, None),))
         self.sequence += count
         log = self.log

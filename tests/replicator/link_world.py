@@ -37,10 +37,10 @@ RUN_BYTES_MAX = 1000
 Coordinate = tuple[Any, Position]
 
 
-def entry(body: int, producer: str, sequence: int, to: tuple[str, ...] = ()) -> bytes:
+def entry(body: int, producer: str, sequence: int, to: tuple[str, ...] = (), body_bytes: int = 8) -> bytes:
     """One entry as a client writes it; its payload is `body`, for the checker alone."""
     metadata = MessageMetadata(producer_name=producer, sequence_id=sequence, publish_time=1, replicate_to=to).SerializeToString()
-    rest = len(metadata).to_bytes(4, "big") + metadata + body.to_bytes(8, "big")
+    rest = len(metadata).to_bytes(4, "big") + metadata + body.to_bytes(body_bytes, "big")
     return b"\x0e\x01" + crc32c.crc32c(rest).to_bytes(4, "big") + rest
 
 

@@ -54,6 +54,10 @@ def test_a_full_mesh_holds_the_same_entries_each_once_and_in_order() -> None:
                     assert 80 <= stats.rtt_ms <= 140
         assert us.log.known["eu"][0].prefix(ap.log.origin) == ap.log.vector.prefix(ap.log.origin), "vectors travel in heartbeats"
         assert us.log.source_ends["eu"][:2] == eu.log.last_own()
+        await asyncio.sleep(30)
+        for region in (us, eu, ap):
+            links = region.brokers[0].links
+            assert not links._active and not links._in_step, "an idle topic is in no round"
 
     play(scenario)
 
@@ -229,7 +233,7 @@ def test_links_that_idle_have_no_task_and_one_timer() -> None:
         us.publish(3)
         await asyncio.sleep(2)
         links = us.brokers[0].links
-        assert not links._tasks and not links._connecting and links.timers._handle is not None
+        assert not links._tasks and not links._owners.tasks() and links.timers._handle is not None
         assert us.log.vector.prefix(eu.log.origin) == BEFORE_ALL
         await us.brokers[0].machine.ask(links.close)
         assert links.stats() == []
@@ -264,3 +268,24 @@ def test_a_region_that_left_loses_its_cursor_also_where_the_topic_was_not_loaded
         assert us.link("eu").backlog_entries == 0
 
     play(scenario)
+
+
+def test_brokers_of_a_region_share_its_budget() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions["us"], instance.regions["eu"]
+        links, live = us.brokers[0].links, 1
+        links._brokers = lambda: live
+        budget = links.budget("eu")
+        assert budget is not None and links.budget("ap") is None
+        for live in (1, 4, 2, 0):
+            await asyncio.sleep(1.1)
+            before = budget.spent_bytes
+            for _ in range(30):
+                us.publish(20, body_bytes=500)
+            await asyncio.sleep(2)
+            share = 60_000 / max(1, live)
+            assert budget.bytes_per_s == share and 0 < budget.spent_bytes - before <= 2 * share + budget.turn_bytes + 20_000
+            await asyncio.sleep(40)
+        assert eu.bodies() == us.bodies()
+
+    play(scenario, names=("us", "eu"), budget={"eu": 60_000.0}, budget_shared=True)

@@ -44,6 +44,20 @@ def test_both_sides_know_what_is_missing_while_the_link_is_cut() -> None:
     play(scenario, names=("us", "eu"))
 
 
+def test_a_topic_whose_stream_has_ended_is_silent_although_its_connection_beats() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions["us"], instance.regions["eu"]
+        us.publish(1)
+        await asyncio.sleep(3)
+        await us.brokers[0].machine.ask(us.brokers[0].links.detach, us.log)
+        await asyncio.sleep(10)
+        there = eu.log.incoming["us"].status(eu.brokers[0].clock.wall_ms())
+        silent = there["silent_s"]
+        assert not there["connected"] and isinstance(silent, float) and silent > 8 and there["age_s_max"] == silent
+
+    play(scenario, names=("us", "eu"))
+
+
 def test_the_target_is_told_how_much_it_lacks() -> None:
     async def scenario(instance: Instance, sim: Simulation) -> None:
         us, eu = instance.regions["us"], instance.regions["eu"]

@@ -463,3 +463,88 @@ def test_by_policy_every_subscription_is_replicated_but_what_was_switched_off_by
         assert "later" in eu.region.store.cursors and "later" in ap.region.store.cursors
 
     play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_made_in_several_regions_at_once_it_is_one_and_takes_nothing_back(seed: int) -> None:
+    """Each region makes it where it likes, consumes at once, and hears of the others later, or after a crash, or once a cut is over."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        rng = random.Random(seed)
+        regions = list(instance.regions.values())
+        for region in regions:
+            region.publish(rng.randrange(1, 12))
+        await asyncio.sleep(rng.choice((0.0, 0.05, 1.0)))
+        for a, b in rng.sample(PAIRS, rng.randrange(3)):
+            sim.network.cut(a, b)
+        outside: dict[str, set[int]] = {}
+        stored: dict[str, set[int]] = {}
+        for name in rng.sample(sorted(consumers), rng.randrange(2, 4)):
+            consumer = consumers[name]
+            held = sorted(consumer.messages().values())
+            await consumer.region.log.ledger.open_cursor(SUBSCRIPTION, rng.choice([BEFORE_ALL, BEFORE_ALL, *held, held[-1]]))
+            consumer.sync.enable(SUBSCRIPTION)
+            outside[name], stored[name] = consumer.done(), set()
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.03)))
+
+        def check() -> None:
+            for name, below in outside.items():
+                done = consumers[name].done()
+                assert stored[name] <= done, f"{name}: acknowledgements were taken back: {sorted(stored[name] - done)[:5]}"
+                assert done <= acked | below, f"{name}: acknowledged, and no consumer ever saw them: {sorted(done - acked - below)[:5]}"
+                stored[name] |= done & acked - below
+
+        for turn in range(24):
+            match rng.randrange(8):
+                case 0:
+                    sim.network.cut(*rng.choice(PAIRS))
+                case 1:
+                    heal(sim)
+                case 2 if turn % 3 == 0:
+                    region = rng.choice(regions)
+                    await region.move(1 - region.owner)
+                case 3 | 4:
+                    rng.choice(regions).publish(rng.randrange(1, 6))
+                case _:
+                    consumers[rng.choice(sorted(outside))].consume(rng, 9)
+                    check()
+            await asyncio.sleep(rng.choice((0.0, 0.05, 0.3)))
+            check()
+        heal(sim)
+        await asyncio.sleep(12)
+        check()
+        before_all = set.intersection(*outside.values())
+        for name, consumer in consumers.items():
+            assert consumer.done() == acked | before_all, f"{name}: {sorted(consumer.done() ^ (acked | before_all))[:5]}"
+            assert consumer.sync.status(SUBSCRIPTION, 0)["epoch"] == [0, 0], "nobody moved it"
+            assert not consumer.sync.due()
+
+    play(scenario, seed=seed, brokers=2)
+
+
+def test_what_is_trimmed_where_it_is_made_is_not_acknowledged_elsewhere() -> None:
+    """eu has what us trimmed; both make the subscription, or eu seeks back to the beginning: us, where nobody can be given it, says nothing of it."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu, _ = consumers.values()
+        us.region.publish(10)
+        await asyncio.sleep(2)
+        us.region.ledger.save()
+        us.region.ledger.trim(us.region.log.ledger.last_confirmed)
+        us.region.publish(5)
+        await asyncio.sleep(1)
+        await us.subscribe()
+        await eu.subscribe()
+        us.acked |= set(us.messages())
+        us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)
+        await asyncio.sleep(3)
+        assert len(acked) == 5 and len(eu.messages()) == 15 and eu.done() == acked
+        eu.cursor.reset(BEFORE_ALL)
+        eu.sync._noticed(eu.sync._subscriptions[SUBSCRIPTION])
+        await asyncio.sleep(3)
+        assert not us.done() and not eu.done()
+        us.cursor.ack_cumulative(us.region.log.ledger.last_confirmed)
+        await asyncio.sleep(3)
+        assert eu.done() == us.done() == acked
+
+    play(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -112,7 +113,7 @@ class Nobody:
         self.let = asyncio.Event()
         self.let.set()
 
-    async def end_partition(self, topic: str, txn: tuple[int, int], *, commit: bool, low: int) -> None:
+    async def end_partition(self, topic: str, txn: tuple[int, int], *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
         await self.let.wait()
         self.told.append((topic, commit, low))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
@@ -122,7 +123,7 @@ class World:
 
     # -- participants, as coordinators reach them -------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int) -> None:
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
         await self._way(lambda: self.topics[topic].end(txn, commit, low))
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:

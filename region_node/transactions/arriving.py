@@ -1,0 +1,178 @@
+"""Arrivals: when what another region committed over several topics is shown here: once every topic has its part, so that all show it at once.
+
+Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.transactions`), or the end of a
+transaction in a topic (`participant`).
+Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here, or
+was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks again.
+Source: docs/protocols/transactions.md, "Over several topics".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError, NotFound
+from heliograph.model.names import TopicName
+from heliograph.runtime.clock import Clock
+from region_node.subscriptions.ready import Tasks
+from replicator.transactions import Key
+
+if TYPE_CHECKING:
+    from global_config.view import ConfigView
+    from region_node.ownership.records import BrokerRecord
+    from region_node.ownership.service import Ownership
+    from region_node.topics.service import TopicService
+    from region_node.topics.topic import Topic
+
+log = logging.getLogger("region_node.transactions")
+
+EVERY_S = 0.2
+ASKED_MAX = 500
+"""Transactions in one question."""
+Abroad = tuple[int, int, int, int]
+"""Of another region: number and epoch of the region, coordinator, transaction. Incarnations differ from topic to topic."""
+Ask = Callable[["BrokerRecord", str, str, Sequence[Abroad]], Awaitable[list[bool]]]
+"""(the owner, topic, the topic that asks, transactions): whether each has ended there. Raises NotFound where the topic is not there."""
+
+
+def abroad(key: Key) -> Abroad:
+    assert key[0] is not None
+    return key[0][0], key[0][1], key[1], key[2]
+
+
+class Arrivals:
+    """Of one broker. `shown_alone`: how many it gave up waiting for."""
+
+    def __init__(
+        self,
+        *,
+        topics: Callable[[], TopicService],
+        ownership: Callable[[], Ownership],
+        view: ConfigView,
+        region: str,
+        clock: Clock,
+        wait_s: float,
+    ) -> None:
+        self.elsewhere: Ask | None = None
+        """Set by whoever knows the way to the region's other brokers."""
+        self.shown_alone = 0
+        self._topics, self._ownership, self._view, self._region, self._clock, self._wait_s = topics, ownership, view, region, clock, wait_s
+        self._waiting: dict[str, Topic] = {}
+        self._tasks = Tasks()
+        self._round_runs = self._again = self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.close()
+
+    @property
+    def held(self) -> int:
+        """How many transactions wait, in all topics of this broker."""
+        return sum(len(buffer.held) for topic in self._waiting.values() if (buffer := topic.transactions.buffer) is not None)
+
+    def on_held(self, topic: Topic) -> None:
+        """`topic` holds a transaction, or was loaded with one."""
+        self._waiting[topic.text] = topic
+        self._soon()
+
+    async def asked(self, topic: str, by: str, transactions: Sequence[Abroad]) -> list[bool]:
+        """Whether each has ended in `topic`, of this broker. by: the topic that asks; it has them. Raises NotFound, NotOwner, what storage raises."""
+        loaded = await self._topics().get(topic, create=False)
+        buffer = loaded.transactions.buffer if loaded.transactional else None
+        if buffer is None:
+            return [False] * len(transactions)
+        told = set(transactions)
+        for key, held in list(buffer.held.items()):
+            if abroad(key) in told:
+                self._arrived(loaded, key, held.waits, by)
+        return [buffer.has_ended_abroad(*one) for one in transactions]
+
+    # -- rounds -----------------------------------------------------------------------------------------------------------
+
+    def _soon(self) -> None:
+        if self._closed:
+            return
+        if self._round_runs:
+            self._again = True
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._round_runs = True
+        self._tasks.spawn(self._round())
+
+    async def _round(self) -> None:
+        try:
+            await asyncio.gather(*(self._question(topic, other, keys) for (topic, other), keys in self._questions().items()))
+        finally:
+            self._round_runs = False
+            if self._again:
+                self._again = False
+                self._soon()
+            elif self._waiting and not self._closed:
+                self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._soon)
+
+    def _questions(self) -> dict[tuple[Topic, str], list[Key]]:
+        """By the topic that waits and the one that it waits for."""
+        now, out = self._clock.monotonic(), dict[tuple["Topic", str], list[Key]]()
+        for text, topic in list(self._waiting.items()):
+            buffer = topic.transactions.buffer
+            if topic.closed or buffer is None or not buffer.held:
+                del self._waiting[text]
+                continue
+            for key, held in list(buffer.held.items()):
+                held.since = now if held.since is None else held.since
+                if now - held.since > self._wait_s:
+                    self.shown_alone += 1
+                    fields = {"topic": text, "transaction": f"{key[1]}:{key[2]}", "missing": list(held.waits)[:10], "waited_s": self._wait_s}
+                    log.warning("transaction.shown_alone", extra=fields)
+                    self._release(topic, key)
+                    continue
+                for other in list(held.waits):
+                    if other == text or not self._comes_here(other):
+                        self._arrived(topic, key, held.waits, other)
+                    elif len(asked := out.setdefault((topic, other), [])) < ASKED_MAX:
+                        asked.append(key)
+        return out
+
+    def _comes_here(self, other: str) -> bool:
+        """Whether a topic of that name may be replicated to this region."""
+        policies = self._view.namespace(TopicName.parse(other).namespace)
+        return policies is not None and self._region in (*policies.regions, *policies.allowed_regions)
+
+    async def _question(self, topic: Topic, other: str, keys: list[Key]) -> None:
+        try:
+            owner = await self._ownership().owner(other)
+            wanted = [abroad(key) for key in keys]
+            if owner is self._ownership().record:
+                ended = await self.asked(other, topic.text, wanted)
+            elif self.elsewhere is not None:
+                ended = await self.elsewhere(owner, other, topic.text, wanted)
+            else:
+                return
+        except NotFound:
+            return  # it has not come here yet
+        except (HeliographError, TimeoutError, OSError) as error:
+            log.info("transaction.asked_in_vain", extra={"topic": topic.text, "other": other, "error": str(error)})
+            return
+        buffer = topic.transactions.buffer
+        for key, there in zip(keys, ended, strict=False):
+            if there and buffer is not None and (held := buffer.held.get(key)) is not None:
+                self._arrived(topic, key, held.waits, other)
+
+    def _arrived(self, topic: Topic, key: Key, waits: dict[str, None], other: str) -> None:
+        waits.pop(other, None)
+        if not waits:
+            self._release(topic, key)
+
+    def _release(self, topic: Topic, key: Key) -> None:
+        buffer = topic.transactions.buffer
+        if buffer is not None and not topic.closed:
+            buffer.release(key)
+            topic.shown_more()
