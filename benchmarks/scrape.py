@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
+import psutil
 
 from benchmarks.servers import Heliograph
 from benchmarks.topics import Report, get, name_of, names, pids, pss_mb
@@ -33,6 +34,8 @@ from region_node.topics.bulk import create_topics
 
 CLIENTS = 16
 SCRAPES = 4
+IDLE_S = 20.0
+"""For so long nothing is asked of the broker: what it does then it does for topics on which nothing happens."""
 KEPT_S = 12.0
 """Between two scrapes, so that each has another text."""
 
@@ -99,6 +102,16 @@ async def scrape(admin: str) -> tuple[list[float], int, list[float]]:
     return walls, size, meanwhile
 
 
+def idle_cpu(pid: int, *, settled_s: float = 15.0) -> float:
+    """Share of a core that the broker takes while nobody asks anything of it."""
+    time.sleep(settled_s)  # what loading has left behind
+    process = psutil.Process(pid)
+    before = process.cpu_times()
+    time.sleep(IDLE_S)
+    after = process.cpu_times()
+    return (after.user + after.system - before.user - before.system) / IDLE_S
+
+
 def series(admin: str, name: str) -> Sequence[str]:
     with urllib.request.urlopen(f"{admin}/metrics", timeout=60) as answer:
         return [line for line in answer.read().decode().splitlines() if line.startswith(f"{name}{{")]
@@ -117,11 +130,14 @@ def main() -> None:
             admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
             get(f"{admin}/admin/v2/namespaces/public")
             broker = pids(server)["standalone-broker-0"]
-            before_mb = pss_mb(broker)
+            before_mb, idle_before = pss_mb(broker), idle_cpu(broker, settled_s=2.0)
             asyncio.run(make(f"127.0.0.1:{plan['regions'][0]['metadata']['ports']['meta']}", chosen.topics))
             asyncio.run(load(admin, chosen.topics, chosen.subscribed))
             report.say("topics loaded", chosen.topics, "")
             report.say("broker memory of a loaded topic", 1e6 * (pss_mb(broker) - before_mb) / chosen.topics, "bytes")
+            idle = idle_cpu(broker)
+            report.say("the broker's CPU with no topic, nothing asked", 100 * idle_before, "% of a core")
+            report.say("the broker's CPU with all of them, nothing asked", 100 * idle, "% of a core", most=100 * idle_before + 3)
             quiet = asyncio.run(small_requests(admin, None, 2.0))
             walls, size, meanwhile = asyncio.run(scrape(admin))
             by_namespace = any('namespace="public/default"' in line and "topic=" not in line for line in series(admin, "pulsar_topics_count"))
@@ -133,6 +149,9 @@ def main() -> None:
             report.say("a small request without a scrape, median", statistics.median(quiet), "ms")
             report.say("a small request without a scrape, longest", max(quiet), "ms")
             report.say("a small request during one, longest", max(meanwhile), "ms", most=100 + max(quiet))
+        except BaseException:
+            print("".join((server.data / "logs" / "standalone-broker-0.log").read_text().splitlines(keepends=True)[-30:]))
+            raise
         finally:
             server.stop()
     print("missed: " + ", ".join(report.missed) if report.missed else "every target was met")

@@ -145,11 +145,13 @@ class BrokerFaces:
         from region_node.kafka.cluster import Cluster, own_number
         from region_node.kafka.coordinator import Coordinator
         from region_node.kafka.listener import KafkaListener
+        from region_node.topics.ids import TopicIds
 
-        config = ConfigAdmin(broker.config)
+        config, ids = ConfigAdmin(broker.config), TopicIds(broker.meta, broker.runtime.rng)
+        broker.stops.append(closing(ids.close))
         broker.kafka = KafkaBroker(
             topics=broker.topics,
-            cluster=Cluster(ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own),
+            cluster=Cluster(ownership=broker.ownership, view=broker.view, topics=broker.topics, config=config, settings=own, ids=ids),
             config=config,
             meta=broker.meta,
             security=broker.security,
@@ -163,6 +165,7 @@ class BrokerFaces:
         broker.kafka.number = await own_number(broker.meta, broker.settings.node_id)
         await broker.kafka.positions.start()
         broker.stops.append(closing(broker.kafka.positions.close))
+        broker.stops.append(closing(broker.kafka.quotas.close))
         broker.kafka.coordinator = Coordinator(broker.kafka)
         broker.stops.append(closing(broker.kafka.coordinator.close))
         broker.stops.append(closing(Cleaning(broker.kafka).close))
@@ -221,6 +224,7 @@ class BrokerFaces:
             connection_counts=lambda: broker.listener.counts(),
             stores=broker.store_counts,
             tier=broker.tier,
+            sealing=broker.sealing,
             face_samples=broker.kafka.samples if broker.kafka is not None else None,
             balancer=broker.balancer,
             isolation=broker.isolation,
@@ -234,6 +238,7 @@ class BrokerFaces:
             transactions=broker.transactions,
         )
         way_to_others(admin)
+        broker.promises.told = admin.audit.note
         if broker.kafka is not None:
             topics = broker.topics
             broker.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import NotFound
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from storage.ledger.autorecovery import AutoRecovery
     from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
+    from storage.sealing.sealing import Sealing
 
 
 class BrokerRole:
@@ -74,6 +76,7 @@ class BrokerRole:
         self._days: UsageDays
         self.recovery: AutoRecovery
         self.tier: BrokerTier
+        self.sealing: Sealing
         self.entry_cache: EntryCache
         self.appends: Appends
         self.epoch: RegionEpoch
@@ -158,7 +161,7 @@ class BrokerRole:
 
     async def _build_topics(self) -> None:
         from global_config.admin import ConfigAdmin
-        from heliograph.model.levels import SPLIT_BUNDLES
+        from heliograph.model.levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.usage import memory_limit_bytes
         from region_node.balance.divider import BundleDivider
         from region_node.balance.gauge import BrokerGauge
@@ -195,6 +198,7 @@ class BrokerRole:
         self.stops.append(closing(pool.close))
         await pool.ready()
         self.entry_cache = EntryCache(own.cache_mb << 20, own.entry_cache())
+        await self._build_sealing()
         factory = ManagedLedgerFactory(
             self.meta,
             pool,
@@ -203,6 +207,7 @@ class BrokerRole:
             clock,
             rng,
             ledger_settings=self.runtime.of(LedgerSettings),
+            sealing=self.sealing,
         )
         self.appends = factory.appends
         self.stops.append(factory.close)
@@ -222,6 +227,7 @@ class BrokerRole:
             rng=rng,
             settings=own.tiered,
             ownership=lambda: self.ownership,
+            level=lambda: self.level.present,
         )
         self.stops.append(self.tier.tiering.stop)
         self.links = LinkManager(
@@ -230,7 +236,15 @@ class BrokerRole:
             connect=replicator_tls(self.settings.tls, lambda *files: self.certificates.keep(client_context, *files)),
             clock=clock,
             rng=rng,
-            settings=replace(self.runtime.of(LinkSettings), audit=own.audit, compression=own.link_compression, budget=own.link_budget),
+            settings=replace(
+                self.runtime.of(LinkSettings),
+                audit=own.audit,
+                compression=own.link_compression,
+                budget=own.link_budget,
+                budget_shared=own.link_budget_shared,
+            ),
+            brokers=lambda: len(self.ownership.brokers()),
+            appended=lambda: factory.appends.newest.count,
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         self.stops.append(self.links.close)
@@ -258,8 +272,13 @@ class BrokerRole:
             ),
             create_partitioned=ConfigAdmin(self.config).create_partitioned,
         )
+        self._build_tracing()
+        policies = self.topics.policies
+        self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
         self.clusters = self.links.clusters = PulsarClusters(self.settings.region, self.view, self.links, lambda: self.topics.schemas)
         self.topics.gate_of = self.leases.gate
+        if self.topics.compactor is not None:
+            self.topics.compactor.delete_object = self.tier.compacted.delete
         self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config), self.view, name)
         self.turns = SubscriptionTurns(self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock)
         self.topics.turn_of = self.turns.of
@@ -299,19 +318,23 @@ class BrokerRole:
                 topics=lambda: self.topics,
                 ownership=lambda: self.ownership,
                 view=self.view,
+                region=self.settings.region,
                 clock=clock,
                 rng=rng,
                 settings=own.transactions,
             )
+            self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
         self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.ownership.brokers)
         self.stops.append(closing(self.level.close))
         self.level.check_own()
+        self.sealing.permit = partial(self.level.reach, SEALED_RUNS, "encryption at rest")
+        factory.page_when(lambda: self.level.present >= LEDGER_PAGES)
         self.balancer = Balancer(
             broker=self.settings.node_id,
             mover=self.ownership,
             meta=self.meta,
-            gauge=BrokerGauge(self.topics.loaded, self.ownership.bundles, clock),
+            gauge=BrokerGauge(self.topics.loaded, self.topics.activity, self.ownership.bundles, clock),
             clock=clock,
             rng=rng,
             settings=own.balance,
@@ -319,6 +342,26 @@ class BrokerRole:
             upkeep=self.level.upkeep,
             quotas=QuotaBook(self.meta, self.ownership.bundles, own.balance.capacity(memory_limit_bytes())),
         )
+
+    async def _build_sealing(self) -> None:
+        from region_node.encryption import MasterSettings
+        from storage.sealing.sealing import Sealing
+
+        masters = MasterSettings(self.settings.broker.encryption)
+        self.sealing = Sealing(self.config, self.settings.region, masters, self.runtime.clock, self.runtime.rng)
+        self.stops.append(closing(self.sealing.close))
+        await self.sealing.start()
+
+    def _build_tracing(self) -> None:
+        own = self.settings.broker.tracing
+        if own.endpoint:
+            from heliograph.runtime.spans import SpanExport, now_ns
+            from replicator.tracing import Tracing
+
+            resource = {"service.name": "heliograph", "service.namespace": self.settings.region, "service.instance.id": self.settings.node_id}
+            export = SpanExport(own.endpoint, own.headers(), resource, delay_ms=int(own.delay_s * 1000))
+            self.stops.append(closing(export.close))
+            self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
         from region_node.usage_days import UsageDays
@@ -397,6 +440,7 @@ class BrokerRole:
 
         self.promises = Promises(
             gates=self.leases.core.gates,
+            view=self.view,
             topics=lambda: list(self.topics.loaded.values()),
             links=self.links,
             region=self.settings.region,

@@ -20,7 +20,9 @@ from heliograph.model.errors import ConfigError
 from region_node import (
     backup_commands,
     bookie_commands,
+    certificate_commands,
     host_commands,
+    key_commands,
     ledger_commands,
     member_commands,
     region_commands,
@@ -61,6 +63,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(process, name="process")
     bookie_commands.register(app)
     host_commands.register(app)
+    certificate_commands.register(app)
+    key_commands.register(app)
     token_commands.register(app)
     topic_commands.register(app)
     tier_commands.register(app)

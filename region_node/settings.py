@@ -24,10 +24,12 @@ from heliograph.runtime.usage import parse_cpus
 from region_node.balance.settings import BalanceSettings
 from region_node.compaction.settings import CompactorSettings
 from region_node.dr.settings import CanarySettings
+from region_node.encryption import EncryptionSettings
 from region_node.kafka.settings import KafkaSettings
 from region_node.logs import LogSettings
 from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
+from region_node.tracing import TracingSettings
 from region_node.transactions.settings import TransactionSettings
 from region_node.usage_settings import UsageSettings
 from replicator.audit_settings import AuditSettings
@@ -116,7 +118,13 @@ class BrokerSettings:
     link_compression: CompressionSettings = field(default_factory=CompressionSettings)
     link_budget: dict[str, float] = field(default_factory=dict)
     """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not named: no bound."""
+    link_budget_shared: bool = False
+    """`link_budget` is of all brokers of the region together: each that lives has an equal share."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
+    """Spans of a few chosen messages, to an OpenTelemetry collector."""
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+    """Where the region's master keys are, for topics that are encrypted at rest."""
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     transaction_coordinator_enabled: bool = True
     """Pulsar's transactionCoordinatorEnabled: whether clients get transactions. The same on all brokers of a region."""
@@ -241,6 +249,8 @@ class ProcessSettings:
     bind: str = "127.0.0.1"
     cpus: str = ""
     """Cores that this process runs on alone, such as `0-3,8`; empty: any."""
+    disk_priority: int | None = None
+    """Its turn at disks that it shares: 0 first, 7 last; empty: as the system gives (4)."""
     meta: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
     log: LogSettings = field(default_factory=LogSettings)
@@ -261,6 +271,8 @@ class ProcessSettings:
             raise ConfigError(str(error)) from error
         if self.cpus:
             parse_cpus(self.cpus)
+        if self.disk_priority is not None and not 0 <= self.disk_priority <= 7:
+            raise ConfigError(f"disk_priority: {self.disk_priority} is not from 0 (first) to 7 (last)")
         for role in self.roles:
             if role not in ROLES:
                 raise ConfigError(f"roles: {role!r} is none of {', '.join(ROLES)}")

@@ -26,6 +26,8 @@ PublicOption = Annotated[Path | None, typer.Option("--public", help="File of the
 def register(app: typer.Typer) -> None:
     tokens = typer.Typer(help="Make keys and tokens, and ask what a broker would say to a token.", no_args_is_help=True)
     tokens.command()(keys)
+    tokens.command("list")(show)
+    tokens.command()(remove)
     tokens.command()(create)
     tokens.command()(validate)
     app.add_typer(tokens, name="tokens")
@@ -56,10 +58,33 @@ def keys(
     if public is not None:
         _write(public, outer, secret=False)
     if jwks is not None and key_set is not None:
-        scratch = jwks.with_name(jwks.name + ".new")
+        _replace(jwks, key_set)
+
+
+def show(jwks: Annotated[Path, typer.Option(help="File of a key set.")]) -> None:
+    """List the keys of a key set: the id that stands in the tokens of each, and its kind."""
+    for key in json.loads(_read(jwks)).get("keys", ()):
+        typer.echo(f"{key.get('kid', '(without an id)')}  {key.get('kty')} {key.get('crv', '')}".rstrip())
+
+
+def remove(
+    kid: Annotated[str, typer.Argument(help="Id of the key, as `heliograph tokens list` shows it.")],
+    jwks: Annotated[Path, typer.Option(help="File of the key set; the brokers read it again by themselves.")],
+) -> None:
+    """Take a public key out of a key set: from then on its tokens open nothing new."""
+    from region_node.security.issuing import without_key
+
+    _replace(jwks, without_key(_read(jwks), kid))
+
+
+def _replace(jwks: Path, key_set: bytes) -> None:
+    scratch = jwks.with_name(jwks.name + ".new")
+    try:
         scratch.write_bytes(key_set)
         scratch.replace(jwks)
-        typer.echo(f"{jwks}: {len(json.loads(key_set)['keys'])} keys")
+    except OSError as error:
+        raise ConfigError(f"{jwks} cannot be written: {error.strerror}") from error
+    typer.echo(f"{jwks}: {len(json.loads(key_set)['keys'])} keys")
 
 
 def create(

@@ -37,6 +37,7 @@ AHEAD_REST, AHEAD_PAUSE_MAX_S = 10, 10.0
 FORGET_S = 180.0
 """Nobody asked for so long: it is not made ahead any more."""
 
+LATENCY_PARTS = (*(f"le_{bound}" for bound in ["0_5", "1", "5", "10", "20", "50", "100", "200", "1000", "overflow"]), "count", "sum")
 Columns = tuple[tuple[str, str], ...]
 ACK_RATE = "pulsar_consumer_msg_ack_rate"
 DELAYED_SIZE = "pulsar_delayed_message_index_size_bytes"
@@ -108,6 +109,7 @@ COMPACTION: Columns = (
     ("pulsar_compaction_write_throughput", "gauge"),
     ("pulsar_compaction_compacted_entries_count", "gauge"),
     ("pulsar_compaction_compacted_entries_size", "gauge"),
+    *((f"pulsar_compaction_latency_{part}", "counter") for part in LATENCY_PARTS),
 )
 TRANSACTIONS: Columns = (
     ("pulsar_txn_tb_active_total", "gauge"),
@@ -146,6 +148,7 @@ TOTALS = (
     "subscriptions_count", "producers_count", "consumers_count", "msg_backlog", "rate_in", "throughput_in", "rate_out", "throughput_out", "storage_size"
 )  # fmt: skip
 """Names behind pulsar_broker_, in the order of TOPIC."""
+_SIZES = ("pulsar_storage_size", "pulsar_storage_logical_size")
 _BACKLOG, _SIZE = TOTALS.index("msg_backlog"), TOTALS.index("storage_size")
 
 
@@ -251,10 +254,17 @@ class TopicMetrics:
         by_namespace, by_cursor, by_bundle, by_quota, by_mark = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE), Rows(QUOTA), Rows(MARKED)
         count_of: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
+        unused: dict[tuple[str, str], list[float]] = {}
+        """Of a namespace: topics that have a size and nothing else, and their bytes."""
         for at, topic in enumerate(topics):
             if at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             if topic.closed:
+                continue
+            if not single and _is_unused(topic):
+                found_so = unused.setdefault((topic.name.tenant, topic.name.namespace_local), [0, 0.0])
+                found_so[0] += 1
+                found_so[1] += topic.ledger.size_bytes
                 continue
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
@@ -290,6 +300,12 @@ class TopicMetrics:
                 await asyncio.sleep(0)
             labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
             by_link.add(labels, (link.backlog_entries, link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s))
+        for (tenant, local), (count, size) in unused.items():
+            labels = self._labels(TopicName("persistent", tenant, local, "t"), False, known)
+            count_of[labels] = count_of.get(labels, 0) + int(count)
+            by_topic.add(labels, [size if name in _SIZES else 0 for name, _ in TOPIC])
+            by_namespace.add(labels, (0, size))
+            by_mark.add(labels, (0,))
         families = [] if single else [*_counts(count_of)]
         some = by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle, by_quota, self._rates_of(by_mark)
         besides = {ACK_RATE: by_consumer.column(-1, ACK_RATE), DELAYED_SIZE: by_subscription.column(-1, DELAYED_SIZE)}
@@ -327,6 +343,13 @@ def ledger_name(name: TopicName) -> str:
 
 def _counts(count_of: dict[str, int]) -> Iterable[str]:
     yield "# TYPE pulsar_topics_count gauge\n" + "".join(f"pulsar_topics_count{{{labels}}} {count}\n" for labels, count in count_of.items())
+
+
+def _is_unused(topic: Topic) -> bool:
+    """Whether all its numbers but its size are 0. Of very many topics these are most, and they cost a tenth of the others."""
+    if topic.messages_in or topic.subscriptions or topic.producers.producers or topic.ledger.cursors or topic.volatile:
+        return False
+    return topic.compacted is None and not topic.transactional and not topic.rate_limited
 
 
 def topic_numbers(topic: Topic) -> list[float]:

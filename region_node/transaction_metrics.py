@@ -13,6 +13,9 @@ from region_node.transactions.service import Transactions
 
 
 def samples(region: str, transactions: Transactions) -> Iterator[Sample]:
+    arrivals = transactions.arrivals
+    yield "heliograph_transactions_held", "gauge", {"cluster": region}, arrivals.held
+    yield "heliograph_transactions_shown_alone_total", "counter", {"cluster": region}, arrivals.shown_alone
     for number, kept in sorted(transactions.loaded.items()):
         labels, core = {"cluster": region, "coordinator_id": str(number)}, kept.core
         yield "pulsar_txn_active_count", "gauge", labels, len(core.open)

@@ -113,6 +113,10 @@ class NoSuchObject(StorageError):
     """An object is not in its store (explicit answer)."""
 
 
+class KeyMissing(StorageError):
+    """Entries are encrypted at rest, and the key is not here, or is to be and there is none. The text says which; nothing is lost."""
+
+
 class Trimmed(StorageError):
     """The position lies below what retention still holds."""
 

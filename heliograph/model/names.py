@@ -14,6 +14,7 @@ from sys import intern
 from heliograph.model.errors import NotAllowed
 
 _PART = re.compile(r"[-=:.\w]+\Z")
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _PARTITION = "-partition-"
 
 
@@ -43,7 +44,7 @@ class TopicName:
         for part in (tenant, namespace):
             if not _PART.match(part):
                 raise NotAllowed(f"topic {text!r}: {part!r} may hold only letters, digits, and -=:._")
-        if any(ord(c) < 32 for c in local) or len(text) > 4096:
+        if _CONTROL.search(local) or len(text) > 4096:
             raise NotAllowed(f"topic {text!r}: control characters or more than 4096 characters in the name")
         return cls(intern(domain), tenant, namespace, local)
 

@@ -50,6 +50,11 @@ class AuditLog:
         self._newest.append(entry)
         log.info("admin.change", extra={"change": json.dumps(entry, default=str)})
 
+    def note(self, event: dict[str, Any]) -> None:
+        """Of what nobody did through this interface: a promise that was broken, or is kept again."""
+        who = {"time": iso_time(self._clock.wall_ms()), "role": "broker", "address": ""}
+        self._newest.append({**who, "method": "EVENT", "path": event["event"], "status": 0, "after": event})
+
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest last."""
         return list(self._newest)[-count:] if count > 0 else []

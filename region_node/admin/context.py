@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
     from storage.managed_ledger.managed_ledger import ManagedLedger
+    from storage.sealing.sealing import Sealing
 
 _CALL_TIMEOUT_S = 15.0
 _VISIBLE_TIMEOUT_S = 5.0
@@ -107,6 +108,7 @@ class Admin:
     usage: Usage = field(default_factory=Usage)
     usage_store: MetadataStore | None = None
     """Where the region's usage by day is; None: it is not kept."""
+    sealing: Sealing | None = None
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
     authenticate_metrics: bool = False
@@ -236,7 +238,9 @@ class Admin:
         """What lies below the topic: vector, origin, managed ledger. Raises NotAllowed where it is not persistent: nothing does."""
         if not topic.persistent:
             raise NotAllowed(f"{topic} is not persistent: nothing of it is stored")
-        return cast("ReplicatedLog", (await self.loaded(topic)).log)
+        log = cast("ReplicatedLog", (await self.loaded(topic)).log)
+        await log.ledger.whole()
+        return log
 
     async def ledger(self, topic: TopicName) -> ManagedLedger:
         return (await self.log(topic)).ledger

@@ -25,6 +25,7 @@ from region_node.dr.conductor import Conductor
 from region_node.dr.drill import Drill
 from region_node.dr.leases import WriteLeases
 from region_node.dr.operation import SWITCHOVER, Operation
+from region_node.dr.promises import POLICY as SLO_POLICY
 
 _TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
 _SLO = ("rpo_s", "rto_s")
@@ -50,6 +51,8 @@ async def listed(admin: Admin, request: web.Request) -> Any:
             row["at_risk_s"] = admin.promises.risk_s.get(row["namespace"], 0.0)
             row["slo_broken"] = row["namespace"] in admin.promises.broken
         found["events"] = list(admin.promises.events)
+        led = {row["namespace"] for row in rows}
+        found["promises"] = [row for row in admin.promises.status() if row["namespace"] not in led]
     return found
 
 
@@ -61,12 +64,17 @@ async def status(admin: Admin, request: web.Request) -> Any:
         record, version = await conductor.switching.get(namespace)
     except NotFound:
         here = await facts_here(admin, namespace)
-        others = [region for region in policies.regions if region != admin.region]
+        others = [region for region in policies.regions if region != admin.region] if admin.region in policies.regions else []
+        at_risk, slo = {region: facts.not_in(here, region) for region in others}, policies.policies.get(SLO_POLICY) or {}
+        age_s = max([lag["age_s"] for lag in at_risk.values()] + [facts.lacking(here, region)["age_s_max"] for region in others], default=0.0)
         return {
             "namespace": namespace,
             "mode": "active-active",
             "regions": list(policies.regions),
-            "at_risk": {region: facts.not_in(here, region) for region in others} if admin.region in policies.regions else {},
+            "at_risk": at_risk,
+            "at_risk_s": age_s,
+            "slo": slo,
+            "slo_broken": age_s > slo.get("rpo_s", age_s),
         }
     operation, _ = await conductor.operation(namespace)
     targets = {}

@@ -28,6 +28,7 @@ from region_node.admin import (
     compaction,
     conflicts,
     console,
+    data_keys,
     disaster,
     extensions,
     isolation,
@@ -93,6 +94,7 @@ ROUTES: tuple[Route, ...] = (
     *parked.ROUTES,
     *audits.ROUTES,
     *mending.ROUTES,
+    *data_keys.ROUTES,
     *members.ROUTES,
     *permissions.ROUTES,
     *policies.ROUTES,
@@ -124,6 +126,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotAllowed, 412),
     (errors.ConfigError, 412),
     (errors.StoreRefused, 412),
+    (errors.KeyMissing, 412),
     (errors.HeliographError, 503),
 )
 """The first that fits; what is left is retryable or another broker's to answer."""

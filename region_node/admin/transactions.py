@@ -7,6 +7,7 @@ Source: docs/protocols/transactions.md, "REST"; Pulsar's TransactionMetadata, Tr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from heliograph.wire.run import TxnId
 from region_node.admin.context import Admin, Elsewhere, Malformed, flag, number, typed_body
 from region_node.ownership.records import BrokerRecord
 from region_node.topics.topic import Topic
+from region_node.transactions.arriving import Abroad
 from region_node.transactions.coordinator import Txn
 from region_node.transactions.errors import NoSuchTransaction, TransactionState
 from region_node.transactions.keeping import KeptCoordinator
@@ -27,6 +29,7 @@ from region_node.transactions.service import Transactions
 _V3 = "/admin/v3/transactions"
 _TOPIC = "{tenant}/{namespace}/{topic}"
 _END = "/heliograph/v1/transactions/end"
+_ARRIVED = "/heliograph/v1/transactions/arrived"
 
 
 def _transactions(admin: Admin) -> Transactions:
@@ -238,6 +241,10 @@ async def buffer_stats(admin: Admin, request: web.Request) -> Any:
                 {"txnId": _named((tc, least)), "origin": origin, "startPosition": _at(found.first), "entries": found.entries, "messages": found.messages}
                 for (origin, tc, least), found in opened[: 1 if flag(request, "first") else 100]
             ],
+            "held": [
+                {"txnId": _named((tc, least)), "origin": origin, "startPosition": _at(held.first), "waitsFor": list(held.waits)[:100]}
+                for (origin, tc, least), held in ([] if buffer is None else list(buffer.held.items())[:100])
+            ],
             "committed": 0 if buffer is None else buffer.commits,
             "aborted": 0 if buffer is None else buffer.aborts,
         },
@@ -277,10 +284,11 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
     try:
         topic, subscription = str(TopicName.parse(asked["topic"])), asked.get("subscription")
         txn, commit, low = (int(asked["most"]), int(asked["least"])), bool(asked["commit"]), int(asked["low"])
+        others = [str(TopicName.parse(other)) for other in asked.get("others") or ()]
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"expected topic, subscription, most, least, commit, low: {error}") from error
     try:
-        await _transactions(admin).end_here(topic, subscription, txn, commit=commit, low=low)
+        await _transactions(admin).end_here(topic, subscription, txn, commit=commit, low=low, others=others)
     except NotFound as error:
         return {"gone": str(error)}
     except TransactionState as error:
@@ -288,11 +296,27 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
     return {}
 
 
-def way_to_others(admin: Admin) -> None:
-    """Lets this broker's coordinators end transactions in topics of others."""
+async def arrived(admin: Admin, request: web.Request) -> Any:
+    """Whether transactions of other regions have ended in a topic of this broker; `by`, the topic that asks, has them."""
+    asked = await typed_body(request, dict, "an object")
+    try:
+        topic, by = str(TopicName.parse(asked["topic"])), str(TopicName.parse(asked["by"]))
+        wanted: list[Abroad] = [(int(r), int(e), int(tc), int(n)) for r, e, tc, n in asked["transactions"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Malformed(f"expected topic, by, transactions as [region number, region epoch, coordinator, number]: {error}") from error
+    try:
+        return {"ended": await _transactions(admin).arrivals.asked(topic, by, wanted)}
+    except NotFound as error:
+        return {"gone": str(error)}
 
-    async def elsewhere(owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int) -> None:
-        asked = {"topic": topic, "subscription": subscription, "most": txn[0], "least": txn[1], "commit": commit, "low": low}
+
+def way_to_others(admin: Admin) -> None:
+    """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other regions committed."""
+
+    async def elsewhere(
+        owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str]
+    ) -> None:
+        asked = {"topic": topic, "subscription": subscription, "most": txn[0], "least": txn[1], "commit": commit, "low": low, "others": list(others)}
         try:
             answer = await admin.call(owner, "POST", _END, asked)
         except NotFound as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
@@ -302,8 +326,15 @@ def way_to_others(admin: Admin) -> None:
         if "contradicted" in answer:
             raise TransactionState(answer["contradicted"])
 
+    async def ask(owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
+        answer = await admin.call(owner, "POST", _ARRIVED, {"topic": topic, "by": by, "transactions": [list(one) for one in wanted]})
+        if "gone" in answer:
+            raise NotFound(answer["gone"])
+        return [bool(one) for one in answer["ended"]]
+
     if admin.transactions is not None:
         admin.transactions.elsewhere = elsewhere
+        admin.transactions.arrivals.elsewhere = ask
 
 
 async def _known(admin: Admin, request: web.Request, call: Any) -> Any:
@@ -338,4 +369,5 @@ ROUTES = (
     ("GET", f"{_V3}/pendingAckStats/{_TOPIC}/{{sub}}", pending_ack_stats),
     ("GET", f"{_V3}/pendingAckInternalStats/{_TOPIC}/{{sub}}", pending_ack_internal_stats),
     ("POST", _END, end_here),
+    ("POST", _ARRIVED, arrived),
 )

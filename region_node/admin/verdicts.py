@@ -53,8 +53,18 @@ def _shown(admin: Admin, origin: Origin, coordinator: int, number: int, found: O
 
 
 async def listed(admin: Admin, request: web.Request) -> Any:
-    """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end comes."""
-    return [_shown(admin, *one) for one in _foreign(await admin.loaded(_name(admin, request)))]
+    """Open transactions of other regions in a topic: readers, and links, stand before the first of them until its end comes.
+
+    `waits_for`, where it is committed: the topics whose part has not come; readers stand before it until it has, or too long a time has gone by.
+    """
+    topic = await admin.loaded(_name(admin, request))
+    rows = [{**_shown(admin, *one), "waits_for": []} for one in _foreign(topic)]
+    buffer = topic.transactions.buffer if topic.transactional else None
+    for (origin, coordinator, number), held in ({} if buffer is None else buffer.held).items():
+        if origin is not None:
+            opened = Open(held.first, held.first, 0, 0)
+            rows.append({**_shown(admin, origin, coordinator, number, opened), "waits_for": list(held.waits)})
+    return rows
 
 
 async def verdict(admin: Admin, request: web.Request) -> Any:

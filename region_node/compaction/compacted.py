@@ -6,31 +6,34 @@ Invariants: positions are those of the log; a reader that was at a position goes
 Where the compacted ledger is gone although it is named (a restored region), the log is read alone, as far as it goes back, and that is logged once.
 
 Properties of the cursor: `CompactedTopicLedger` (ledger, -1: everything was taken away), `CompactedThrough` (ledger:entry, the horizon),
-`CompactedEntries`, `CompactedBytes`, and `CompactionGarbage`: ledgers, by commas, that are this topic's and nobody needs unless they are the first.
+`CompactedEntries`, `CompactedBytes`, `CompactedTime` (wall time, ms), `CompactedObject` (where it was offloaded: the fields of an OffloadRecord, as JSON),
+and `CompactionGarbage`: ledgers, by commas, that are this topic's and nobody needs unless they are the first.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger, NoSuchObject
+from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import Run
 from region_node.compaction.stored import pieces_of, position_of
 from region_node.subscriptions.port import LedgerPort, Piece
 from storage.ledger.context import LedgerContext
-from storage.ledger.reader import ledger_metadata, read_entries
+from storage.ledger.reader import ledger_metadata, read_open
+from storage.managed_ledger.reading import ColdReads
 
 log = logging.getLogger("region_node.compaction")
 
 CURSOR = "__compaction"
 _ENDS_KEPT = 16
 _NAMES = ("CompactedTopicLedger", "CompactedThrough", "CompactedEntries", "CompactedBytes")
-_GARBAGE = "CompactionGarbage"
+_GARBAGE, _TIME, _OBJECT = "CompactionGarbage", "CompactedTime", "CompactedObject"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,24 @@ class Compacted:
     entries: int
     size_bytes: int
     horizon: Position
+    made_ms: int = 0
+    """Wall time; 0: before that was written down."""
+    offload: OffloadRecord | None = None
+    """Of one that was, or is being, copied to an object store."""
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether the object alone is left."""
+        return self.offload is not None and self.offload.state == OffloadState.LOCAL_GONE
 
 
 def properties_of(compacted: Compacted | None, garbage: list[int]) -> dict[str, str]:
     found: dict[str, str] = {}
     if compacted is not None:
         values = (compacted.ledger, f"{compacted.horizon[0]}:{compacted.horizon[1]}", compacted.entries, compacted.size_bytes)
-        found = {name: str(value) for name, value in zip(_NAMES, values, strict=True)}
+        found = {name: str(value) for name, value in zip(_NAMES, values, strict=True)} | {_TIME: str(compacted.made_ms)}
+        if compacted.offload is not None:
+            found[_OBJECT] = json.dumps(compacted.offload.fields())
     return found | ({_GARBAGE: ",".join(map(str, garbage))} if garbage else {})
 
 
@@ -59,20 +73,26 @@ def read_properties(properties: Mapping[str, str]) -> tuple[Compacted | None, li
             return None, garbage
         ledger, horizon, entries, size = (properties[name] for name in _NAMES)
         at, _, entry = horizon.partition(":")
-        compacted = Compacted(int(ledger), int(entries), int(size), (int(at), int(entry)))
-    except (KeyError, ValueError) as error:
+        offload = OffloadRecord.of(json.loads(properties[_OBJECT])) if _OBJECT in properties else None
+        compacted = Compacted(int(ledger), int(entries), int(size), (int(at), int(entry)), int(properties.get(_TIME, 0)), offload)
+    except (KeyError, ValueError, TypeError) as error:
         raise CorruptData(f"properties of cursor {CURSOR}: {error}") from error
     return compacted, [number for number in garbage if number != compacted.ledger]
 
 
 class CompactedView:
-    """`compacted`: what is there; changed by the compactor once it is durable. log: the topic's, as clients read it at the time."""
+    """`compacted`: what is there; changed by the compactor once it is durable. log: the topic's, as clients read it at the time.
 
-    __slots__ = ("_context", "_ends", "_log", "_lost", "_metadata", "compacted")
+    cold: reads what was offloaded; None: nothing is.
+    """
 
-    def __init__(self, log: Callable[[], LedgerPort], context: LedgerContext, compacted: Compacted | None) -> None:
+    __slots__ = ("_cold", "_context", "_ends", "_log", "_lost", "_metadata", "_topic", "compacted")
+
+    def __init__(
+        self, log: Callable[[], LedgerPort], context: LedgerContext, compacted: Compacted | None, topic: str = "", cold: ColdReads | None = None
+    ) -> None:
         self._log, self.compacted = log, compacted
-        self._context = context
+        self._context, self._topic, self._cold = context, topic, cold
         self._metadata: LedgerMetadata | None = None
         self._ends: dict[Position, tuple[int, int]] = {}
         """Where earlier reads ended -> (compacted ledger, its entry there)."""
@@ -94,7 +114,7 @@ class CompactedView:
                 return await self._log().read(position, max_entries, max_bytes)
             try:
                 found = await self._read(compacted, position, max_entries, max_bytes)
-            except (NoSuchLedger, NoSuchEntry, BookieUnavailable, CorruptData):
+            except (NoSuchLedger, NoSuchEntry, NoSuchObject, BookieUnavailable, CorruptData):
                 if self.compacted is not compacted:  # it was replaced meanwhile
                     continue
                 raise
@@ -191,20 +211,37 @@ class CompactedView:
         """Of its entries, at least one; [] where it is lost."""
         if compacted.ledger < 0:
             return []
-        if self._metadata is None or self._metadata.ledger != compacted.ledger:
-            try:
-                self._metadata = await ledger_metadata(self._context, compacted.ledger)
-            except NoSuchLedger:
-                if self.compacted is not compacted:
-                    raise
-                self._lost = compacted.ledger
-                log.error("compaction.ledger_lost", extra={"ledger": compacted.ledger, "horizon": compacted.horizon})
-                return []
-        metadata, last = self._metadata, min(first + count, compacted.entries) - 1
+        last = min(first + count, compacted.entries) - 1
+        if compacted.offloaded:
+            return await self._offloaded(compacted, first, last, max_bytes)
         try:
-            return await read_entries(self._context, metadata, first, last, max_bytes)
+            return await self._local(compacted, first, last, max_bytes)
+        except (NoSuchLedger, NoSuchEntry, BookieUnavailable, CorruptData) as error:
+            now = self.compacted
+            if now is not None and now.ledger == compacted.ledger and now.offloaded:  # the local copy has gone meanwhile
+                return await self._offloaded(now, first, last, max_bytes)
+            if now is not compacted or not isinstance(error, NoSuchLedger):
+                raise
+            if compacted.offload is not None and compacted.offload.state == OffloadState.STORED:  # this metadata is older than that
+                return await self._offloaded(compacted, first, last, max_bytes)
+            self._lost = compacted.ledger
+            log.error("compaction.ledger_lost", extra={"ledger": compacted.ledger, "horizon": compacted.horizon})
+            return []
+
+    async def _offloaded(self, compacted: Compacted, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+        assert compacted.offload is not None
+        if self._cold is None:
+            raise NoSuchObject(f"ledger {compacted.ledger} lies in an object store, and this broker reads none: set broker.tiered.store")
+        return await self._cold.read(self._topic, compacted.ledger, compacted.offload, first, last, max_bytes)
+
+    async def _local(self, compacted: Compacted, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+        if self._metadata is None or self._metadata.ledger != compacted.ledger:
+            self._metadata = await ledger_metadata(self._context, compacted.ledger)
+        metadata = self._metadata
+        try:
+            return await read_open(self._context, metadata, first, last, max_bytes)
         except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
             self._metadata = await ledger_metadata(self._context, compacted.ledger)  # copies may have moved
             if self._metadata.fragments == metadata.fragments:
                 raise
-            return await read_entries(self._context, self._metadata, first, last, max_bytes)
+            return await read_open(self._context, self._metadata, first, last, max_bytes)

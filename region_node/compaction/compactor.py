@@ -15,27 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.errors import AlreadyExists, HeliographError, LedgerFenced, NotAllowed, TopicClosed
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, TopicClosed
+from heliograph.model.ledgers import OffloadRecord, OffloadState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.kafka_entries import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run
-from local_meta import keys
 from region_node.compaction.compacted import CURSOR, Compacted, CompactedView, properties_of, read_properties
 from region_node.compaction.entries import Opened, open_entry, without
 from region_node.compaction.latest import LatestKeys
 from region_node.compaction.settings import CompactorSettings
-from region_node.compaction.stored import Gather, wrap
+from region_node.compaction.writer import CompactedWriter, WriteLatencies, delete_ledgers
 from region_node.subscriptions.port import LedgerPort, Piece, visible
 from region_node.subscriptions.ready import Tasks
 from storage.ledger.context import LedgerContext
-from storage.ledger.handle import LedgerHandle
-from storage.ledger.reader import delete_on_bookies
+from storage.managed_ledger.reading import ColdReads
 
 if TYPE_CHECKING:
     from region_node.topics.topic import Topic
@@ -46,7 +45,6 @@ _READ_ENTRIES = 512
 _READ_BYTES = 1 << 20
 _SLICE = 256
 """Messages that are looked at before others have their turn, and the rest of a batch."""
-_UNDER_WAY_BYTES = 4 << 20
 
 
 class TopicCompaction:
@@ -55,11 +53,12 @@ class TopicCompaction:
     `status`: NOT_RUN, RUNNING, SUCCESS, ERROR; `error`: why, of the last. Counts are since the topic was loaded, `removed` of the last one.
     """
 
-    __slots__ = ("bytes_read", "duration_ms", "error", "failed", "failed_ms", "removed", "status", "succeeded", "succeeded_ms", "view")
+    __slots__ = ("bytes_read", "duration_ms", "error", "failed", "failed_ms", "removed", "status", "succeeded", "succeeded_ms", "view", "writes")
 
     def __init__(self, view: CompactedView) -> None:
         self.view = view
         self.status, self.error = "NOT_RUN", ""
+        self.writes = WriteLatencies()
         self.removed = self.succeeded = self.failed = self.succeeded_ms = self.failed_ms = self.duration_ms = self.bytes_read = 0
 
     def numbers(self) -> list[float]:
@@ -67,7 +66,7 @@ class TopicCompaction:
         found, seconds = self.view.compacted, self.duration_ms / 1000
         entries, size_bytes = (0, 0) if found is None else (found.entries, found.size_bytes)
         rates = (self.bytes_read / seconds, size_bytes / seconds) if seconds and self.status == "SUCCESS" else (0.0, 0.0)
-        return [self.removed, self.succeeded, self.failed, self.duration_ms, *rates, entries, size_bytes]
+        return [self.removed, self.succeeded, self.failed, self.duration_ms, *rates, entries, size_bytes, *self.writes.numbers()]
 
     def stats(self) -> dict[str, int]:
         """Pulsar's CompactionStats."""
@@ -82,16 +81,27 @@ class TopicCompaction:
         """Pulsar's CompactedLedger."""
         found = self.view.compacted
         numbers = (-1, -1, -1) if found is None else (found.ledger, found.entries, found.size_bytes)
-        return {**dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)), "offloaded": False, "underReplicated": False}
+        offloaded = found is not None and found.offloaded
+        return {**dict(zip(("ledgerId", "entries", "size"), numbers, strict=True)), "offloaded": offloaded, "underReplicated": False}
 
 
 class Compactor:
     """One a broker. Make it on the event loop."""
 
     def __init__(
-        self, context: LedgerContext, meta: MetadataStore, clock: Clock, tasks: Tasks, settings: CompactorSettings | None = None
+        self,
+        context: LedgerContext,
+        meta: MetadataStore,
+        clock: Clock,
+        tasks: Tasks,
+        settings: CompactorSettings | None = None,
+        cold: Callable[[], ColdReads | None] = lambda: None,
     ) -> None:
+        """cold: reads what was offloaded."""
         self.settings = settings or CompactorSettings()
+        self.delete_object: Callable[[str, int, OffloadRecord], Awaitable[None]] | None = None
+        """Of a ledger that was replaced: (topic, ledger, record). What it cannot delete is found by the collection of objects."""
+        self._cold = cold
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
         self._turn = asyncio.Lock()
 
@@ -101,9 +111,11 @@ class Compactor:
             raise NotAllowed(f"{topic.text} is not persistent: nothing of it is stored, so there is nothing to compact")
         cursor = topic.ledger.cursors.get(CURSOR)
         compacted, garbage = read_properties(cursor.properties) if cursor is not None else (None, [])
-        made = TopicCompaction(CompactedView(lambda: topic.readable, self._context, compacted))
+        made = TopicCompaction(self._view(topic, compacted))
         if compacted is not None:
             made.status = "SUCCESS"
+            if compacted.offloaded:  # whoever wrote that may have died over the rest
+                self._tasks.spawn(self._delete_quietly(topic, compacted.ledger))
         if garbage:
             self._tasks.spawn(self._sweep(topic, made, garbage))
         return made
@@ -127,6 +139,20 @@ class Compactor:
         if cursor is not None:
             compacted, garbage = read_properties(cursor.properties)
             await self._delete([*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])])
+            await self._forget_object(topic, compacted)
+
+    async def set_offload(self, topic: Topic, ledger: int, record: OffloadRecord) -> bool:
+        """As `storage.tiered.beside` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
+        state, cursor = topic.compaction(), topic.ledger.cursors.get(CURSOR)
+        compacted = state.view.compacted
+        if compacted is None or compacted.ledger != ledger or cursor is None or state.status == "RUNNING" or topic.closed:
+            return False
+        state.view.compacted = replace(compacted, offload=record)
+        cursor.set_properties(properties_of(state.view.compacted, read_properties(cursor.properties)[1]))
+        await cursor.flushed()
+        if record.state == OffloadState.LOCAL_GONE:
+            await self._delete([ledger])
+        return True
 
     async def truncate(self, topic: Topic) -> None:
         """Nothing that was published so far is there any more, compacted or not."""
@@ -140,6 +166,7 @@ class Compactor:
             await cursor.flushed()
             state.view.compacted = None
             await self._sweep(topic, state, garbage)
+            await self._forget_object(topic, compacted)
 
     # -- one compaction -----------------------------------------------------------------------------------------------
 
@@ -164,9 +191,9 @@ class Compactor:
         if upto[1] < 0 or (before is not None and before.horizon >= upto):
             state.removed = 0
             return
-        work = _Work(topic, CompactedView(lambda: topic.readable, self._context, before), upto, self._clock, self.settings)
+        work = _Work(topic, self._view(topic, before), upto, self._clock, self.settings)
         await work.count()
-        writer = _Writer(topic, self._context, self._meta, before)
+        writer = CompactedWriter(topic, self._context, self._meta, state, self._clock)
         try:
             await work.write(writer)
             after = await writer.finish(upto)
@@ -175,12 +202,14 @@ class Compactor:
             raise
         garbage = [number for number in read_properties(cursor.properties)[1] if number != after.ledger]
         garbage += [before.ledger] if before is not None and before.ledger >= 0 else []
+        after, before = replace(after, made_ms=self._clock.wall_ms()), state.view.compacted
         cursor.set_properties(properties_of(after, garbage))
         cursor.ack_cumulative(upto)
         await cursor.flushed()  # where this fails the topic is lost to us, and its next owner knows which ledger counts
         state.view.compacted, state.removed, state.bytes_read = after, work.messages - work.kept, work.bytes_read
         log.info("compaction.done", extra={"topic": topic.text, "entries": after.entries, "removed": state.removed, "readings": work.passes})
         await self._sweep(topic, state, garbage)
+        await self._forget_object(topic, before)
 
     async def _sweep(self, topic: Topic, state: TopicCompaction, garbage: list[int]) -> None:
         await self._delete(garbage)
@@ -191,14 +220,22 @@ class Compactor:
     async def _delete(self, ledgers: list[int]) -> None:
         await delete_ledgers(self._context, self._meta, ledgers)
 
+    async def _delete_quietly(self, topic: Topic, ledger: int) -> None:
+        try:
+            await self._delete([ledger])
+        except HeliographError as error:  # the next owner does
+            log.warning("compaction.leftover", extra={"topic": topic.text, "ledger": ledger, "error": str(error)})
 
-async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: list[int]) -> None:
-    """Their metadata first. What is gone already is no error."""
-    for ledger in ledgers:
-        found = await meta.get(keys.ledger(ledger))
-        if found is not None:
-            await meta.delete(keys.ledger(ledger))
-            await delete_on_bookies(context, LedgerMetadata.decode(found[0]))
+    async def _forget_object(self, topic: Topic, gone: Compacted | None) -> None:
+        if gone is None or gone.offload is None or self.delete_object is None:
+            return
+        try:
+            await self.delete_object(topic.text, gone.ledger, gone.offload)
+        except HeliographError as error:
+            log.warning("compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)})
+
+    def _view(self, topic: Topic, compacted: Compacted | None) -> CompactedView:
+        return CompactedView(lambda: topic.readable, self._context, compacted, topic.text, self._cold())
 
 
 class _Work:
@@ -222,7 +259,7 @@ class _Work:
                 raise TopicClosed(f"{self._topic.text} changed while it was compacted: nothing was done")
             self.messages = number
 
-    async def write(self, writer: _Writer) -> None:
+    async def write(self, writer: CompactedWriter) -> None:
         """The last reading: what stays goes to `writer`."""
 
         async def take(piece: Piece, number: int) -> int:
@@ -303,74 +340,3 @@ class _Work:
 def _plain(run: Run, index: int, part: Buffer) -> Buffer:
     """An entry that a Kafka client wrote, as Pulsar's clients see it; any other as it is."""
     return as_pulsar(part) if run.flags is not None and run.flags[index] & FLAG_KAFKA else part
-
-
-class _Writer:
-    """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
-
-    def __init__(self, topic: Topic, context: LedgerContext, meta: MetadataStore, before: Compacted | None) -> None:
-        self._topic, self._context, self._meta, self._before = topic, context, meta, before
-        self._gather = Gather()
-        self._handle: LedgerHandle | None = None
-        self._number = -1
-        self._failed: HeliographError | None = None
-        self._moved = asyncio.Event()
-
-    async def add(self, position: Position, time_ms: int, index: int, entry: Buffer, messages: int) -> None:
-        run = self._gather.add(wrap(position, time_ms, index, entry), messages)
-        if run is not None:
-            await self._append(run)
-
-    async def finish(self, horizon: Position) -> Compacted:
-        run = self._gather.rest()
-        if run is not None:
-            await self._append(run)
-        if self._handle is None:
-            return Compacted(-1, 0, 0, horizon)
-        last = self._handle.last_appended
-        await self._handle.drained()
-        closed = await self._handle.close()
-        if self._failed is not None or closed.last_entry != last:
-            raise self._failed or TopicClosed(f"ledger {self._number} was closed before all of it was durable; compact again")
-        return Compacted(self._number, last + 1, closed.size_bytes, horizon)
-
-    async def give_up(self) -> None:
-        """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction, does."""
-        if self._handle is not None:
-            self._handle.stop()
-        if self._number >= 0:
-            try:
-                await delete_ledgers(self._context, self._meta, [self._number])
-            except HeliographError as error:
-                log.warning("compaction.leftover", extra={"topic": self._topic.text, "ledger": self._number, "error": str(error)})
-
-    async def _append(self, run: Run) -> None:
-        if self._handle is None:
-            self._handle = await self._create()
-        if self._failed is not None:
-            raise self._failed
-        self._handle.append_run(run)
-        while self._failed is None and self._handle.pending_bytes > _UNDER_WAY_BYTES:
-            self._moved.clear()
-            await self._moved.wait()
-
-    async def _create(self) -> LedgerHandle:
-        policies = self._topic.policies
-        affinity = policies.affinity
-        bookies = self._context.pool.pick(policies.ensemble, policies.write_quorum, affinity)
-        self._number = await self._meta.next_ids(keys.LEDGER_IDS)
-        cursor = self._topic.ledger.cursors[CURSOR]
-        named = properties_of(self._before, [*read_properties(cursor.properties)[1], self._number])
-        cursor.set_properties(named)
-        await cursor.flushed()
-        stride = self._context.settings.stride if len(bookies) > policies.write_quorum else 0
-        places = ((0, bookies),)
-        metadata = LedgerMetadata(self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity)
-        version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
-        cursor.set_properties(named)
-        await cursor.flushed()  # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
-        return LedgerHandle(self._context, metadata, version, on_lac=self._moved.set, on_failed=self._on_failed)
-
-    def _on_failed(self, error: HeliographError) -> None:
-        self._failed = error if not isinstance(error, LedgerFenced) else TopicClosed(str(error))
-        self._moved.set()

@@ -86,11 +86,29 @@ def without(entry: Buffer, stays: Sequence[bool]) -> Buffer:
         out += [len(head).to_bytes(4, "big"), head]
         if stay:
             out.append(body)
-    plain = b"".join(out)
-    packed = _compress(metadata.compression, plain)
-    metadata.uncompressed_size = len(plain)
     del metadata.compacted_batch_indexes[:]
     metadata.compacted_batch_indexes.extend(index for index, stay in enumerate(stays) if not stay)
+    return _entry(metadata, out)
+
+
+def with_property(entry: Buffer, key: str, value: str) -> Buffer | None:
+    """A batch, with one more property of each message. None: it cannot be opened."""
+    metadata, payload = entry_metadata(entry)
+    singles = _singles(metadata, payload)
+    if singles is None:
+        return None
+    out: list[Buffer] = []
+    for single, body in singles:
+        single.properties.add(key=key, value=value)
+        head = single.SerializeToString()
+        out += [len(head).to_bytes(4, "big"), head, body]
+    return _entry(metadata, out)
+
+
+def _entry(metadata: pb.MessageMetadata, messages: Sequence[Buffer]) -> Buffer:
+    plain = b"".join(messages)
+    packed = _compress(metadata.compression, plain)
+    metadata.uncompressed_size = len(plain)
     outer = metadata.SerializeToString()
     checked = b"".join([len(outer).to_bytes(4, "big"), outer, packed])
     return b"".join([_MAGIC, crc32c.crc32c(checked).to_bytes(4, "big"), checked])

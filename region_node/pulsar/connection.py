@@ -24,6 +24,7 @@ from region_node.pulsar.admission import Admission
 from region_node.pulsar.consuming import Consuming
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.identity import Identity
+from region_node.pulsar.origins import POLICY, with_origin
 from region_node.pulsar.producer_commands import send_producer_success
 from region_node.pulsar.publishing import NO_REQUEST, Producing
 from region_node.pulsar.replicated import Replicated
@@ -380,6 +381,9 @@ class PulsarConnection(asyncio.Protocol):
             run = for_pulsar(run)
             if handle.topic is not None:
                 handle.topic.converted_out += run.messages
+        topic = handle.topic
+        if topic is not None and topic.policies.values.get(POLICY) and not topic.volatile and consumer.compacted is None:
+            run = with_origin(run, ledger, first, topic.origin_at)
         if self.broker_metadata:
             run = with_broker_metadata(run)
         for buffer in messages(

@@ -20,7 +20,7 @@ from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import NO_SCHEMA
 from region_node.pulsar.publishing import NO_REQUEST, name_next_owner
 from region_node.pulsar.transacting import check_available
-from region_node.replicated_subscriptions import replicate
+from region_node.replicated_subscriptions import replicate, replicate_by_policy
 from region_node.schemas.definition import Schema
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
 from region_node.subscriptions.subscription import Subscription, consumer_stats
@@ -221,6 +221,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         return
     if command.replicate_subscription_state or subscription.rules.turn is not None:  # before the first message goes out
         replicate(topic, subscription)
+    replicate_by_policy(topic)
     handle.topic, handle.subscription, handle.consumer, handle.partition = topic, subscription, consumer, topic.name.partition
     handle.usage = listener.usage.of(topic.name.tenant)
     connection.send_success(command.request_id)

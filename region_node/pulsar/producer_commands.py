@@ -112,6 +112,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     check_region(topic)
     check_producer(topic, handle.name, encrypted=command.encrypted)  # others may have come while we waited
     ready, closing = topic.producers.add(producer)
+    topic.touch()
     for old in closing:
         old.sink.producer_closed(old)
     handle.topic, handle.producer = topic, producer

@@ -54,6 +54,17 @@ def with_key(key_set: bytes, public: bytes) -> bytes:
     return json.dumps(key_set_of([*kept, added]), indent=1).encode() + b"\n"
 
 
+def without_key(key_set: bytes, kid: str) -> bytes:
+    """A key set without one key: what it signed is good no more. Raises ConfigError where it is not there, or the last one."""
+    keys = read_key_set(key_set, secrets=False)
+    kept = [key for key in keys if key.kid != kid]
+    if len(kept) == len(keys):
+        raise ConfigError(f"the key set has no key {kid}; it has {', '.join(str(key.kid) for key in keys)}")
+    if not kept:
+        raise ConfigError(f"{kid} is the only key of the set, and without it every token would be refused: add the next one first")
+    return json.dumps(key_set_of(kept), indent=1).encode() + b"\n"
+
+
 def read_signing_key(data: bytes, *, private: bool) -> tuple[Key, str]:
     """A secret, or a private key in PEM or DER; and the algorithm that is usual for it. Raises ConfigError."""
     if not private:

@@ -5,7 +5,7 @@ Is: permits, what it holds unacknowledged, counters. Isn't: a connection, or the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -13,6 +13,9 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.port import CompactedPort
+
+Traced = Callable[[int, int, Run], None]
+"""(ledger, first entry, run)."""
 
 
 class SubscriptionType(IntEnum):
@@ -82,6 +85,7 @@ class Consumer:
         "permits",
         "priority",
         "sink",
+        "traced",
         "unacked",
     )
 
@@ -105,6 +109,8 @@ class Consumer:
         self.hash_ranges, self.out_of_order = hash_ranges, out_of_order
         self.id, self.name, self.sink, self.priority, self.epoch = consumer_id, name, sink, priority, epoch
         self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
+        self.traced: Traced | None = None
+        """Called with what went out; None: nothing is traced."""
         self.permits = self.unacked = 0
         self.pending: dict[Position, int] = {}
         self.blocked = False
@@ -126,4 +132,6 @@ class Consumer:
             self.sink.deliver(self, ledger, first, run, redeliveries)
         else:
             self.sink.deliver(self, ledger, first, run, redeliveries, ack_sets)
+        if self.traced is not None:
+            self.traced(ledger, first, run)
         return messages

@@ -41,8 +41,9 @@ class Dispatcher(ABC):
         self.position = after(cursor.mark_delete)
         self.volatile = False
         """Nothing is stored: what cannot go out at once is dropped, and nobody acknowledges."""
-        self.stalled = False
-        """A read failed; the owner's tick wakes it."""
+        self.touched: Callable[[], None] = _nobody
+        """Called when it works, and when it stalls: the owner's tick is to look at it."""
+        self._stalled = False
         self._fetched: list[Piece] = []
         self._reading = False
         self._generation = 0
@@ -58,6 +59,17 @@ class Dispatcher(ABC):
         """What decides who gets what, beside the type."""
         self._judged: tuple[Position, Sequence[int]] | None = None
         """What filters said of entries that could not go out: the first of them, and the verdicts."""
+
+    @property
+    def stalled(self) -> bool:
+        """A read failed, or something else is waited for that tells nobody; the owner's tick wakes it."""
+        return self._stalled
+
+    @stalled.setter
+    def stalled(self, stalled: bool) -> None:
+        self._stalled = stalled
+        if stalled:
+            self.touched()
 
     # -- what types decide
 
@@ -137,6 +149,7 @@ class Dispatcher(ABC):
 
     def run_ready(self) -> None:
         """One turn: hands out up to TURN_ENTRIES entries or TURN_BYTES bytes."""
+        self.touched()
         if self.turn is not None and not self.turn.open:
             self.stalled = True  # the owner's tick looks again
             return
@@ -262,6 +275,9 @@ class Dispatcher(ABC):
         """A filter wants it later: here it, and all behind it, waits for the owner's tick. Returns how many entries of it are taken care of."""
         self.stalled = True
         return 0
+
+
+def _nobody() -> None: ...
 
 
 def after(position: Position) -> Position:

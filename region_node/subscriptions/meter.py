@@ -19,20 +19,21 @@ def iso_time(wall_ms: int) -> str:
 
 
 class Meter:
-    """`rates`: per second, in the order of the counters given to `tick`, between the last two ticks."""
+    """`rates`: per second, in the order of the counters given to `tick`, between the last two ticks of the broker."""
 
-    __slots__ = ("_last", "_now", "rates")
+    __slots__ = ("_last", "rates")
 
     def __init__(self, counters: int) -> None:
         self.rates: Sequence[float] = _STILL if counters == len(_STILL) else (0.0,) * counters
         self._last: tuple[int, ...] = _NOTHING if counters == len(_NOTHING) else (0,) * counters
-        self._now = 0.0
 
-    def tick(self, now: float, *values: int) -> None:
-        elapsed = now - self._now
-        if values == self._last and not any(self.rates):
-            self._now = now
-            return
-        if self._now and elapsed > 0:
-            self.rates = [(value - last) / elapsed for value, last in zip(values, self._last, strict=True)]
-        self._now, self._last = now, values
+    def tick(self, elapsed_s: float, *values: int) -> bool:
+        """elapsed_s: since the broker's last tick; a meter may miss any at which nothing had changed. Returns whether any rate is above 0."""
+        if values == self._last:
+            if any(self.rates):
+                self.rates = _STILL if len(values) == len(_STILL) else (0.0,) * len(values)
+            return False
+        if elapsed_s > 0:
+            self.rates = [(value - last) / elapsed_s for value, last in zip(values, self._last, strict=True)]
+        self._last = values
+        return True

@@ -51,6 +51,8 @@ class CursorPort(Protocol):
 
     reading: Callable[[], Position] | None
     """Set while somebody reads for it: where. The entry cache keeps what active readers need."""
+    on_moved: Callable[[], None] | None
+    """Called when the mark-delete position has moved, by whomever."""
 
     @property
     def fits(self) -> bool:
@@ -91,6 +93,10 @@ class CursorPort(Protocol):
     def unacked_runs(self, runs: list[Piece]) -> list[Piece]: ...
 
     def reset(self, mark_delete: Position) -> None: ...
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
+        """What lies in (mark_delete, start] and in `never` counts as not acknowledged; all else behind `start` stays as it is."""
+        ...
 
     def set_properties(self, properties: dict[str, str]) -> None: ...
 

@@ -7,13 +7,13 @@ Source: docs/protocols/pulsar.md, "SUBSCRIBE", "Acks and redelivery".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
-from region_node.subscriptions.consumer import Consumer, SubscriptionType
+from region_node.subscriptions.consumer import Consumer, SubscriptionType, Traced
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.dispatch import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
@@ -70,7 +70,13 @@ class Subscription:
         properties: Mapping[str, str] | None = None,
         wheel: DelayWheel | None = None,
         volatile: bool = False,
+        touched: Callable[[], None] = lambda: None,
     ) -> None:
+        """touched: called when anything changed that the owner's tick is to see."""
+        self._touched = touched
+        cursor.on_moved = touched
+        self.traced: Traced | None = None
+        """Called with what goes to its consumers; set before the first of them comes."""
         self.volatile = volatile
         """Of a non-persistent topic; `dropped`: messages that no consumer had room for."""
         self.dropped = 0
@@ -160,12 +166,15 @@ class Subscription:
                     kind, self.ledger, self.delivering, self._ready, self._reads, partition=self._partition, on_end=self._on_end
                 )
             self.dispatcher.volatile = self.volatile
+            self.dispatcher.touched = self._touched
             self._rule(self.dispatcher)
             if self._counted_elsewhere is not None:
                 self.count_redeliveries(self._counted_elsewhere)
             dispatcher = self.dispatcher
             self.cursor.reading = lambda: dispatcher.position
+        consumer.traced = self.traced
         self.dispatcher.add(consumer)
+        self._touched()
 
     def obey(self, rules: Rules) -> None:
         """The policies are known, or have changed: they hold from now on."""
@@ -195,6 +204,7 @@ class Subscription:
 
     def passed(self) -> None:
         """The cursor was moved on from here: what consumers hold of that is not waited for any more."""
+        self._touched()
         mark_delete = self.cursor.mark_delete
         if isinstance(self.dispatcher, SharedDispatcher):
             for consumer in self.consumers:
@@ -206,6 +216,7 @@ class Subscription:
     def remove(self, consumer: Consumer) -> None:
         if self.dispatcher is None or consumer not in self.dispatcher.consumers:
             return
+        self._touched()
         self.messages_out += consumer.messages_out
         self.bytes_out += consumer.bytes_out
         self.messages_acked += consumer.messages_acked
@@ -229,6 +240,7 @@ class Subscription:
         """Of a non-persistent topic: what was published just now goes out at once, or is dropped. `messages`: how many they are."""
         if self.dispatcher is None:
             self.dropped += messages
+            self._touched()
         else:
             self.dispatcher.run_ready()
             self.dropped += self.dispatcher.drop_rest()
@@ -236,6 +248,7 @@ class Subscription:
     # -- acknowledgements
 
     def ack(self, consumer: Consumer, positions: list[Position]) -> None:
+        self._touched()
         last = self.ledger.last_confirmed
         if any(p > last for p in positions):  # an entry that is still to come is not acknowledged beforehand
             positions = [p for p in positions if p <= last]
@@ -251,6 +264,7 @@ class Subscription:
         """Acknowledges messages of a batch: bit i of `given` says that message i is not."""
         if position > self.ledger.last_confirmed:
             return
+        self._touched()
         left = self.cursor.ack_batch(position, given)
         if not left:
             self.ack(consumer, [position])
@@ -266,6 +280,7 @@ class Subscription:
             self.wake()
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
+        self._touched()
         if self.dispatcher is not None:
             self.dispatcher.redeliver(consumer, positions)
 
@@ -313,6 +328,15 @@ class Subscription:
         if self._transactions is not None:
             self._transactions.forget()
         self.cursor.reset(mark_delete)
+        self._touched()
+        if self.on_reset is not None:
+            self.on_reset()
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
+        """Another region made it too, and began earlier: what lies in (mark_delete, start], and `never`, is part of it now."""
+        self.disconnect()
+        self.cursor.begin_earlier(mark_delete, start, never)
+        self._touched()
         if self.on_reset is not None:
             self.on_reset()
 
@@ -323,13 +347,13 @@ class Subscription:
         before, self._marked = self._marked, self.cursor.mark_delete
         return before != self._marked
 
-    def tick(self, now: float) -> None:
-        """Rates, and another try where a read of backlog failed."""
+    def tick(self, elapsed_s: float) -> bool:
+        """Rates since the last tick, and another try where a read of backlog failed. Returns whether any rate is above 0."""
         consumers = self.consumers
         for consumer in consumers:
-            consumer.meter.tick(now, consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
-        self.meter.tick(
-            now,
+            consumer.meter.tick(elapsed_s, consumer.messages_out, consumer.bytes_out, consumer.messages_redelivered, consumer.messages_acked)
+        moving = self.meter.tick(
+            elapsed_s,
             self.messages_out + sum(c.messages_out for c in consumers),
             self.bytes_out + sum(c.bytes_out for c in consumers),
             self.messages_redelivered + sum(c.messages_redelivered for c in consumers),
@@ -340,6 +364,7 @@ class Subscription:
         if self.dispatcher is not None and self.dispatcher.stalled:
             self.dispatcher.stalled = False
             self.dispatcher.wake()
+        return moving
 
     def stats(self, backlog_entries: int, backlog_bytes: int) -> dict[str, Any]:
         """Pulsar's SubscriptionStats."""

@@ -57,6 +57,7 @@ class PolicyApplier:
         topic.ledger.set_quorums(policies.ensemble, policies.write_quorum, policies.ack_quorum)
         topic.ledger.set_mark_delete_rate(float(policies.part("persistence", "managedLedgerMaxMarkDeleteRate") or 0))
         topic.ledger.set_affinity(policies.affinity.primary, policies.affinity.secondary)
+        topic.ledger.follow_sealing()
         if topic.shadow_of:  # its source has the links
             return
         own, namespace = self._region().name, self._view.namespace(topic.name.namespace)

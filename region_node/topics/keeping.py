@@ -2,15 +2,19 @@
 
 Is: time to live, backlog quotas, compaction, subscriptions and topics that nobody uses. Isn't: retention (the managed ledger does that), or a timer of its
 own.
-Invariants: a topic without such a policy costs nothing; one look at a topic at a time, and a bounded number of them in the whole broker; cursors
-of links are never moved from here; a topic that other regions hold too is never deleted by its inactivity.
+Invariants: a topic without such a policy costs nothing, and one with it nothing between two events: it is looked at when something has happened on it, and
+when the time comes that the last look has named; one look at a topic at a time, and a bounded number of them in the whole broker; cursors of links are
+never moved from here; a topic that other regions hold too is never deleted by its inactivity.
 Source: docs/protocols/admin.md, "Policies".
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import count
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.topics")
 
+NEVER = math.inf
+LOOK_AGAIN_S = 600.0
+"""Who waits for a time is looked at as often as that at least: clocks on the wall are set anew."""
 _EVICT_TO = 0.9
 """Eviction goes on until the backlog is this part of its quota, as Pulsar's does."""
 
@@ -51,31 +58,60 @@ class Keeper:
 
     def __init__(self, reads: BoundedReads, clock: Clock, delete: Callable[[Topic], Awaitable[None]], replicated: Callable[[Topic], bool]) -> None:
         self._reads, self._clock, self._delete, self._replicated = reads, clock, delete, replicated
-        self._topics: dict[Topic, None] = {}
-        self._looking: dict[Topic, None] = {}
+        self._topics: dict[Topic, float] = {}
+        """Each with the time of its next look, on the monotonic clock; NEVER: not before something happens on it."""
+        self._due: list[tuple[float, int, Topic]] = []
+        """A heap of those that wait for a time: what is not the topic's time any more is passed over."""
+        self._numbers = count()
+        self._looking: dict[Topic, bool] = {}
+        """Whether something has happened meanwhile."""
         self._snapshots: dict[Topic, float] = {}
-        """Of topics whose policy says how often: when the last one was asked for."""
+        """Of topics whose policy says how often, and that something happened on since the last one: when the next is due."""
 
     def follow(self, topic: Topic) -> None:
         """Its policies are known, or have changed."""
         if is_kept(topic):
-            self._topics[topic] = None
+            self._look_at(topic, self._clock.monotonic())
         else:
             self._topics.pop(topic, None)
             topic.over_quota = ""
         if not snapshot_interval_s(topic):
             self._snapshots.pop(topic, None)
 
-    def tick(self) -> None:
+    def look_at_all(self) -> None:
+        """Whatever they wait for."""
         for topic in list(self._topics):
-            if topic.closed:
-                del self._topics[topic]
-                self._snapshots.pop(topic, None)
-            elif topic not in self._looking:
-                self._looking[topic] = None
-                self._reads.start(lambda topic=topic: self._look(topic))  # type: ignore[misc]
+            self._begin(topic)
+
+    def tick(self, now: float, touched: Iterable[Topic]) -> None:
+        """touched: topics on which something has happened."""
+        for topic in touched:
+            if topic in self._topics:
+                self._begin(topic)
+        while self._due and self._due[0][0] <= now:
+            at, _, topic = heapq.heappop(self._due)
+            if self._topics.get(topic) == at:
+                self._begin(topic)
+
+    def _look_at(self, topic: Topic, at: float) -> None:
+        if self._topics.get(topic) != at:
+            self._topics[topic] = at
+            if at < NEVER:
+                heapq.heappush(self._due, (at, next(self._numbers), topic))
+
+    def _begin(self, topic: Topic) -> None:
+        if topic.closed:
+            del self._topics[topic]
+            self._snapshots.pop(topic, None)
+        elif topic in self._looking:
+            self._looking[topic] = True
+        else:
+            self._looking[topic] = False
+            self._topics[topic] = NEVER
+            self._reads.start(lambda: self._look(topic))
 
     async def _look(self, topic: Topic) -> None:
+        at = now = self._clock.monotonic()  # the next tick: so it stays where this look fails
         try:
             if not topic.volatile:
                 await self._expire(topic)
@@ -83,15 +119,44 @@ class Keeper:
                 await topic.compact_if_due()
                 self._snapshot(topic)
             await self._drop_unused(topic)
+            at = min(now + LOOK_AGAIN_S, next_s) if (next_s := now + await self._wait_s(topic, now)) < NEVER else NEVER
         except HeliographError as error:  # the next tick tries again
             log.warning("topic.keeping_failed", extra={"topic": topic.text, "error": str(error)})
         finally:
-            self._looking.pop(topic, None)
+            happened = self._looking.pop(topic)
+            if topic in self._topics and not topic.closed:
+                self._look_at(topic, now if happened else min(at, self._topics[topic]))
+            else:
+                self._topics.pop(topic, None)
+
+    async def _wait_s(self, topic: Topic, now: float) -> float:
+        """After a look: until the topic is to be looked at again if nothing happens on it; NEVER: it need not be."""
+        waits = [NEVER]
+        if topic.compacted is not None and topic.compacted.status == "RUNNING":  # more may be due when it ends
+            waits.append(0.0)
+        if topic in self._snapshots and self._snapshots[topic] > now:
+            waits.append(self._snapshots[topic] - now)
+        age, ttl_s = topic.policies.quota("message_age"), topic.policies.limit("messageTTL")
+        if (age is not None or ttl_s) and not topic.volatile:
+            lives_s = min(ttl_s or NEVER, age[0] if age is not None and not topic.over_quota else NEVER)
+            oldest = [ms for s in topic.subscriptions.values() if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))]
+            if oldest and lives_s < NEVER:
+                waits.append(lives_s + (min(oldest) - self._clock.wall_ms()) / 1000)
+        if minutes := topic.policies.limit("subscriptionExpiration"):
+            waits += [s.unused_since + minutes * 60 - now for s in topic.subscriptions.values() if s.unused_since]
+        if topic.inactive_since:
+            waits.append(self._deletion_s(topic, now))
+        return max(0.0, min(waits))
 
     def _snapshot(self, topic: Topic) -> None:
+        """Once each interval, as long as things happen on the topic, and once after that."""
         interval_s, now = snapshot_interval_s(topic), self._clock.monotonic()
-        if interval_s and now - self._snapshots.setdefault(topic, now) >= interval_s:
-            self._snapshots[topic] = now
+        if not interval_s:
+            return
+        if topic not in self._snapshots:
+            self._snapshots[topic] = now + interval_s
+        elif now >= self._snapshots[topic]:
+            del self._snapshots[topic]
             topic.ledger.checkpoint()
 
     # -- time to live -------------------------------------------------------------------------------------------------
@@ -158,12 +223,16 @@ class Keeper:
             topic.inactive_since = 0.0
             return False
         topic.inactive_since = topic.inactive_since or now
+        return self._deletion_s(topic, now) <= 0
+
+    def _deletion_s(self, topic: Topic, now: float) -> float:
+        """Until a topic that is inactive is deleted; NEVER: it is not."""
+        policies, kept_s = topic.policies, 0.0
         minutes = policies.retention[0]
         if topic.ledger.size_bytes and minutes:  # what it holds is to be kept
             published_s = (self._clock.wall_ms() - max(topic.last_publish_ms, topic.created_ms)) / 1000
-            if minutes < 0 or published_s < minutes * 60:
-                return False
-        return now - topic.inactive_since >= float(policies.part("inactiveTopics", "maxInactiveDurationSeconds"))
+            kept_s = NEVER if minutes < 0 else minutes * 60 - published_s
+        return max(kept_s, topic.inactive_since + float(policies.part("inactiveTopics", "maxInactiveDurationSeconds")) - now)
 
 
 def _unused(subscription: Subscription, now: float) -> bool:

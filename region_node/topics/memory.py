@@ -26,6 +26,7 @@ class MemoryCursor:
         self.partly_acked: dict[Position, int] = {}
         self.backlog_entries = self.backlog_bytes = 0
         self.reading: Callable[[], Position] | None = None
+        self.on_moved: Callable[[], None] | None = None
 
     @property
     def mark_delete(self) -> Position:
@@ -47,6 +48,8 @@ class MemoryCursor:
         return runs
 
     def reset(self, mark_delete: Position) -> None: ...
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None: ...
 
     def set_properties(self, properties: dict[str, str]) -> None:
         self.properties = properties
@@ -112,6 +115,8 @@ class MemoryLedger:
     def checkpoint(self) -> None: ...
 
     def set_affinity(self, primary: Collection[str], secondary: Collection[str]) -> None: ...
+
+    def follow_sealing(self) -> None: ...
 
     async def oldest_unacked_ms(self, name: str) -> int:
         return 0

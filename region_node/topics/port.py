@@ -64,6 +64,10 @@ class ManagedLedgerPort(LedgerPort, Protocol):
         """Groups of bookies, of the ledgers that are opened from now on."""
         ...
 
+    def follow_sealing(self) -> None:
+        """Whether it is to be encrypted at rest may have changed."""
+        ...
+
     async def oldest_unacked_ms(self, name: str) -> int:
         """When the first entry was stored that a cursor has not acknowledged; 0: none."""
         ...

@@ -39,11 +39,13 @@ from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
+from region_node.topics.activity import Activity
 from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
 from region_node.topics.filter_book import FilterBook
 from region_node.topics.group_use import GroupUse
+from region_node.topics.ids import topic_id_key
 from region_node.topics.keeping import Keeper
 from region_node.topics.listing import TopicLists
 from region_node.topics.memory import MemoryLog
@@ -53,8 +55,10 @@ from region_node.topics.topic import Topic
 from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 if TYPE_CHECKING:
+    from replicator.tracing import Tracing
     from storage.ledger.context import LedgerContext
     from storage.managed_ledger.factory import ManagedLedgerFactory
+    from storage.managed_ledger.reading import ColdReads
 
 log = logging.getLogger("region_node.topics")
 
@@ -107,14 +111,19 @@ class TopicService:
         """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made, where nobody splits any."""
         self.settings = settings or TopicSettings()
         self.loaded: dict[str, Topic] = {}
+        self.activity = Activity(clock.monotonic())
         self.tombstones: Mapping[str, object] = {}
         """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks further."""
         self.tombstone_of: Callable[[TopicName], str] = lambda _: ""
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
         self.gate_of: Callable[[str], GatePort | None] = lambda _: None
         """Namespace -> the gate of an active-passive one; set before anything is loaded."""
+        self.on_held: Callable[[Topic], None] | None = None
+        """Asks for the other topics of a transaction that a topic holds; set before anything is loaded."""
         self.turn_of: TurnOf | None = None
         """Of subscriptions that are active in one region at a time; set before anything is loaded."""
+        self.tracing: Tracing | None = None
+        """Set before anything is loaded; None: nothing is traced."""
         self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
         """Called when a topic was deleted for its inactivity; an admin's deletion does the same itself."""
         self.load_times = Recent()
@@ -130,7 +139,7 @@ class TopicService:
         self.tasks = Tasks()
         self.ready = ReadyQueue(self._loop.call_soon)
         self._meta = meta
-        self._compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction) if context is not None else None
+        self.compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold) if context is not None else None
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
         self._reads = BoundedReads(self.tasks, self.settings.reads_max)
@@ -153,6 +162,9 @@ class TopicService:
     def group_samples(self) -> Iterable[Sample]:
         """Metrics of resource groups on this broker."""
         return self._applier.groups.samples(self._region().name)
+
+    def _cold(self) -> ColdReads | None:
+        return getattr(self._factory, "cold", None)
 
     # -- loading
 
@@ -235,9 +247,12 @@ class TopicService:
                 clock=self._clock,
                 wheel=self._wheel,
                 meta=self._meta,
-                compactor=self._compactor if not self.shadow_source(text) else None,
+                compactor=self.compactor if not self.shadow_source(text) else None,
+                busy=self.activity.busy,
             )
-            topic.on_fatal = self._fatal
+            topic.on_fatal, topic.on_held = self._fatal, self.on_held
+            if topic.transactional:
+                topic.transactions.watch_held()
             if hasattr(opened.ledger, "on_failed"):
                 opened.ledger.on_failed = topic.fatal
             topic.turn_of = self.turn_of
@@ -259,6 +274,7 @@ class TopicService:
         if source := self.shadow_source(topic):
             return await ShadowLog.follow(factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create)
         opened: Any = await ReplicatedLog.open(factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create)
+        opened.tracing = self.tracing
         checked: LogPort = opened
         return checked
 
@@ -400,6 +416,7 @@ class TopicService:
         if loaded.name.partition < 0:
             await self.schemas.delete(loaded.name)
             await self.policies.forget(loaded.text)
+            await self._meta.delete(topic_id_key(loaded.name))
         await self._meta.delete(topic_epoch_key(loaded.name))
 
     # -- schemas
@@ -440,6 +457,7 @@ class TopicService:
         if name.partition < 0:
             await self.schemas.delete(name)
             await self.policies.forget(topic)
+            await self._meta.delete(topic_id_key(name))
         await self._meta.delete(topic_epoch_key(name))
 
     async def _delete_inactive(self, topic: Topic) -> None:
@@ -497,15 +515,18 @@ class TopicService:
 
     def check_now(self) -> None:
         """What policies want done as time goes by is looked at."""
-        self._keeper.tick()
+        self._keeper.look_at_all()
 
     def _tick(self) -> None:
-        now = self._clock.monotonic()
-        self._keeper.tick()
+        self._visit(self._clock.monotonic())
+        self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+
+    def _visit(self, now: float) -> None:
+        """Topics on which something happens, and no others: there may be very many that are idle."""
         if self._group_use is not None:
             self._group_use.tick(now)
-        for topic in self.loaded.values():
-            topic.tick(now)
-            if topic.forgotten(now):
+        visited = self.activity.tick(now)
+        for topic in visited:
+            if topic.volatile and not topic.closed and topic.forgotten(now):
                 self.tasks.spawn(self.unload(topic.text))
-        self._timer = self._loop.call_later(self.settings.tick_s, self._tick)
+        self._keeper.tick(now, visited)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConsumerBusy, HeliographError, NotAllowed, SubscriptionNotFound, TopicClosed, TopicTerminated
 from heliograph.model.names import TopicName
 from heliograph.model.policy_table import DEFAULTS, Applied
@@ -20,6 +21,7 @@ from heliograph.wire.run import Run
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.compaction.entries import last_kept_index
+from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
@@ -51,6 +53,7 @@ class Topic:
     """`terminated`: nothing is appended any more."""
 
     __slots__ = (
+        "_busy",
         "_clock",
         "_compaction",
         "_compactor",
@@ -85,6 +88,7 @@ class Topic:
         "name",
         "next_owner",
         "on_fatal",
+        "on_held",
         "over_quota",
         "policies",
         "producers",
@@ -107,8 +111,12 @@ class Topic:
         wheel: DelayWheel | None = None,
         meta: MetadataStore | None = None,
         compactor: Compactor | None = None,
+        busy: dict[Topic, None] | None = None,
     ) -> None:
+        """busy: where it puts itself when the broker's tick is to visit it (`region_node.topics.activity`)."""
         self._wheel = wheel
+        self._busy = busy if busy is not None else {}
+        self._busy[self] = None
         self.name, self.log, self.ledger = name, log, log.ledger
         self.text: str = getattr(log.ledger, "topic", "") or str(name)
         self.producers = ProducerRegistry()
@@ -134,6 +142,8 @@ class Topic:
         self.converted_in = self.converted_out = 0
         """Messages that went from one protocol's form, or format, to another, since it was loaded."""
         self.on_fatal: Callable[[Topic, HeliographError], None] | None = None
+        self.on_held: Callable[[Topic], None] | None = None
+        """Called where a committed transaction is held until its other topics have it; None: nothing is held."""
         self.meter = Meter(2)
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
         self._offered = 0
@@ -171,6 +181,10 @@ class Topic:
             self._epoch = TopicEpoch(self._meta, self.name, self.producers)
         return self._epoch
 
+    def touch(self) -> None:
+        """Something has changed that the next tick is to see."""
+        self._busy[self] = None
+
     # -- publishing
 
     def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None:
@@ -193,6 +207,7 @@ class Topic:
                 failed(passed)
                 return
             done, failed = passed.done, passed.failed
+        self._busy[self] = None
         self.entries_in += run.count
         self.messages_in += run.messages
         self.bytes_in += run.size_bytes
@@ -207,6 +222,7 @@ class Topic:
             self.on_fatal(self, error)
 
     def remove_producer(self, producer: Producer) -> None:
+        self.touch()
         chosen = self.producers.remove(producer)
         if chosen is not None:
             self._tasks.spawn(self._ready_when_saved(chosen))
@@ -225,6 +241,7 @@ class Topic:
             chosen.sink.producer_ready(chosen)
 
     def _appended(self) -> None:
+        self._busy[self] = None
         for subscription in list(self.subscriptions.values()):
             dispatcher = subscription.dispatcher
             if self.volatile:
@@ -254,13 +271,23 @@ class Topic:
 
     def first_transaction(self) -> None:
         """From now on clients read through the committed view."""
+        self.transactions.watch_held()
         for subscription in self.subscriptions.values():
             subscription.read_through(self.transactions.view())
+
+    def origin_at(self, position: Position) -> Origin:
+        """Of a stored entry that was first published here."""
+        return cast(Origin, cast(Any, self.log).state.origin_at(position))
+
+    def shown_more(self) -> None:
+        """Readers may go on: what was held is shown."""
+        self._appended()
 
     # -- policies
 
     def obey(self, policies: Applied, groups: GroupRates = NO_GROUP, filters: Chosen = ()) -> None:
         """They are known, or have changed: they hold from now on. groups: the rates that the namespace shares with others."""
+        self.touch()
         self.policies, self.filters = policies, filters
         self._strict = is_strict(self)
         if self._rates is None and self._wheel is not None and has_rates(policies, groups):
@@ -402,9 +429,18 @@ class Topic:
             properties=cursor.properties if properties is None else properties,
             wheel=None if self.volatile else self._wheel,
             volatile=self.volatile,
+            touched=self.touch,
         )
+        made.traced = self._traced(name)
         made.obey(self._rules(name, durable=durable))
         return made
+
+    def _traced(self, subscription: str) -> Traced | None:
+        log: Any = self.log
+        tracing = getattr(log, "tracing", None)  # nothing of a non-persistent topic is traced
+        if tracing is None:
+            return None
+        return lambda ledger, first, run: tracing.dispatched(self.text, subscription, log.origin, ledger, first, run)
 
     async def subscription(
         self, name: str, *, initial: Position, durable: bool = True, create: bool = True, properties: dict[str, str] | None = None
@@ -428,6 +464,7 @@ class Topic:
         cursor = await self.ledger.open_cursor(name, initial, durable=durable, properties=properties)
         if self.closed:
             raise TopicClosed(f"{self.text} is being unloaded")
+        self.touch()
         found = self.subscriptions.get(name)
         if found is None or found.closed:  # two may have asked at once: the ledger gave both the same cursor
             found = self.subscriptions[name] = self._subscription(name, cursor, durable=durable, properties=properties)
@@ -520,6 +557,7 @@ class Topic:
 
     def disconnect(self) -> None:
         """Tells all clients to look the topic up again."""
+        self.touch()
         self.closed = True
         self._stop_wake()
         if self._rates is not None:
@@ -531,27 +569,36 @@ class Topic:
             subscription.disconnect()
             subscription.closed = True
 
-    def tick(self, now: float) -> None:
-        """Rates, and another try where a read of backlog failed."""
-        self.meter.tick(now, self.messages_in, self.bytes_in)
+    def tick(self, now: float, elapsed_s: float) -> bool:
+        """Rates since the last tick, and another try where a read of backlog failed. Returns whether the next tick must come here even if nothing happens."""
+        again = self.meter.tick(elapsed_s, self.messages_in, self.bytes_in)
         for producer in self.producers.producers.values():
-            producer.meter.tick(now, producer.messages_in, producer.bytes_in)
+            if producer.meter.tick(elapsed_s, producer.messages_in, producer.bytes_in):
+                again = True
         for subscription in list(self.subscriptions.values()):
-            subscription.tick(now)
+            if subscription.tick(elapsed_s):
+                again = True
             if subscription.has_moved():
                 subscription.last_marked_ms = self._clock.wall_ms()
             if subscription.rules.throttle is not None:
                 subscription.rules.throttle.follow(*self.meter.rates)
             if subscription.durable or subscription.consumers:
                 subscription.idle_since = None
-            elif subscription.idle_since is None:
+                continue
+            again = True
+            if subscription.idle_since is None:
                 subscription.idle_since = now
             elif now - subscription.idle_since > _READER_IDLE_S:  # closed from here (a seek, a move), and its client never came back
                 self.drop_reader(subscription)
+        return again or (self.volatile and not self._connected)
+
+    @property
+    def _connected(self) -> bool:
+        return bool(self.producers.producers or self.producers.waiting or any(s.consumers for s in self.subscriptions.values()))
 
     def forgotten(self, now: float) -> bool:
         """A non-persistent topic that nobody has been connected to for a while."""
-        if not self.volatile or self.producers.producers or self.producers.waiting or any(s.consumers for s in self.subscriptions.values()):
+        if not self.volatile or self._connected:
             self.idle_since = None
             return False
         if self.idle_since is None:

@@ -361,3 +361,30 @@ def test_namespaces_of_an_anti_affinity_group_are_on_brokers_of_different_domain
         assert other("DELETE", f"{domains}/{domain}")[0] == 204
     until(lambda: rest("GET", domains) == (200, {}))
     assert rest("DELETE", f"{domains}/east")[0] == 404
+
+
+def test_a_pulsar_cluster_is_given_as_pulsar_admin_gives_it(rest: Rest) -> None:
+    path, tokens = "/admin/v2/clusters/cloud", "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+    given = {
+        "gateway": "us",
+        "serviceUrl": "http://127.0.0.1:1",
+        "serviceUrlTls": "https://127.0.0.1:2",
+        "brokerServiceUrl": "pulsar://127.0.0.1:3",
+        "brokerServiceUrlTls": "pulsar+ssl://127.0.0.1:4",
+        "brokerClientTlsEnabled": True,
+        "brokerClientTrustCertsFilePath": "/certs/ca.pem",
+        "authenticationPlugin": tokens,
+        "authenticationParameters": "file:///tokens/gateway",
+    }
+    for wrong in ({"authenticationParameters": "token:abc.def"}, {"authenticationPlugin": "org.example.Mine"}, {"brokerServiceUrlTls": "http://x:1"}):
+        status, said = rest("PUT", path, given | wrong)
+        assert status in (400, 412) and "abc.def" not in str(said) and rest("GET", path)[0] == 404
+    assert rest("PUT", path, given)[0] == 204
+    shown = rest("GET", path)[1]
+    assert {name: shown[name] for name in given if "Url" not in name} == {name: given[name] for name in given if "Url" not in name}
+    assert shown["brokerServiceUrl"] == shown["brokerServiceUrlTls"] == given["brokerServiceUrlTls"], "links go by TLS alone"
+    assert shown["serviceUrl"] == shown["serviceUrlTls"] == given["serviceUrlTls"] and shown["tokenFile"] == "/tokens/gateway"
+    assert rest("POST", path, shown)[0] == 204 and rest("GET", path)[1] == shown, "what is shown may be given back"
+    assert rest("POST", path, {"brokerClientTlsEnabled": False, "brokerServiceUrl": "pulsar://127.0.0.1:3"})[0] == 204
+    assert "brokerServiceUrlTls" not in rest("GET", path)[1] and rest("GET", path)[1]["tokenFile"] == "/tokens/gateway", "the rest stays"
+    assert rest("DELETE", path)[0] == 204

@@ -63,6 +63,8 @@ def test_it_rises_once_the_last_older_process_is_gone() -> None:
         await world.meta.put(keys.bookie("k0"), msgpack.packb({"host": "h", "level": LEVEL}))
         await world.stored()
         await level.reach(SPLIT_BUNDLES, "splitting a bundle")
+        assert await world.stored() == SPLIT_BUNDLES, "no higher than what is wanted"
+        await level.upkeep()
         assert await world.stored() == LEVEL
         world.brokers.append(BrokerRecord("b2", level=1))
         await level.upkeep()

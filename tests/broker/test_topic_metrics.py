@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from heliograph.wire.run import Run
+from region_node import topic_metrics
 from region_node.topic_metrics import SLICE, TopicMetrics
 from tests.pulsar.codec import entry, send
 from tests.pulsar.harness import TOPIC, Broker, Client, settle, with_broker
@@ -67,6 +70,23 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         assert values(text, "pulsar_topics_count") == {whole: 2} and values(text, "pulsar_msg_backlog") == {whole: 9} and again == totals
         assert values(text, "pulsar_replication_backlog") == {f'{whole[:-1]},remote_cluster="eu"}}': 9}
         assert values(text, "pulsar_subscription_back_log") == {}
+
+    with_broker(test)
+
+
+def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1, TOPIC)
+        await client.do(*(send(1, n, entry(b"x", sequence=n)) for n in range(5)))
+        for number in range(20):
+            quiet = await broker.topics.get(f"{TOPIC}-{number}", create=True)
+            broker.ledger(quiet.text).runs.append((1, 0, Run([b"y" * number], [number])))
+            if number % 4 == 0:
+                await quiet.subscription("s", initial=(-1, -1))
+        fast = await of(broker, 3).text()
+        monkeypatch.setattr(topic_metrics, "_is_unused", lambda topic: False)
+        assert fast == await of(broker, 3).text() and values(fast[0], "pulsar_topics_count") == {'{cluster="us",namespace="public/default"}': 21}
 
     with_broker(test)
 

@@ -178,6 +178,8 @@ def test_the_report_of_a_real_broker_survives_its_restart(tmp_path: Path) -> Non
         assert "public" in report("--by-day")
         assert Rest(region.admin_url())("POST", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url()})[0] == 204
         assert "us,public" in report("--csv", "--all-regions")
+        report("--plot", str(tmp_path / "usage.svg"))
+        assert "public: " in (tmp_path / "usage.svg").read_text()
         assert Rest(region.admin_url())("POST", "/admin/v2/clusters/us", {"serviceUrl": "http://127.0.0.1:1"})[0] == 204
         silent = asked("--csv", "--all-regions")
         assert silent.returncode == 1 and "without region us" in silent.stderr

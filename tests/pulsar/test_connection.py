@@ -710,10 +710,10 @@ def test_stats() -> None:
         client = await broker.client()
         await client.producer(1, producer_name="me")
         await client.subscribe(1, kind=1)
-        broker.topics.loaded[TOPIC].tick(100.0)
+        broker.topics.loaded[TOPIC].tick(100.0, 1.0)
         await publish(client, 5)
         await client.flow(3)
-        broker.topics.loaded[TOPIC].tick(101.0)
+        broker.topics.loaded[TOPIC].tick(101.0, 1.0)
         stats = await broker.topics.stats(TOPIC)
         assert (stats["msgInCounter"], stats["msgRateIn"]) == (5, 5.0)
         assert stats["publishers"][0]["producerName"] == "me" and stats["publishers"][0]["msgRateIn"] == 5.0

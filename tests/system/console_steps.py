@@ -14,7 +14,7 @@ from typing import Any
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 WAIT_MS = 60_000
-PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
+PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/topics/public/geo/wide", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
 ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text()
 
 
@@ -110,6 +110,25 @@ def acts(browser: Browser, base: str, coordinate: str) -> dict[str, Any]:
     page.get_by_role("button", name="Look up in every region").click()
     expect(page.get_by_role("region", name="Where it lies")).to_contain_text("eu")
     return {"where": page.get_by_role("region", name="Where it lies").inner_text(), "said": said}
+
+
+def park(browser: Browser, base: str, topic: str, to: str) -> dict[str, Any]:
+    """A link that waits for a decision: what is seen of it, what the act says beforehand, and that it is gone from the page afterwards."""
+    said: list[str] = []
+    page = _page(browser, said)
+    _open(page, base, f"#/topics/{topic}")
+    parked = page.get_by_role("region", name=f"Parked link to {to}")
+    expect(parked).to_contain_text("waits for a decision")
+    seen = parked.inner_text()
+    parked.get_by_role("button", name="Keep what is here…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Messages are not touched")
+    effects = dialog.inner_text()
+    dialog.get_by_role("button", name="Keep what is here", exact=True).click()
+    expect(dialog).to_contain_text("It is decided")
+    dialog.get_by_role("button", name="Close").click()
+    expect(parked).to_have_count(0)
+    return {"seen": seen, "effects": effects, "said": said}
 
 
 def switchover(browser: Browser, base: str, namespace: str, to: str, pictures: str) -> dict[str, Any]:

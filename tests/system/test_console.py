@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -39,6 +41,11 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
         producer = made.client("us").create_producer(topic)
         for _ in range(20):
             producer.send(b"x" * 100)
+        rest("PUT", f"{made.admin('us')}/admin/v2/persistent/public/geo/wide/partitions", 3)
+        wide = made.client("us").create_producer("persistent://public/geo/wide")
+        made.client("us").subscribe("persistent://public/geo/wide", "all parts").close()
+        for _ in range(6):
+            wide.send(b"y" * 100)
         made.client("us").subscribe(topic, "reading", consumer_name="<img src=x onerror=alert(1)>", consumer_type=pulsar.ConsumerType.Shared)
         eventually(lambda: len(made.links(topic)) == 2 and not any(r["backlog_messages"] for r in made.links(topic).values()), "the links are in step")
         yield made
@@ -49,7 +56,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> None:
     found = drive(SCRIPT, "pages", base=instance.admin("us"), pictures=PICTURES)
     assert found["said"] == []
-    assert len(found["pages"]) == 14
+    assert len(found["pages"]) == 16
     for name, page in found["pages"].items():
         assert page["faults"] == [], name
         assert page["compared"] > 5, name
@@ -57,6 +64,8 @@ def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> No
         assert page["wide"] <= 0, f"{name} is wider than the screen"
     topic = found["pages"]["light #/topics/public/geo/seen"]["text"]
     assert "<img src=x onerror=alert(1)>" in topic, "text stays text"
+    wide = found["pages"]["light #/topics/public/geo/wide"]["text"]
+    assert "All partitions together" in wide and wide.count("wide-partition-") == 3 and re.search(r"all parts\s+6\b", wide), wide
     assert "us-bookie-0" in found["pages"]["light #/region"]["text"]
     assert "us → eu" in found["pages"]["light #/map"]["text"]
 
@@ -96,6 +105,48 @@ def test_acts_say_what_they_do_and_do_it(instance: Instance) -> None:
     changed = [row["path"] for row in rest("GET", f"{admin}/heliograph/v1/audit?all=true")["changes"] if "/seen/" in row["path"]]
     assert [path.rpartition("/seen/")[2] for path in changed] == ["subscription/kept/skip/1", "subscription/kept/skip_all", "unload"]
     assert rest("GET", f"{admin}/admin/v2/persistent/{topic}/stats")["subscriptions"]["kept"]["msgBacklog"] == 0
+
+
+def test_a_parked_link_is_shown_and_decided(instance: Instance) -> None:
+    name = "public/geo/parts-company"
+    first = publish_as(instance, "us", name, "amount")
+    eventually(lambda: schemas(instance, "eu", name) == {0: first}, "the first schema is in both regions")
+    proxies = [p.name for way in (("us", "eu"), ("eu", "us")) for p in instance.proxies("link", *way)]
+    for proxy in proxies:
+        instance.toxiproxy.cut(proxy)
+    try:
+        rest("DELETE", f"{instance.admin('us')}/admin/v2/persistent/{name}?force=true")
+        second = publish_as(instance, "us", name, "page")
+    finally:
+        for proxy in proxies:
+            instance.toxiproxy.heal(proxy)
+    eventually(lambda: instance.links(f"persistent://{name}").get(("us", "eu"), {}).get("state") == "parked", "the link is parked")
+    found = drive(SCRIPT, "park", base=instance.admin("us"), topic=name, to="eu")
+    assert "amount" in found["seen"] and "page" in found["seen"]
+    assert "Schema versions 0 change in eu" in found["effects"]
+    assert found["said"] == []
+    eventually(lambda: schemas(instance, "eu", name).get(0) == second, "eu has taken it, and counts its own behind it")
+
+
+def publish_as(instance: Instance, region: str, name: str, field: str) -> str:
+    """One message of a record with that field; returns the field's name."""
+    from pulsar.schema import Integer, JsonSchema, Record
+
+    record = type("Row", (Record,), {field: Integer()})
+    client = instance.client(region)
+    producer = client.create_producer(f"persistent://{name}", schema=JsonSchema(record))
+    producer.send(record(**{field: 1}))
+    producer.close()
+    return field
+
+
+def schemas(instance: Instance, region: str, name: str) -> dict[int, str]:
+    """Number -> the record's one field."""
+    try:
+        found = rest("GET", f"{instance.admin(region)}/admin/v2/schemas/{name}/schemas")["getSchemaResponses"]
+    except urllib.error.HTTPError:
+        return {}
+    return {row["version"]: json.loads(row["data"])["fields"][0]["name"] for row in found}
 
 
 def test_a_switchover_from_dry_run_to_done(instance: Instance) -> None:

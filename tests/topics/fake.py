@@ -37,6 +37,7 @@ class FakeCursor:
         self.acked: set[Position] = set()
         self.partly_acked: dict[Position, int] = {}
         self.flushes = 0
+        self.on_moved: Callable[[], None] | None = None
 
     def ack_batch(self, position: Position, given: int) -> int:
         if self.is_acked(position):
@@ -51,6 +52,7 @@ class FakeCursor:
         return position <= self.mark_delete or position in self.acked
 
     def ack(self, positions: Sequence[Position]) -> None:
+        before = self.mark_delete
         self.acked |= set(positions)
         for position in self.ledger.positions():
             if position > self.mark_delete:
@@ -58,12 +60,18 @@ class FakeCursor:
                     break
                 self.mark_delete = position
                 self.acked.discard(position)
+        self._moved(before)
+
+    def _moved(self, before: Position) -> None:
+        if self.mark_delete != before and self.on_moved is not None:
+            self.on_moved()
 
     def ack_ranges(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         self.ack([(ledger, e) for ledger, first, last in ranges for e in range(first, last + 1)])
 
     def ack_cumulative(self, position: Position) -> None:
-        self.mark_delete = max(self.mark_delete, position)
+        before, self.mark_delete = self.mark_delete, max(self.mark_delete, position)
+        self._moved(before)
         self.ack([])
 
     def unacked_runs(self, runs: list[Piece]) -> list[Piece]:
@@ -78,6 +86,12 @@ class FakeCursor:
 
     def reset(self, mark_delete: Position) -> None:
         self.mark_delete, self.acked, self.partly_acked = mark_delete, set(), {}
+
+    def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
+        kept = [position for position in self.ledger.positions() if position > start and self.is_acked(position)]
+        kept = [p for p in kept if not any(ledger == p[0] and first <= p[1] <= last for ledger, first, last in never)]
+        self.mark_delete = mark_delete
+        self.ack(kept)
 
     @property
     def backlog_entries(self) -> int:
@@ -209,6 +223,8 @@ class FakeLedger:
 
     def set_quorums(self, ensemble: int, write_quorum: int, ack_quorum: int) -> None:
         self.quorums = (ensemble, write_quorum, ack_quorum)
+
+    def follow_sealing(self) -> None: ...
 
     def set_mark_delete_rate(self, per_s: float) -> None:
         self.mark_delete_rate = per_s

@@ -160,6 +160,10 @@ def test_both_policies_hold_on_a_live_topic() -> None:
         await tick(broker, 4)
         assert ledger.checkpoints == 0
         await tick(broker, 1)
+        await tick(broker, 100)
+        assert ledger.checkpoints == 1, "nothing has happened on it since"
+        topic.touch()
+        await tick(broker, 1)
         await tick(broker, 4)
         assert ledger.checkpoints == 1
         await tick(broker, 1)

@@ -175,7 +175,7 @@ def test_levels_and_compare_and_set() -> None:
 
 async def tick(broker: Broker, seconds: float = 1.0) -> None:
     broker.clock.now += seconds
-    broker.topics._keeper.tick()
+    broker.topics._visit(broker.clock.now)
     await settle()
 
 
@@ -285,6 +285,7 @@ def test_topics_that_nobody_uses_go_and_others_stay() -> None:
         await tick(broker, 100)
         assert TOPIC in broker.topics.loaded  # other regions hold it too
         broker.links.stats = lambda topic=None: []  # type: ignore[method-assign]
+        obey(broker, inactiveTopics=INACTIVE)
         await tick(broker)
         await tick(broker, 61)
         assert TOPIC not in broker.topics.loaded and TOPIC not in broker.factory.ledgers

@@ -53,7 +53,9 @@ function list(main, [tenant = sessionStorage.getItem("heliograph.tenant") ?? "",
 async function topicsOf(name) {
   const [tenant, namespace] = name.split("/");
   try {
-    return { name, topics: await call("topics", { tenant, namespace }) };
+    const [topics, whole] = await Promise.all([call("topics", { tenant, namespace }), call("partitioned", { tenant, namespace }).catch(() => [])]);
+    const known = new Set(whole); // their partitions are on their own page
+    return { name, topics: [...whole, ...topics.filter((topic) => !known.has(topic.replace(/-partition-\d+$/, "")))] };
   } catch (error) {
     if (error.status === 401 || error.status === undefined) throw error;
     return { name, error };
@@ -67,16 +69,20 @@ function one(main, [tenant, namespace, topic, domain = "persistent"]) {
   const text = `${domain}://${tenant}/${namespace}/${topic}`;
   const state = h("div", {});
   const regions = h("div", {});
+  const parked = h("div", {});
   main.append(
     h("p", {}, h("a", { href: `#/topics/${encodeURIComponent(tenant)}/${encodeURIComponent(namespace)}` }, `All topics of ${tenant}/${namespace}`)),
     h("h2", {}, text),
     h("p", {}, h("button", { type: "button", onclick: () => unload(names, text) }, "Unload this topic…")),
-    state, regions, lookUp(names));
+    parked, state, regions, lookUp(names));
   let first = true;
+  let partitions = null; // how many there are; null: not asked yet
   return {
     async update() {
       const parts = { stats: show.bind(null, state), vectors: show.bind(null, regions) };
       try {
+        partitions ??= (await call("partitions", names)).partitions;
+        if (partitions) return parts.stats(summed(names, await call("partitionedStats", names)));
         const [stats, internal] = await Promise.all([call("stats", names), call("internal", names).catch(() => null)]);
         parts.stats(described(names, text, stats, internal));
       } catch (error) {
@@ -88,12 +94,59 @@ function one(main, [tenant, namespace, topic, domain = "persistent"]) {
         const [vectors, risk] = await Promise.all([call("vectors", names), call("risk", names)]);
         parts.vectors(held(vectors), missing(risk));
         first = false;
+        show(parked, undecided(names, text, (await call("links", names)).links));
       } catch (error) {
         if (error.status === 401 || error.status === undefined) throw error;
         if (first) parts.vectors(refusal(error));
       }
     },
   };
+}
+
+/** A partitioned topic: all of its partitions together, and each of them. */
+function summed(names, stats) {
+  const rows = Object.entries(stats.partitions ?? {}).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).map(([name, part]) => [
+    topicLink(name), part.ownerBroker ?? "", `${count(part.msgRateIn)}/s`, `${count(part.msgRateOut)}/s`, bytes(part.storageSize),
+    count(Object.values(part.subscriptions ?? {}).reduce((sum, found) => sum + found.msgBacklog, 0))]);
+  const waiting = Object.entries(stats.subscriptions ?? {}).map(([name, found]) => [
+    name, count(found.msgBacklog), count(found.unackedMessages), `${count(found.msgRateOut)}/s`, count(found.consumers?.length)]);
+  return [
+    table("All partitions together", [["What"], ["Value"]], [
+      ["Partitions", count(stats.metadata?.partitions ?? rows.length)],
+      ["In", `${count(stats.msgRateIn)}/s, ${bytes(stats.msgThroughputIn)}/s`], ["Out", `${count(stats.msgRateOut)}/s, ${bytes(stats.msgThroughputOut)}/s`],
+      ["Stored", bytes(stats.storageSize)]]),
+    table("Subscriptions, over all partitions", [["Subscription"], ["Backlog", 1], ["Not acknowledged", 1], ["Rate out", 1], ["Consumers", 1]], waiting),
+    table("Partitions", [["Partition"], ["Owned by broker"], ["In", 1], ["Out", 1], ["Stored", 1], ["Backlog of all subscriptions", 1]], rows, "none was used yet"),
+  ];
+}
+
+/** Links that wait for a decision: what is here and there, and what may be decided. */
+function undecided(names, text, links) {
+  return links.filter((link) => link.parked).map((link) => h("section", { "aria-label": `Parked link to ${link.target}` },
+    h("h3", { class: "bad" }, `The link to ${link.target} waits for a decision`),
+    h("p", {}, `${link.cause_text}. Since ${when(link.parked.since_ms)}.`),
+    link.parked.schemas.map((row) => h("pre", {}, row.diff)),
+    h("div", { class: "buttons" }, Object.entries(CHOICES).map(([choice, [verb]]) => h("button", {
+      type: "button", "data-key": `${choice} ${link.target}`, onclick: () => decide(names, text, link.target, choice) }, `${verb}…`)))));
+}
+
+const CHOICES = {
+  theirs: ["Take what is there", "This region takes what the other one has, in the place of its own."],
+  ours: ["Keep what is here", "The other region takes what this one has, in the place of its own."],
+  retry: ["Try again", "Nothing is changed: the link is opened again, and stops again unless somebody has put it right meanwhile."],
+};
+
+async function decide(names, text, region, choice) {
+  const [verb, effect] = CHOICES[choice];
+  let would = "";
+  try {
+    const dry = await call("resolve", { ...names, region }, { body: { choice, dry_run: true } });
+    would = dry.changes.numbers.length ? `Schema versions ${dry.changes.numbers.join(", ")} change in ${dry.changes.region}.` : "No schema version changes.";
+  } catch (error) {
+    would = `What would change cannot be said: ${error.message}`;
+  }
+  confirmed(`${verb}: link of ${text} to ${region}?`, [effect, would, "Messages are not touched: those that wait go out once the link is open."],
+    verb, () => call("resolve", { ...names, region }, { body: { choice, dry_run: false } }).then(() => "It is decided, and the link is opened again. It is in the audit log."));
 }
 
 function described(names, text, stats, internal) {

@@ -1,0 +1,148 @@
+"""CompactedWriter: the ledger that one compaction writes, from its first entry to its end.
+
+Is: naming it as garbage before it exists, appending, waiting, closing, giving up; how long its writes took. Isn't: what is written (`compactor`), or the
+change from the old ledger to the new.
+Invariants: the ledger is named with the cursor `__compaction` before anybody can find it in the metadata; nothing is made before there is an entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING
+
+from heliograph.model.errors import HeliographError, LedgerFenced, TopicClosed
+from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.positions import Position
+from heliograph.raft.store import MetadataStore
+from heliograph.runtime.clock import Clock
+from heliograph.wire.run import Buffer, Run
+from local_meta import keys
+from region_node.compaction.compacted import CURSOR, Compacted, properties_of, read_properties
+from region_node.compaction.stored import Gather, wrap
+from storage.ledger.context import LedgerContext
+from storage.ledger.handle import LedgerHandle
+from storage.ledger.reader import delete_on_bookies
+from storage.managed_ledger.appends import LATENCIES_S
+
+if TYPE_CHECKING:
+    from region_node.compaction.compactor import TopicCompaction
+    from region_node.topics.topic import Topic
+
+log = logging.getLogger("region_node.compaction")
+
+_UNDER_WAY_BYTES = 4 << 20
+
+
+class WriteLatencies:
+    """How long entries of one topic's compacted ledgers took to be confirmed, since the topic was loaded."""
+
+    __slots__ = ("_counts", "_sum_s")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCIES_S) + 1)
+        self._sum_s = 0.0
+
+    def add(self, took_s: float, entries: int) -> None:
+        self._counts[bisect_left(LATENCIES_S, took_s)] += entries
+        self._sum_s += took_s * entries
+
+    def numbers(self) -> list[float]:
+        """Entries within each bound, and above them; all of them; milliseconds."""
+        return [*self._counts, sum(self._counts), self._sum_s * 1000]
+
+
+async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: list[int]) -> None:
+    """Their metadata first. What is gone already is no error."""
+    for ledger in ledgers:
+        found = await meta.get(keys.ledger(ledger))
+        if found is not None:
+            await meta.delete(keys.ledger(ledger))
+            await delete_on_bookies(context, LedgerMetadata.decode(found[0]))
+
+
+class CompactedWriter:
+    """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
+
+    def __init__(self, topic: Topic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock) -> None:
+        self._topic, self._context, self._meta, self._view, self._clock = topic, context, meta, state.view, clock
+        self._writes, self._appended = state.writes, deque[tuple[int, int, float]]()
+        self._gather = Gather()
+        self._handle: LedgerHandle | None = None
+        self._number = -1
+        self._failed: HeliographError | None = None
+        self._moved = asyncio.Event()
+
+    async def add(self, position: Position, time_ms: int, index: int, entry: Buffer, messages: int) -> None:
+        run = self._gather.add(wrap(position, time_ms, index, entry), messages)
+        if run is not None:
+            await self._append(run)
+
+    async def finish(self, horizon: Position) -> Compacted:
+        run = self._gather.rest()
+        if run is not None:
+            await self._append(run)
+        if self._handle is None:
+            return Compacted(-1, 0, 0, horizon)
+        last = self._handle.last_appended
+        await self._handle.drained()
+        closed = await self._handle.close()
+        if self._failed is not None or closed.last_entry != last:
+            raise self._failed or TopicClosed(f"ledger {self._number} was closed before all of it was durable; compact again")
+        return Compacted(self._number, last + 1, closed.size_bytes, horizon)
+
+    async def give_up(self) -> None:
+        """Nobody will name it. Where it cannot be deleted now, the next owner of the topic, or the next compaction, does."""
+        if self._handle is not None:
+            self._handle.stop()
+        if self._number >= 0:
+            try:
+                await delete_ledgers(self._context, self._meta, [self._number])
+            except HeliographError as error:
+                log.warning("compaction.leftover", extra={"topic": self._topic.text, "ledger": self._number, "error": str(error)})
+
+    async def _append(self, run: Run) -> None:
+        if self._handle is None:
+            self._handle = await self._create()
+        if self._failed is not None:
+            raise self._failed
+        self._handle.append_run(run)
+        self._appended.append((self._handle.last_appended, run.count, self._clock.monotonic()))
+        while self._failed is None and self._handle.pending_bytes > _UNDER_WAY_BYTES:
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _create(self) -> LedgerHandle:
+        policies = self._topic.policies
+        affinity = policies.affinity
+        bookies = self._context.pool.pick(policies.ensemble, policies.write_quorum, affinity)
+        self._number = await self._meta.next_ids(keys.LEDGER_IDS)
+        cursor = self._topic.ledger.cursors[CURSOR]
+        garbage = [*read_properties(cursor.properties)[1], self._number]
+        cursor.set_properties(properties_of(self._view.compacted, garbage))
+        await cursor.flushed()
+        stride = self._context.settings.stride if len(bookies) > policies.write_quorum else 0
+        places = ((0, bookies),)
+        metadata = LedgerMetadata(self._number, policies.write_quorum, policies.ack_quorum, places, stride=stride, affinity=affinity)
+        version = await self._meta.put(keys.ledger(self._number), metadata.encode(), expected=-1)
+        cursor.set_properties(properties_of(self._view.compacted, garbage))
+        await cursor.flushed()  # still the owner: so whoever comes next finds the ledger named, and no owner before has looked for it in vain
+        sealing = self._context.sealing
+        if sealing is not None:
+            await sealing.ensure(self._topic.text)
+        sealer = None if sealing is None else sealing.sealer(self._topic.text, self._number)
+        return LedgerHandle(self._context, metadata, version, on_lac=self._confirmed, on_failed=self._on_failed, sealer=sealer)
+
+    def _confirmed(self) -> None:
+        assert self._handle is not None
+        now = self._clock.monotonic()
+        while self._appended and self._appended[0][0] <= self._handle.lac:
+            _, count, at = self._appended.popleft()
+            self._writes.add(now - at, count)
+        self._moved.set()
+
+    def _on_failed(self, error: HeliographError) -> None:
+        self._failed = error if not isinstance(error, LedgerFenced) else TopicClosed(str(error))
+        self._moved.set()
