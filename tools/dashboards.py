@@ -115,6 +115,7 @@ LINKS = Board(
         ("Messages at risk", "short", f"sum(pulsar_replication_backlog{{{HERE}}}) or vector(0)", ""),
         ("Bytes at risk", "bytes", f"sum(heliograph_replication_backlog_bytes{{{HERE}}}) or vector(0)", ""),
         ("Links that are down", "short", f"count(pulsar_replication_connected_count{{{HERE}}} == 0) or vector(0)", ""),
+        ("Links that wait for a decision", "short", f"sum(heliograph_replication_parked_links{{{HERE}}}) or vector(0)", ""),
     ),
     (
         (
