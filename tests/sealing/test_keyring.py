@@ -9,7 +9,7 @@ import pytest
 from heliograph.model.errors import ConfigError, CorruptData
 from storage.sealing.keyring import Keyring, MasterKeys, TenantKeys, new_master_line, new_secret, number_of, without
 
-ONE, TWO = new_master_line("one"), new_master_line("two")
+ONE, TWO = (f"{name} {base64.b64encode(32 * name[:1].encode()).decode()}\n" for name in ("one", "two"))  # the same in every process: tests are named by them
 
 
 def masters(text: str) -> MasterKeys:
@@ -54,6 +54,18 @@ def test_a_data_key_opens_for_its_region_tenant_and_master_alone() -> None:
             masters(text).unwrap(region, tenant, key)
     with pytest.raises(ConfigError, match="wrapped by master key one, and the master keys given are two"):
         masters(TWO).unwrap("eu", "shop", key)
+
+
+def test_what_is_repaired_is_sealed_with_the_key_of_its_time() -> None:
+    one = masters(ONE)
+    ring, stored = Keyring("eu", one), tuple(one.wrap("eu", "shop", new_secret(), created_ms) for created_ms in (100, 200, 300))
+    assert ring.at("shop", 150) is None
+    ring.heard("shop", TenantKeys(stored).encode())
+    found = [ring.at("shop", time_ms) for time_ms in (0, 100, 199, 200, 10**13)]
+    assert [key and key[0] for key in found] == [stored[at].number for at in (0, 0, 0, 1, 2)]
+    blind = Keyring("eu", None)
+    blind.heard("shop", TenantKeys(stored).encode())
+    assert blind.at("shop", 150) is None
 
 
 def test_what_is_stored_is_read_or_refused() -> None:

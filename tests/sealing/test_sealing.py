@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -163,6 +164,34 @@ def test_a_policy_that_changes_holds_from_the_next_ledger_on() -> None:
     run(work)
 
 
+def test_a_policy_that_changes_while_the_next_ledger_is_being_made_holds_from_the_one_after_it_on() -> None:
+    async def work(region: Region, config: Config) -> None:
+        broker = Broker(region, sealing=(sealing := await config.sealing(region, wanted=False)))
+        ledger = await broker.open()
+        await publish(broker, ledger, "plain")
+        asked: list[bool] = []
+
+        def switch_on() -> None:
+            sealing.wanted = lambda topic: True
+            ledger.follow_sealing()
+
+        def wanted(topic: str) -> bool:
+            asked.append(False)
+            if len(asked) == 2:  # the next ledger is made, and is to be written in the clear
+                asyncio.get_running_loop().call_soon(switch_on)
+            return False
+
+        sealing.wanted = wanted
+        await ledger.roll_over()
+        await until(lambda: sealing.wanted is not wanted)
+        for i in range(20):
+            await publish(broker, ledger, f"plain{i}")
+        await publish(broker, ledger, "secret")
+        assert keys_used(region) - {0} and not leaks(region, "secret")
+
+    run(work)
+
+
 def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
     class Elsewhere:
         async def read(self, topic: str, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
@@ -171,12 +200,14 @@ def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
             return [(first, out)]
 
     async def work(region: Region, config: Config) -> None:
-        broker = Broker(region, settings=ROLLING, sealing=await config.sealing(region))
+        broker = Broker(region, settings=ROLLING, sealing=(sealing := await config.sealing(region)))
         ledger = await broker.open()
         for i in range(10):
             await publish(broker, ledger, f"secret{i}")
         await until(lambda: ledger.ledgers()[0].closed_ms > 0)
         number = ledger.ledgers()[0].ledger
+        await asyncio.sleep(1)
+        await sealing.rotate("public")
         for bookie in region.bookies.values():
             if number in bookie.ledgers:
                 for entry in (3, 4):
@@ -185,6 +216,8 @@ def test_lost_entries_that_come_from_elsewhere_are_sealed_too() -> None:
         done = await ledger.refill(number, Elsewhere())
         assert done.fetched_entries >= 2 and not done.missing
         assert await names(ledger) == [f"secret{i}" for i in range(10)] and not leaks(region, "secret")
+        first, _ = sealing.listing()["public"]
+        assert keys_used(region) == {first.number}, "a key that is younger than all ledgers may be removed: nothing is sealed with it that stands in one"
 
     run(work)
 
