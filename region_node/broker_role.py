@@ -360,7 +360,7 @@ class BrokerRole:
 
             resource = {"service.name": "heliograph", "service.namespace": self.settings.region, "service.instance.id": self.settings.node_id}
             export = SpanExport(own.endpoint, own.headers(), resource, delay_ms=int(own.delay_s * 1000))
-            self.stops.append(closing(export.close))
+            self.stops.append(closing(export.close, blocks=True))
             self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:

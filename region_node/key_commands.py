@@ -40,6 +40,7 @@ def master(
 
     Copy the file to every broker of the region, and keep a copy elsewhere: what was encrypted under keys that are lost is lost.
     """
+    from region_node.instance.ca import replace
     from storage.sealing.keyring import MasterKeys, new_master_line
 
     before = ""
@@ -51,12 +52,8 @@ def master(
     name = name or f"master-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     if name in known:
         raise ConfigError(f"{file} has a master key {name} already: give another --name")
-    scratch = file.with_name(file.name + ".new")
     try:
-        scratch.touch(mode=0o600)
-        scratch.chmod(0o600)
-        scratch.write_text(new_master_line(name) + before, encoding="utf-8")
-        scratch.replace(file)
+        replace(file, (new_master_line(name) + before).encode(), 0o600)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
     typer.echo(f"{file}: master key {name} first of {len(known) + 1}, readable by you alone")

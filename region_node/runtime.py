@@ -85,8 +85,13 @@ def replicator_tls(tls: TlsSettings | None, make: Callable[[str, str, str], ssl.
     return make(tls.ca, tls.replicator_cert, tls.replicator_key)
 
 
-def closing(close: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+def closing(close: Callable[[], None], *, blocks: bool = False) -> Callable[[], Awaitable[None]]:
+    """blocks: it waits for somebody, so it is called in a thread."""
+
     async def stop() -> None:
-        close()
+        if blocks:
+            await asyncio.to_thread(close)
+        else:
+            close()
 
     return stop

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import AlreadyExists, CorruptData, NotFound, StoreRefused
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.levels import COMPACTED_OBJECTS, LEVEL
+from heliograph.model.levels import COMPACTED_OBJECTS, LEDGER_PAGES, LEVEL
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo, TopicPolicies
 from heliograph.model.positions import Position
@@ -129,7 +129,7 @@ class BrokerTier:
         level: Callable[[], int] = lambda: LEVEL,
     ) -> None:
         """collects: whether this broker is the one that looks for objects that nobody names, and after topics that no broker owns."""
-        self._ownership, self._collects = ownership, collects
+        self._ownership, self._collects, self._level = ownership, collects, level
         self._schema_changes: dict[str, int] = {}  # topic, without its partition -> versions that came by way of this broker
         self._region, self._view, self._config, self._topics, self._rng = region, view, config, topics, rng
         self._meta = factory.context.meta
@@ -235,7 +235,16 @@ class BrokerTier:
             try:
                 restored.append(
                     await restore_topic(
-                        self._meta, self.stores, self.reader, str(name), state, self._prepare, url=url, holder=holder, keep_cursor=_is_no_link
+                        self._meta,
+                        self.stores,
+                        self.reader,
+                        str(name),
+                        state,
+                        self._prepare,
+                        url=url,
+                        holder=holder,
+                        keep_cursor=_is_no_link,
+                        may_page=self._level() >= LEDGER_PAGES,
                     )
                 )
             except AlreadyExists:

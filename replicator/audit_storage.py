@@ -80,8 +80,9 @@ class BookieCopies:
         self._known = None
         metadata = await ledger_metadata(self._context, ledger)
         sealing = self._context.sealing
+        closed_ms = next((info.closed_ms for info in log.ledger.ledgers() if info.ledger == ledger), 0)
         for first, run in runs:
-            stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, first, run)
+            stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run)
             block = encode_block(stored, ledger, first)
             bookies = metadata.write_set(first)
             await self._throttle.take(run.size_bytes * len(bookies))

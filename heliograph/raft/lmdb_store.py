@@ -119,7 +119,7 @@ class LmdbStore:
         if data.exists():
             data.rename(data.with_name(DAMAGED))  # the one before it goes
         Path(self._folder, _LOCK).unlink(missing_ok=True)
-        self._current = 0
+        self._current, self._suspect = 0, False
         return self._open()
 
     def close(self) -> None:
@@ -256,9 +256,13 @@ class LmdbStore:
         def guarded() -> Any:
             try:
                 return job()
+            except CorruptData:
+                self._suspect = True
+                raise
             except (lmdb.DiskError, lmdb.MemoryError) as error:
                 raise OSError(errno.ENOSPC, f"the table in {self._folder} cannot be written: {error}") from error
             except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.VersionMismatchError) as error:
+                self._suspect = True
                 raise damaged(error) from error
             except lmdb.Error as error:
                 if self._disk.free_bytes() < _ROOM_BYTES:  # a write that a full disk cuts short is an I/O error to LMDB

@@ -131,7 +131,7 @@ class LogStorage:
         state.owed = debt.owed(self._disk)
         end = base + len(entries)
         if anew and (base > (state.base.index if state.base is not None else 0) or self._commit > end):
-            last_term = entries[-1][0] if entries and end >= self._commit else state.term
+            last_term = (entries[-1][0] if entries else base_term) if end >= self._commit else state.term  # no later one than that
             state.owed = max(state.owed or (0, 0), (last_term, max(end, self._commit)))
             debt.owe(self._disk, *state.owed)
             state.snapshot, state.base, needs_reset = None, None, True

@@ -7,6 +7,7 @@ one of these is made: who does not trace need not have it installed.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from heliograph.model.errors import ConfigError
 
 QUEUE_MAX = 4096
 _TIMEOUT_S = 5
-_FLUSH_MS = 2000
+_FLUSH_S = 2.0
 
 
 class AnySpan(Protocol):
@@ -81,9 +82,10 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Sends what waits, for a moment at most."""
-        self._processor.force_flush(_FLUSH_MS)
-        self._processor.shutdown()
+        """Sends what waits, and blocks for that, for two seconds at most: what the collector has not taken by then is lost."""
+        ending = threading.Thread(target=self._processor.shutdown, daemon=True)  # with a collector that does not answer it takes half a minute
+        ending.start()
+        ending.join(_FLUSH_S)
 
 
 def now_ns() -> int:

@@ -264,6 +264,8 @@ def read_run(fields: list[Any], payload: Buffer) -> tuple[int, int, Position, Ru
     ends = flags == FLAG_HIDDEN | (FLAG_MARKER if run.transaction is not None else FLAG_TREE)  # and nothing else hidden
     if run.origin is None or run.checksums is None or (run.flags is not None and not ends and any(flag & FLAG_HIDDEN for flag in run.flags)):
         raise PeerError("link: a run on a link names its origin and checksums, and holds nothing hidden")
+    if run.seal is not None:
+        raise PeerError("link: a run on a link is open, whatever its region does at rest")
     before, covered = previous, 0
     for ledger, first, count in run.spans:
         if count < 1 or (ledger, first) <= before:

@@ -155,8 +155,8 @@ def _runs(payload: memoryview) -> list[Run]:
             _, _, run = decode_block(payload[at : at + size])
         except CorruptData as error:
             raise PeerError(f"link: {error}") from error
-        if run.origin is None or run.checksums is None:
-            raise PeerError("link: a run on a link names its origin and checksums")
+        if run.origin is None or run.checksums is None or run.seal is not None:
+            raise PeerError("link: a run on a link names its origin and checksums, and is open")
         runs.append(run)
         at += size
     return runs

@@ -100,7 +100,8 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[l
             infos = ManagedLedgerMetadata.decode(stored[0]).ledgers
             compacted = await meta.get(keys.cursor(name, CURSOR)) is not None  # that ledger is of any age, and stands elsewhere
             for at, (key, following) in enumerate(pairwise(found)):
-                if compacted or may_hold(infos, key.created_ms, following.created_ms):
+                made_ms = key.created_ms if at else 0  # with the first one also what was lost of older ledgers is sealed
+                if compacted or may_hold(infos, made_ms, following.created_ms):
                     uses[at].append(name)
     return uses
 

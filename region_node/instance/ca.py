@@ -27,11 +27,14 @@ _YEARS = 10
 
 
 def replace(path: Path, data: bytes, mode: int) -> None:
-    """The file, whole or as it was before: processes read it while it is written."""
+    """The file, whole or as it was before, also after a power cut: processes read it while it is written. Raises OSError."""
     scratch = path.with_name(path.name + ".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # one that was left there by somebody else
         file.write(data)
+        file.flush()
+        os.fsync(descriptor)
     scratch.replace(path)
 
 

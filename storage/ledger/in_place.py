@@ -96,11 +96,20 @@ async def unreadable(context: LedgerContext, metadata: LedgerMetadata, throttle:
 
 
 async def refill(
-    context: LedgerContext, ledger: int, source: Source, throttle: Throttle, *, first: int = 0, last: int | None = None, first_index: int = -1
+    context: LedgerContext,
+    ledger: int,
+    source: Source,
+    throttle: Throttle,
+    *,
+    first: int = 0,
+    last: int | None = None,
+    first_index: int = -1,
+    closed_ms: int = 0,
 ) -> Refilled:
     """Idempotent; two may try at once.
 
     first, last: which entries are looked at; where a bookie is gone, its whole fragment. first_index: of the ledger's first message; -1: not known.
+    closed_ms: when the ledger was closed, for what is to be encrypted; 0: not known.
 
     Raises NoSuchLedger; NotAllowed where it is not closed (recover it first); NotEnoughBookies without a spare; what bookies, the source, and
     the metadata raise: then it is tried again later, and goes on where it stopped, because what was written is there.
@@ -113,7 +122,7 @@ async def refill(
         if metadata.state != LedgerState.CLOSED:
             raise NotAllowed(f"ledger {ledger} is still open: load its topic, so that it is recovered first")
         end = metadata.last_entry if last is None else min(last, metadata.last_entry)
-        wanted, result = await _Filling(context, metadata, source, throttle, first, end, first_index).run()
+        wanted, result = await _Filling(context, metadata, source, throttle, first, end, first_index, closed_ms).run()
         if wanted == metadata:
             return result
         try:
@@ -128,8 +137,17 @@ class _Filling:
     """One attempt."""
 
     def __init__(
-        self, context: LedgerContext, metadata: LedgerMetadata, source: Source, throttle: Throttle, first: int, last: int, first_index: int
+        self,
+        context: LedgerContext,
+        metadata: LedgerMetadata,
+        source: Source,
+        throttle: Throttle,
+        first: int,
+        last: int,
+        first_index: int,
+        closed_ms: int,
     ) -> None:
+        self._closed_ms = closed_ms
         self._context, self._metadata, self._source, self._throttle = context, metadata, source, throttle
         self._first, self._last = first, last
         self._index_at = 0, first_index
@@ -252,7 +270,7 @@ class _Filling:
             return
         ledger, sealing = self._metadata.ledger, self._context.sealing
         if sealing is not None:  # what another region sends comes open
-            run = await sealing.sealed(self._metadata.topic, ledger, first, run)
+            run = await sealing.sealed(self._metadata.topic, ledger, self._closed_ms, first, run)
         block = encode_block(run, ledger, first)
         await self._throttle.take(run.size_bytes * len(bookies))
         for bookie in bookies:

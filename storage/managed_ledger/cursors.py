@@ -53,6 +53,7 @@ class LogCursors(LogExtent):
         self._check_open()
         if initial < self.last_confirmed:
             await self.read_back_to(initial[0])
+            self._check_open()
         cursor = self.cursors.get(name)
         if cursor is not None:
             if cursor.durable != durable:

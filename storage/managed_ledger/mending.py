@@ -51,7 +51,7 @@ async def mend(
     check_can_be_mended(topic, info)
     if await context.meta.get(keys.ledger(info.ledger)) is None:
         await _name_anew(context, topic, info, quorums)
-    return await refill(context, info.ledger, source, throttle, first=first, last=last, first_index=info.first_index)
+    return await refill(context, info.ledger, source, throttle, first=first, last=last, first_index=info.first_index, closed_ms=info.closed_ms)
 
 
 def check_can_be_mended(topic: str, info: LedgerInfo) -> None:

@@ -289,6 +289,8 @@ class Tail:
             self._moving, self._resting = None, False
         if not self._dead and (self._giving_up is not None or (self._handle is None and self._queue)):
             self._move()
+        elif self._refusal is None:
+            self.follow_sealing()  # the policy may have changed after the next ledger was made
 
     async def _let_go(self) -> None:
         """Closes the open ledger; what comes meanwhile waits for the next one."""

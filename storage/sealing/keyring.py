@@ -189,6 +189,13 @@ class Keyring:
     def current(self, tenant: str) -> tuple[int, bytes] | None:
         return self._current.get(tenant)
 
+    def at(self, tenant: str, time_ms: int) -> tuple[int, bytes] | None:
+        """The key that sealed then; where there was none yet, the first one. None: there is none at all, or it cannot be opened."""
+        keys = self.stored.get(tenant, TenantKeys()).keys
+        found = next((key for key in reversed(keys) if key.created_ms <= time_ms), keys[0] if keys else None)
+        secret = None if found is None else self._secrets.get(found.number)
+        return None if found is None or secret is None else (found.number, secret)
+
     def secret(self, number: int) -> bytes | None:
         return self._secrets.get(number)
 

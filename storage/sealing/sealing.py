@@ -70,7 +70,7 @@ class Sealing:
             await self._add(tenant, first=True)
 
     def sealer(self, topic: str, ledger: int) -> RunSealer | None:
-        """For a writer of a new ledger, or of a repair, after `ensure`; None where the topic is not sealed."""
+        """For a writer of a new ledger, after `ensure`; None where the topic is not sealed."""
         if not self.wanted(topic):
             return None
         tenant = TopicName.parse(topic).tenant
@@ -80,13 +80,19 @@ class Sealing:
             raise KeyMissing(self._ring.refused.get(tenant, f"tenant {tenant} has no data key any more in region {self._region}: try again"))
         return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
 
-    async def sealed(self, topic: str, ledger: int, first: int, run: Run) -> Run:
-        """What is to be written in the place of lost entries: as it came where it is sealed, or is not to be. Raises as `ensure`."""
+    async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
+        """What is to be written in the place of lost entries: as it came where it is sealed, or is not to be. Raises as `ensure`.
+
+        closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from their times before it is removed.
+        """
         if run.seal is not None or not self.wanted(topic):
             return run
         await self.ensure(topic)
-        sealer = self.sealer(topic, ledger)
-        return run if sealer is None else sealer(run, first)
+        tenant = TopicName.parse(topic).tenant
+        key = self._ring.at(tenant, closed_ms)
+        if key is None:
+            raise KeyMissing(self._ring.refused.get(tenant, f"the data key of tenant {tenant} for ledger {ledger} is not known here: try again"))
+        return RunSealer(ledger, self._rng.getrandbits(64), key, lambda: key)(run, first)
 
     async def opened(self, ledger: int, runs: Sequence[tuple[int, Run]]) -> list[tuple[int, Run]]:
         """[(first entry, run)], open. Raises KeyMissing; CorruptData where one is not what was sealed."""

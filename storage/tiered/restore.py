@@ -107,8 +107,11 @@ async def restore_topic(
     url: str = "",
     holder: str = "",
     keep_cursor: Callable[[str], bool] = lambda name: True,
+    may_page: bool = True,
 ) -> Restored:
     """url: of another store than the broker's own. holder: where several have the topic. keep_cursor: by name.
+
+    may_page: every broker of the region understands pages of ledgers.
 
     prepare: called once, when nothing stands in the way any more: makes what the topic needs around it, and returns notes.
 
@@ -138,7 +141,7 @@ async def restore_topic(
     cursors = {name: _clamped(name, cursor, catalog) for name, cursor in manifest.cursors if keep_cursor(name)}
     notes += await prepare(manifest)
     await _raise_ids(meta, manifest, infos)
-    await _write(meta, topic, form, cursors)
+    await _write(meta, topic, form, cursors, may_page)
     size = sum(info.size_bytes for info in infos)
     entries = sum(info.entries for info in infos)
     return Restored(
@@ -226,13 +229,13 @@ async def _raise_ids(meta: MetadataStore, manifest: Manifest, infos: list[Ledger
     await meta.next_ids(keys.LEDGER_IDS, at_least=max([infos[-1].ledger, manifest.metadata.state_through[0], *known]) + 1)
 
 
-async def _write(meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes]) -> None:
+async def _write(meta: MetadataStore, topic: str, form: ManagedLedgerMetadata, cursors: dict[str, bytes], may_page: bool) -> None:
     """The topic's own key comes last: without it, cursors and pages are nobody's."""
     puts: list[Op] = [Put(keys.cursor(topic, name), blob) for name, blob in cursors.items()]
     for start in range(0, len(puts), _CURSORS_A_WRITE):
         await meta.txn(puts[start : start + _CURSORS_A_WRITE])
     catalog = Catalog(form.ledgers, form.state_through)
-    while catalog.seal() and catalog.history is not None:
+    while may_page and catalog.seal() and catalog.history is not None:
         for page, value in catalog.history.take_changed().items():
             await meta.put(keys.ledger_page(topic, page), value)
     pages, ledgers = catalog.forms(0)

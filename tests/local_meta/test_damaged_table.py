@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import CorruptData
+from heliograph.raft import lmdb_store
 from heliograph.raft.client import MetaClient
 from heliograph.raft.core import CoreSettings
 from heliograph.raft.lmdb_store import DAMAGED, LmdbStore
 from heliograph.raft.storage import LogStorage
 from heliograph.raft.store import Put
 from heliograph.raft.table_check import check_in_a_child
+from heliograph.raft.table_store import Batch
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings
@@ -201,3 +203,25 @@ def test_the_check_finds_garbage_where_reading_would_end_the_process_and_passes_
         assert (table / "in-use").exists()
 
     asyncio.run(met())
+
+
+def test_damage_that_a_write_meets_is_looked_for_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def met(*_: object) -> None:
+        raise CorruptData("its pages are another file's")
+
+    async def work() -> None:
+        store = LmdbStore(SystemDisk(tmp_path), str(tmp_path), map_bytes=1 << 20)
+        for damage in (False, True):
+            opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            store.open_soon(lambda kept, error, opening=opening: opening.set_result(None))  # type: ignore[misc]
+            await opening
+            written: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+            if damage:
+                monkeypatch.setattr(lmdb_store, "_put_rows", met)
+            store.commit(Batch({"/a/b/c": (b"1", 1, 0)}, {}, b"mark"), written.set_result)
+            assert isinstance(await written, CorruptData) is damage
+            store.close()
+            assert (tmp_path / "in-use").exists() is damage
+            store = LmdbStore(SystemDisk(tmp_path), str(tmp_path), map_bytes=1 << 20)
+
+    asyncio.run(work())

@@ -102,6 +102,22 @@ def test_writes_that_wait_together_share_one_sync() -> None:
     assert done == [None] * 50 and disk.syncs == before + 1
 
 
+def test_who_has_lost_the_table_owes_what_the_log_reached_and_no_later_term() -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    write(storage, 1, b"a", b"b", hard_state=(2, ""))
+    run(disk)
+    kept = SnapshotMeta(50, 7, Config(("a", "b", "c")), 4, 0)
+    storage = LogStorage(disk.disk(), segment_bytes=SEGMENT)
+    assert storage.recover(kept).entries == []
+    write(storage, 51, hard_state=(9, ""))  # a term without a leader
+    run(disk)
+    for _ in range(2):
+        found = LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(None, anew=True)
+        assert (found.owed, found.term, found.base, found.entries) == ((7, 50), 9, None, [])
+        disk.power_cut()
+
+
 def test_the_log_goes_on_in_new_segments_and_snapshots_drop_old_ones() -> None:
     disk = platter()
     storage, _ = opened(disk)

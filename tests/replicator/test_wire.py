@@ -15,7 +15,7 @@ from heliograph.wire import link_audit as audit
 from heliograph.wire.link import Heartbeat, Kind, SkipReason, SkipRecord, StreamBeat
 from heliograph.wire.link_audit import Ask, Told, What
 from heliograph.wire.link_schemas import close_rows, read_schemas
-from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, SEAL_TAG_BYTES, Run, Seal, decode_block, encode_block
 from replicator.claims import Claims, read_claims
 from tests.replicator.link_world import entry, parsed
 
@@ -183,6 +183,17 @@ def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> 
     frame = wire.frame(Kind.RUN, [1, 2, 3, 4], encode_block(run, 3, 5))
     with pytest.raises(PeerError):
         read(whole(frame))
+
+
+def test_a_sealed_run_is_refused() -> None:
+    run = sent_run()
+    sealed = run.with_body(bytes(run.size_bytes + SEAL_TAG_BYTES), Seal(1, 2, 5, 0))
+    frame = wire.frame(Kind.RUN, [1, 2, 3, 4], encode_block(sealed, 3, 5))
+    with pytest.raises(PeerError, match="open"):
+        read(whole(frame))
+    told = audit.tell_frame(1, 9, What.ENTRIES, Told("", (2, 1), (3, 9), 0, runs=(sealed,)))
+    with pytest.raises(PeerError, match="open"):
+        read(whole(told), What.ENTRIES)
 
 
 def test_another_version_is_refused() -> None:

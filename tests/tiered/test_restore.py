@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import AlreadyExists, CorruptData, NoSuchObject, NotAllowed, NotFound
+from heliograph.model.ledgers import ManagedLedgerMetadata
 from heliograph.model.positions import AFTER_ALL
 from heliograph.wire.run import Run
 from local_meta import keys
@@ -69,7 +71,7 @@ async def empty_region(sim: Simulation, store: FakeStore) -> TierBroker:
     return broker
 
 
-async def restored(broker: TierBroker, state: NamesState | None = None, **options: str) -> Restored:
+async def restored(broker: TierBroker, state: NamesState | None = None, **options: Any) -> Restored:
     return await restore_topic(broker.meta, broker.stores, broker.cold, TOPIC, state or NamesState(), nothing_around, **options)
 
 
@@ -106,6 +108,19 @@ def test_a_topic_comes_back_with_positions_cursors_and_exactly_the_state_of_what
         assert broker.done[0][0] > max(at for at, _, _ in kept)
         again = TierBroker(broker.region, store, OFF)
         assert [name for *_, name in await read_all(await again.open())] == [*(name for *_, name in kept), "new"]
+
+    simulated(work)
+
+
+def test_a_region_with_older_brokers_gets_no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogs, "PAGE_LEDGERS", 2)
+
+    async def work(sim: Simulation, region: Region) -> None:
+        store, kept = await lost_region(sim, region)
+        broker = await empty_region(sim, store)
+        await restored(broker, NamesState(), may_page=False)
+        stored = await broker.meta.get(keys.managed_ledger(TOPIC))
+        assert stored is not None and len(ManagedLedgerMetadata.decode(stored[0]).ledgers) == len({at for at, _, _ in kept}) >= 4
 
     simulated(work)
 
