@@ -38,7 +38,7 @@ class Mesh(World):
     async def _read_everything(self) -> dict[str, dict[str, Sequence[Delivered]]]:
         brokers = [role for node in self.nodes() for role in node.roles if isinstance(role, BrokerRole)]
         links = sum(len(broker.links.stats()) for broker in brokers)
-        connections = sum(len(broker.links._connections) for broker in brokers)
+        connections = sum(broker.links.connections for broker in brokers)
         self.counted = Counted(links, connections, self.sim.network.bytes_carried / 1e3)
         return await super()._read_everything()
 

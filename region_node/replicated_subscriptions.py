@@ -6,6 +6,7 @@ Is: making one, moving one, and saying when a client or an operator moved one. I
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from heliograph.model.errors import TopicClosed
 from heliograph.model.positions import Position
@@ -24,6 +25,7 @@ def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> N
     if sync is None or not subscription.durable:
         return
     subscription.replicated = on
+    topic.touch()
     if on:
         sync.enable(subscription.name)
     else:
@@ -32,9 +34,9 @@ def replicate(topic: Topic, subscription: Subscription, *, on: bool = True) -> N
 
 def replicate_by_policy(topic: Topic) -> None:
     """Where the namespace or the topic asks for it, and before the first message goes out: what is acknowledged then is acknowledged everywhere."""
-    sync: SubscriptionSync | None = getattr(topic.log, "subscriptions", None)
-    if sync is not None and getattr(topic.log, "replicate_all", False):
-        sync.enable_all()
+    log: Any = topic.log
+    if getattr(log, "replicate_all", False):  # else it is not made: most topics have no replicated subscription
+        log.subscriptions.enable_all()
 
 
 class ReplicatedSubscriptions:

@@ -129,6 +129,8 @@ _REMEDIES: dict[Cause, str] = {
 
 _NOT_ALLOWED = (3, 4)
 """Pulsar's AuthenticationError and AuthorizationError."""
+_INCOMPATIBLE = 18
+"""Pulsar's IncompatibleSchema."""
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -142,3 +144,11 @@ def cause_of(error: BaseException) -> Cause:
     if isinstance(error, Refused):
         return Cause.UNAUTHORIZED if error.code in _NOT_ALLOWED else Cause.LOOKUP_FAILED
     return Cause.of(error)
+
+
+def schema_cause_of(error: BaseException) -> Cause:
+    """The same of asking a Pulsar cluster to take a schema: only what it says of the schema itself waits for a decision; a topic that moves there does not."""
+    if isinstance(error, Refused) and error.code == _INCOMPATIBLE:
+        return Cause.SCHEMA_REFUSED
+    cause = cause_of(error)
+    return Cause.REFUSED if cause is Cause.LOOKUP_FAILED else cause

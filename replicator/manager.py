@@ -205,6 +205,9 @@ class LinkManager:
 
     def keep_in_step(self, log: ReplicatedLog) -> None:
         self._in_step[log] = None
+        for link in self._links.get(log.topic, {}).values():
+            if isinstance(link, PulsarLink):  # it tends the subscriptions itself
+                self.keep_looking(link)
 
     def keep_looking(self, link: Link | PulsarLink) -> None:
         """It has something to do, or to count: `link.tick` is called each second until it says that it has not."""
@@ -374,6 +377,11 @@ class LinkManager:
                 await asyncio.sleep(0)  # those that wait for no bookie, too, are one a turn
         finally:
             self._reading -= 1
+
+    @property
+    def connections(self) -> int:
+        """To brokers of other regions."""
+        return self._owners.connections
 
     def establish(self, link: Link) -> None:
         """Finds the topic's owner in the target region and opens the link there: `link.open_on` or `link.on_ended` follows."""

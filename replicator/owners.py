@@ -54,6 +54,11 @@ class Owners:
         self._establishing = 0
         self._turn: dict[str, int] = {}
 
+    @property
+    def connections(self) -> int:
+        """Those that stand."""
+        return len(self._connections)
+
     def establish(self, link: Link) -> None:
         self._waiting.append(link)
         if self._establishing < self._settings.establishing_max:

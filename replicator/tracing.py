@@ -44,6 +44,10 @@ class Span:
     remote: bool = False
 
 
+_Key = tuple[str, str, Origin, Position]
+"""(topic, target, coordinate)."""
+
+
 class Chosen(NamedTuple):
     """An entry: its coordinate, its trace, and the client's own span (0: none)."""
 
@@ -67,7 +71,9 @@ class Tracing:
         assert one_in >= 1
         self.region, self.now_ns, self.dropped = region, now_ns, 0
         self._one_in, self._emit = one_in, emit
-        self._sent: OrderedDict[tuple[str, str, Origin, Position], _Sent] = OrderedDict()
+        self._sent: OrderedDict[_Key, _Sent] = OrderedDict()
+        self._links: dict[tuple[str, str], dict[_Key, None]] = {}
+        """(topic, target) -> those of them that went there: a receipt is no business of the others."""
 
     # -- which entries ------------------------------------------------------------------------------------------------
 
@@ -119,21 +125,30 @@ class Tracing:
             key = topic, target, one.origin, one.at
             self._sent.pop(key, None)
             self._sent[key] = _Sent(now, one.origin, one.at, one.trace)
+            self._links.setdefault(key[:2], {})[key] = None
             if len(self._sent) > _PENDING_MAX:
-                self._sent.popitem(last=False)
+                self._take(next(iter(self._sent)))
                 self.dropped += 1
 
     def receipted(self, topic: str, target: str, through: Sequence[tuple[Origin, Position]]) -> None:
         """The target has everything of those origins durably, up to there."""
-        if not self._sent:
+        sent = self._links.get((topic, target))
+        if sent is None:
             return
         upto, now = dict(through), self.now_ns()
-        for key in [key for key in self._sent if key[:2] == (topic, target) and key[2] in upto and key[3] <= upto[key[2]]]:
-            one = self._sent.pop(key)
+        for key in [key for key in sent if key[2] in upto and key[3] <= upto[key[2]]]:
+            one = self._take(key)
             span = self._span(one.trace, "link.out", self.region, target)
             parent = self._span(one.trace, "store", self.region)
             more = {**self._attributes(topic, Chosen(one.origin, one.at, one.trace, 0)), "heliograph.target": target}
             self._emit(Span(one.trace, span, parent, "link.out", one.begin_ns, now, more))
+
+    def _take(self, key: _Key) -> _Sent:
+        sent = self._links[key[:2]]
+        del sent[key]
+        if not sent:
+            del self._links[key[:2]]
+        return self._sent.pop(key)
 
     def arrived(self, topic: str, source: str, run: Run, begin_ns: int) -> None:
         """A run of another region, that came from `source`, is durable here."""
@@ -169,7 +184,8 @@ def _property(entry: Buffer) -> str:
         metadata, _ = entry_metadata(entry)
     except CorruptData:
         return ""
-    return next((pair.value for pair in metadata.properties if pair.key == _NAME), "")
+    value: object = next((pair.value for pair in metadata.properties if pair.key == _NAME), "")
+    return value if isinstance(value, str) else ""  # bytes, where a client wrote what is no UTF-8
 
 
 def _digest(size: int, *parts: str | int) -> int:

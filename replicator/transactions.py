@@ -20,11 +20,12 @@ only, and the first end of a transaction is the one that counts, so that what it
 
     u8 version (2), u8 action, u64 region number, u64 region epoch, u64 incarnation
 
-A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...]]
+A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...], [held since ...]]
     open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
     aborted: origin or nil, coordinator, last ledger, last entry, [number, difference to the one before ...]
     watermark, committed: origin or nil, coordinator, number
-    held: origin, coordinator, number, first ledger, first entry, [topic ...]
+    held: origin, coordinator, number, first ledger, first entry, [topic ...]; the oldest, at most HELD_BYTES_MAX: the others are shown alone after a crash
+    held since: of each of them, when its marker was stored here, ms
 
 A transaction is named by the origin of its entries too (None: first published here): two regions' coordinators know nothing of each other.
 Source: docs/protocols/transactions.md.
@@ -39,7 +40,7 @@ from typing import Any
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledgers import pack, unpack
-from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Origin, Run, TxnId
 
 VERSION = 1
@@ -52,6 +53,8 @@ ENDED_MAX = 2000
 PARTICIPANTS_MAX = 200
 """A commit over more topics names none of them: each shows its part when it is there."""
 HELD_MAX = 4000
+HELD_BYTES_MAX = 192 << 10
+"""Of a snapshot: names of topics are long."""
 _MARKER = struct.Struct(">BBQ")
 _VERDICT = struct.Struct(">BBQQQ")
 _VERDICT_VERSION = 2
@@ -71,13 +74,13 @@ class Open:
 
 
 class Held:
-    """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here; since: when they were first
-    asked for, in monotonic seconds."""
+    """A committed transaction of another region that readers do not see yet. waits: topics whose part may not be here; at_ms: when its marker was stored
+    here, 0: not known; since: from when on they are waited for, in monotonic seconds, None: they were not asked for yet."""
 
-    __slots__ = ("first", "since", "waits")
+    __slots__ = ("at_ms", "first", "since", "waits")
 
-    def __init__(self, first: Position, waits: Iterable[str]) -> None:
-        self.first, self.waits = first, dict.fromkeys(waits)
+    def __init__(self, first: Position, waits: Iterable[str], at_ms: int = 0) -> None:
+        self.first, self.waits, self.at_ms = first, dict.fromkeys(waits), at_ms
         self.since: float | None = None
 
 
@@ -160,7 +163,8 @@ class TransactionBuffer:
         """Aborted transactions -> the last of their entries."""
         self.held: dict[Key, Held] = {}
         """In the order of their ends."""
-        self._held_from = BEFORE_ALL
+        self._held_from: Position | None = None
+        """The first entry of those; None: to be looked for."""
         self.on_held: Callable[[], None] | None = None
         """Called when one is added."""
         self.commits = self.aborts = 0
@@ -181,7 +185,7 @@ class TransactionBuffer:
                 found, (action, low) = self.open.get(key), read_marker(run.parts[0])
                 self._end(key, action, low)
                 if action == COMMIT and run.origin is not None and found is not None and (others := read_participants(run.parts[0])):
-                    self._hold(key, Held(found.first, others))
+                    self._hold(key, Held(found.first, others, run.time_ms))
             return
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
@@ -196,17 +200,21 @@ class TransactionBuffer:
             found.messages += run.messages
 
     def _hold(self, key: Key, held: Held) -> None:
+        if not self.held:
+            self._held_from = held.first
+        elif self._held_from is not None:
+            self._held_from = min(self._held_from, held.first)
         self.held[key] = held
         if len(self.held) > HELD_MAX:
             del self.held[next(iter(self.held))]
-        self._held_from = min(held.first for held in self.held.values())
+            self._held_from = None
         if self.on_held is not None:
             self.on_held()
 
     def release(self, key: Key) -> None:
         """Readers see it from now on."""
         if (gone := self.held.pop(key, None)) is not None and gone.first == self._held_from:
-            self._held_from = min((held.first for held in self.held.values()), default=BEFORE_ALL)
+            self._held_from = None
 
     def has_ended_abroad(self, region: int, epoch: int, coordinator: int, number: int) -> bool:
         """Whether the end of that transaction of another region is stored here, whichever incarnation of the topic it was published in.
@@ -278,6 +286,8 @@ class TransactionBuffer:
         undecided = self.undecided_from()
         if not self.held:
             return undecided
+        if self._held_from is None:
+            self._held_from = min(held.first for held in self.held.values())
         return self._held_from if undecided is None else min(self._held_from, undecided)
 
     def is_aborted(self, run: Run) -> bool:
@@ -300,6 +310,7 @@ class TransactionBuffer:
     # -- snapshots ------------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[Any]:
+        held = self._dump_held()
         return [
             [[_listed(k[0]), k[1], k[2], *found.first, *found.last, found.entries, found.messages] for k, found in self.open.items()],
             self._dump_aborted(),
@@ -307,8 +318,20 @@ class TransactionBuffer:
             self.commits,
             self.aborts,
             [[_listed(k[0]), k[1], k[2]] for k in self._committed],
-            [[_listed(k[0]), k[1], k[2], *held.first, list(held.waits)] for k, held in self.held.items()],
+            [row for row, _ in held],
+            [at_ms for _, at_ms in held],
         ]
+
+    def _dump_held(self) -> list[tuple[list[Any], int]]:
+        rows: list[tuple[list[Any], int]] = []
+        left = HELD_BYTES_MAX
+        for (origin, coordinator, number), held in self.held.items():
+            row = [_listed(origin), coordinator, number, *held.first, list(held.waits)]
+            left -= len(pack(row))
+            if left < 0:
+                break
+            rows.append((row, held.at_ms))
+        return rows
 
     def _dump_aborted(self) -> list[list[Any]]:
         """Some three bytes each; what shares a row is forgotten together."""
@@ -331,8 +354,10 @@ class TransactionBuffer:
         self.aborted = {(_origin(o), tc, n): (a, b) for o, tc, a, b, deltas in aborted for n in accumulate(deltas)}
         self._low = {(_origin(o), tc): number for o, tc, number in low}
         self._committed = {(_origin(o), tc, n): None for o, tc, n in committed}
-        self.held = {(_origin(o), tc, n): Held((a, b), waits) for o, tc, n, a, b, waits in (dumped[6] if len(dumped) > 6 else ())}
-        self._held_from = min((held.first for held in self.held.values()), default=BEFORE_ALL)
+        held = dumped[6] if len(dumped) > 6 else []
+        times = dumped[7] if len(dumped) > 7 else [0] * len(held)
+        self.held = {(_origin(o), tc, n): Held((a, b), waits, at_ms) for (o, tc, n, a, b, waits), at_ms in zip(held, times, strict=True)}
+        self._held_from = None
 
 
 def _listed(origin: Origin | None) -> list[int] | None:

@@ -173,6 +173,7 @@ class Subscription:
             dispatcher = self.dispatcher
             self.cursor.reading = lambda: dispatcher.position
         consumer.traced = self.traced
+        self.unused_since = 0.0  # also where it leaves before anybody looks
         self.dispatcher.add(consumer)
         self._touched()
 
@@ -335,6 +336,8 @@ class Subscription:
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
         """Another region made it too, and began earlier: what lies in (mark_delete, start], and `never`, is part of it now."""
         self.disconnect()
+        if self._transactions is not None:
+            self._transactions.begin_earlier(never)
         self.cursor.begin_earlier(mark_delete, start, never)
         self._touched()
         if self.on_reset is not None:

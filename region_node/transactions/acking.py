@@ -8,18 +8,20 @@ again before it is aborted. A subscription without transactions has none of this
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
 from heliograph.wire.run import TxnId
 from region_node.subscriptions.port import CursorPort, Piece
 from region_node.transactions.errors import TransactionConflict
-from region_node.transactions.pending import PROPERTY, Held, Part, PendingAcks, left_of
+from region_node.transactions.pending import POSITIONS_MAX, PROPERTY, Held, Part, PendingAcks, left_of
 
 if TYPE_CHECKING:
     from region_node.subscriptions.subscription import Subscription
+    from region_node.topics.port import ReadablePort
 
 
 class SubscriptionTransactions:
@@ -103,6 +105,28 @@ class SubscriptionTransactions:
             self.pending.clear()
             self._unstored = True
             self._keep()
+
+    def begin_earlier(self, never: Sequence[tuple[int, int, int]]) -> None:
+        """Before the cursor does: what a transaction acknowledged cumulatively was behind the old beginning, and does not take in what comes before it."""
+        through, after = self.pending.cumulative, self._subscription.cursor.mark_delete
+        if through is None:
+            return
+        positions: list[Position] = []
+        for info in cast("ReadablePort", self._subscription.ledger).ledgers():
+            first = after[1] + 1 if info.ledger == after[0] else 0
+            stop = through[1] + 1 if info.ledger == through[0] else info.entries
+            if after[0] <= info.ledger <= through[0] and len(positions) <= POSITIONS_MAX:
+                positions += [(info.ledger, entry) for entry in range(first, min(stop, first + POSITIONS_MAX + 1))]
+        ranges = sorted(never)
+        starts = [(ledger, first) for ledger, first, _ in ranges]
+
+        def given(position: Position) -> bool:
+            at = bisect_right(starts, position) - 1
+            return at < 0 or position > (ranges[at][0], ranges[at][2])
+
+        self.pending.name_each(list(filter(given, positions)))
+        self._unstored = True
+        self._keep()
 
     # -- storing --------------------------------------------------------------------------------------------------------
 

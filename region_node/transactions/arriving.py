@@ -3,7 +3,7 @@
 Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.transactions`), or the end of a
 transaction in a topic (`participant`).
 Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here, or
-was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks again.
+was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks again, and waits for what is left of that time.
 Source: docs/protocols/transactions.md, "Over several topics".
 """
 
@@ -18,7 +18,7 @@ from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
-from replicator.transactions import Key
+from replicator.transactions import Held, Key
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.transactions")
 
 EVERY_S = 0.2
+SOON_S = 0.02
+"""Between two rounds at least: many commits ask together."""
+AGAIN_S = 5.0
+"""Whoever loads a topic waits so long at least: the owners of the others may have to load them too."""
 ASKED_MAX = 500
 """Transactions in one question."""
 Abroad = tuple[int, int, int, int]
@@ -64,6 +68,7 @@ class Arrivals:
         self._tasks = Tasks()
         self._round_runs = self._again = self._closed = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rests_until = 0.0
 
     async def close(self) -> None:
         self._closed = True
@@ -78,6 +83,10 @@ class Arrivals:
 
     def on_held(self, topic: Topic) -> None:
         """`topic` holds a transaction, or was loaded with one."""
+        if not self._wait_s and (buffer := topic.transactions.buffer) is not None:
+            for key in list(buffer.held):
+                buffer.release(key)
+            return
         self._waiting[topic.text] = topic
         self._soon()
 
@@ -101,22 +110,29 @@ class Arrivals:
         if self._round_runs:
             self._again = True
             return
+        self._after(self._rests_until - asyncio.get_running_loop().time())
+
+    def _after(self, wait_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._round_runs = True
+        if wait_s > 0:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._begin)
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._timer, self._round_runs = None, True
         self._tasks.spawn(self._round())
 
     async def _round(self) -> None:
         try:
             await asyncio.gather(*(self._question(topic, other, keys) for (topic, other), keys in self._questions().items()))
         finally:
-            self._round_runs = False
-            if self._again:
-                self._again = False
-                self._soon()
-            elif self._waiting and not self._closed:
-                self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._soon)
+            again, self._round_runs, self._again = self._again, False, False
+            self._rests_until = asyncio.get_running_loop().time() + SOON_S
+            if self._waiting and not self._closed:
+                self._after(SOON_S if again else EVERY_S)
 
     def _questions(self) -> dict[tuple[Topic, str], list[Key]]:
         """By the topic that waits and the one that it waits for."""
@@ -127,7 +143,7 @@ class Arrivals:
                 del self._waiting[text]
                 continue
             for key, held in list(buffer.held.items()):
-                held.since = now if held.since is None else held.since
+                held.since = self._since(held, now) if held.since is None else held.since
                 if now - held.since > self._wait_s:
                     self.shown_alone += 1
                     fields = {"topic": text, "transaction": f"{key[1]}:{key[2]}", "missing": list(held.waits)[:10], "waited_s": self._wait_s}
@@ -141,9 +157,17 @@ class Arrivals:
                         asked.append(key)
         return out
 
+    def _since(self, held: Held, now: float) -> float:
+        """What was shown before the topic came here, and is asked for again, does not hold everybody up for all of `wait_s`."""
+        age_s = (self._clock.wall_ms() - held.at_ms) / 1000 if held.at_ms else 0.0
+        return now - min(max(0.0, age_s), max(0.0, self._wait_s - AGAIN_S))
+
     def _comes_here(self, other: str) -> bool:
         """Whether a topic of that name may be replicated to this region."""
-        policies = self._view.namespace(TopicName.parse(other).namespace)
+        try:
+            policies = self._view.namespace(TopicName.parse(other).namespace)
+        except HeliographError:  # no name, as far as this version knows
+            return False
         return policies is not None and self._region in (*policies.regions, *policies.allowed_regions)
 
     async def _question(self, topic: Topic, other: str, keys: list[Key]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgpack
 
@@ -144,6 +144,14 @@ class PendingAcks:
             found.pop(txn, None)
             if not found:
                 del self._partly[position]
+
+    def name_each(self, positions: Sequence[Position]) -> None:
+        """What is acknowledged cumulatively is `positions` from now on, without what other transactions hold of them; too many: it goes out again."""
+        for txn, held in self.held.items():
+            if held.cumulative is not None:
+                held.cumulative = None
+                if len(self._whole) + len(self._partly) + len(positions) <= POSITIONS_MAX:
+                    self.add(txn, [p for p in positions if self._whole.get(p, txn) == txn and all(other == txn for other in self._partly.get(p, ()))], ())
 
     def clear(self) -> None:
         """The cursor was moved: what transactions held of it is forgotten, and goes out again."""

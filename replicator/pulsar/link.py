@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from heliograph.client.pulsar import Refused
 from heliograph.model.errors import HeliographError, LinkError
 from heliograph.model.policies import PulsarCluster
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -22,7 +21,7 @@ from heliograph.wire.link_audit import Ask
 from heliograph.wire.pulsar_pb2 import MessageMetadata, Schema
 from heliograph.wire.pulsar_replication import Marker, producer_name, response, send_frame
 from heliograph.wire.run import Buffer, Run
-from replicator.causes import Cause, cause_of
+from replicator.causes import Cause, cause_of, schema_cause_of
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
 from replicator.pace import Pace
@@ -161,6 +160,7 @@ class PulsarLink:
             return
         self._reached = cluster
         self._opened(connection, number, there)
+        self.reconsider()  # it may have been changed meanwhile
 
     async def _arrived(self, cluster: PulsarCluster, connection: ClusterConnection, number: int) -> Position:
         """How far the cluster is found to have this topic, beyond what it confirmed; it is noted from where on to look the next time."""
@@ -319,8 +319,7 @@ class PulsarLink:
                 self._versions[version] = await connection.client.schema_version(self.log.topic, schema) if schema is not None else b""
         except (HeliographError, TimeoutError) as error:
             if attempt == self._attempt:
-                cause = Cause.SCHEMA_REFUSED if isinstance(error, Refused) else cause_of(error)
-                self.on_ended(cause, f"the cluster does not take the topic's schema: {error}")
+                self.on_ended(schema_cause_of(error), f"the cluster does not take the topic's schema: {error}")
             return
         if attempt == self._attempt:
             self._resolving = False
@@ -428,7 +427,8 @@ class PulsarLink:
             settled(self)
         if self._pace_timer is not None or not core.behind(end):
             self._watchdog.caught_up()
-            return self._pace_timer is not None or self.rate_out > 0 or self.log.syncing is not None or self.parked is not None
+            syncing = self.log.syncing
+            return self._pace_timer is not None or self.rate_out > 0 or (syncing is not None and syncing.active) or self.parked is not None
         facts = Facts(
             mark=core.mark,
             receipts=core.receipts,

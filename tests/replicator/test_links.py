@@ -11,6 +11,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
 from replicator.causes import Cause
 from replicator.manager import LinkSettings
+from replicator.pulsar.link import PulsarLink
 from replicator.sender import SenderSettings
 from tests.replicator.link_instance import Instance
 
@@ -268,6 +269,20 @@ def test_a_region_that_left_loses_its_cursor_also_where_the_topic_was_not_loaded
         assert us.link("eu").backlog_entries == 0
 
     play(scenario)
+
+
+def test_a_link_to_a_pulsar_cluster_that_idles_tends_a_subscription_that_is_replicated_from_now_on() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us = instance.regions["us"]
+        links, link = us.brokers[0].links, PulsarLink.__new__(PulsarLink)
+        links._links[us.log.topic]["cloud"] = link
+        await us.log.ledger.open_cursor("s", us.log.ledger.last_confirmed)
+        assert link not in links._active
+        us.log.subscriptions.enable("s")
+        assert link in links._active
+        del links._active[link], links._links[us.log.topic]["cloud"]
+
+    play(scenario, names=("us", "eu"))
 
 
 def test_brokers_of_a_region_share_its_budget() -> None:

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.client.pulsar import Refused
 from heliograph.model.errors import LinkError, NotAllowed
-from replicator.causes import Cause
+from heliograph.wire import pulsar_pb2 as pb
+from replicator.causes import Cause, schema_cause_of
 from replicator.parking import Choice, resolve
 from tests.replicator.link_instance import Instance
 
@@ -60,3 +62,17 @@ def test_a_topic_that_is_unloaded_is_not_counted_any_more() -> None:
             assert not us.brokers[0].links.parked and us.link("eu").state == "parked", "its new owner finds the same"
 
         sim.run(main(), limit_s=100)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Refused(pb.IncompatibleSchema, "it does not fit"), Cause.SCHEMA_REFUSED),
+        (Refused(pb.TopicNotFound, "it moves"), Cause.REFUSED),
+        (Refused(pb.ServiceNotReady, "soon"), Cause.REFUSED),
+        (Refused(pb.AuthorizationError, "not you"), Cause.UNAUTHORIZED),
+        (TimeoutError(), Cause.TIMEOUT),
+    ],
+)
+def test_of_a_pulsar_cluster_only_a_schema_that_does_not_fit_is_parked(error: BaseException, cause: Cause) -> None:
+    assert schema_cause_of(error) is cause and cause.parks == (cause is Cause.SCHEMA_REFUSED)

@@ -97,6 +97,12 @@ def test_a_clients_trace_is_gone_on_with_where_it_is_sampled() -> None:
     assert store.trace == publish.trace and publish.attributes["heliograph.coordinate"] == "1.1.77:7:1"
 
 
+def test_what_is_no_text_is_no_trace() -> None:
+    us = Region("us", 1 << 40)
+    us.tracing.published(TOPIC, ORIGIN, run_of(entry(b"x", traceparent="~~~").replace(b"~~~", b"\xff\xfe\xfd")), [(1, 7, 0)], 900)
+    assert not us.spans, "Pulsar's clients may write any bytes"
+
+
 def test_duplicates_are_not_published_and_what_is_never_receipted_is_forgotten() -> None:
     us = Region("us", 1)
     us.tracing.published(TOPIC, ORIGIN, run_of(entry(b"x"), entry(b"y")), [(1, -1, -1), (1, 7, 0)], 900)
@@ -105,6 +111,9 @@ def test_duplicates_are_not_published_and_what_is_never_receipted_is_forgotten()
     for at in range(10):
         us.tracing.sent(TOPIC, "eu", out.as_replicated(ORIGIN, 7, at * 500, [0] * 500))
     assert us.tracing.dropped == 5000 - 4096
+    us.tracing.receipted(TOPIC, "eu", [(ORIGIN, (7, 4998))])
+    us.tracing.receipted(TOPIC, "eu", [(ORIGIN, (8, 0))])
+    assert len(us.spans) == 2 + 4096 and not us.tracing._sent and not us.tracing._links
 
 
 def test_settings_say_what_is_wrong(tmp_path: object) -> None:

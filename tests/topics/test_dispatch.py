@@ -98,6 +98,28 @@ def run(test: Callable[[World], Any]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_acknowledges_nothing_that_was_no_part_of_the_subscription(commit: bool) -> None:
+    async def test(w: World) -> None:
+        w.append(10)
+        await w.settle()
+        ledger = w.ledger.ledger
+        w.cursor.reset((ledger, 3))
+        transactions = w.subscription.transactions
+        transactions.ack((0, 2), [(ledger, 9)], [])
+        transactions.ack_cumulative((0, 1), (ledger, 7))
+        w.subscription.begin_earlier((ledger, 0), (ledger, 3), [(ledger, 5, 5)])
+        consumer = w.join(permits=100)
+        await w.settle()
+        assert w.entries(consumer) == [1, 2, 3, 5, 8], "what it acknowledged is not given out while it may still commit"
+        transactions.end((0, 1), commit=commit, low=0)
+        await w.settle()
+        assert [n for n in range(10) if w.cursor.is_acked((ledger, n))] == ([0, 4, 6, 7] if commit else [0])
+        assert sorted(w.entries(consumer)) == ([1, 2, 3, 5, 8] if commit else [1, 2, 3, 4, 5, 6, 7, 8])
+
+    run(test)
+
+
 def test_exclusive_is_alone() -> None:
     async def test(w: World) -> None:
         w.join(SubscriptionType.EXCLUSIVE)

@@ -16,9 +16,11 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledgers import pack, unpack
 from heliograph.model.policies import NamespacePolicies
+from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
-from region_node.transactions.arriving import Arrivals
-from replicator.transactions import COMMIT, Key, TransactionBuffer, below, marker_run, read_participants
+from region_node.admin.transactions import way_to_others
+from region_node.transactions.arriving import AGAIN_S, Arrivals
+from replicator.transactions import COMMIT, HELD_MAX, Key, TransactionBuffer, below, marker_run, read_participants
 from tests.transactions.test_buffer import run
 
 TOPICS = tuple(f"persistent://t/n/{name}" for name in "abc")
@@ -75,14 +77,14 @@ class Part:
 
 
 class Region:
-    def __init__(self, sim: Simulation, rng: random.Random, parts: list[Part], regions: tuple[str, ...] = ("us", "eu")) -> None:
+    def __init__(self, sim: Simulation, rng: random.Random, parts: list[Part], regions: tuple[str, ...] = ("us", "eu"), wait_s: float = WAIT_S) -> None:
         self.parts, self.rng, self.trouble = {part.text: part for part in parts}, rng, 0.3
         self.owner = {part.text: rng.randrange(2) for part in parts}
         self.records = [SimpleNamespace(broker="b0"), SimpleNamespace(broker="b1")]
         view: Any = SimpleNamespace(namespace=lambda _: NamespacePolicies(regions=regions))
         self.brokers = []
         for index in range(2):
-            made = Arrivals(topics=self._topics, ownership=self._ownership(index), view=view, region="eu", clock=sim.clock(), wait_s=WAIT_S)
+            made = Arrivals(topics=self._topics, ownership=self._ownership(index), view=view, region="eu", clock=sim.clock(), wait_s=wait_s)
             made.elsewhere = self._elsewhere
             self.brokers.append(made)
         for part in parts:
@@ -211,6 +213,59 @@ def test_what_never_comes_is_waited_for_that_long_and_said() -> None:
     simulated(1, main)
 
 
+def test_who_loads_a_topic_waits_for_what_is_left_of_the_time() -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        ended = marker(a, (0, 1), 0, [b.text])
+        ended.time_ms = sim.clock().wall_ms()
+        a.coming = [run((0, 1), b"1", origin=a.origin), ended]
+        region = Region(sim, random.Random(1), [a, b])
+        a.arrive()
+        a.arrive()
+        a.snapshot = (2, pack(a.buffer.dump()))
+        await asyncio.sleep(WAIT_S - 10)
+        assert not a.shown()
+        region.move(a)
+        await asyncio.sleep(9)
+        assert not a.shown()
+        await asyncio.sleep(2)
+        assert a.shown() == [b"1"], "it waited for 30 s in all"
+        await asyncio.sleep(600)
+        region.move(a)
+        await asyncio.sleep(AGAIN_S - 1)
+        assert not a.shown(), "the owner of the other may be loading it"
+        await asyncio.sleep(2)
+        assert a.shown() == [b"1"]
+        for broker in region.brokers:
+            await broker.close()
+
+    with Simulation(1) as sim:
+        sim.run(main(sim), limit_s=1000)
+
+
+def test_where_nothing_is_waited_for_each_part_is_shown_at_once() -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, [b.text])]
+        region = Region(sim, random.Random(1), [a, b], wait_s=0.0)
+        a.arrive()
+        a.arrive()
+        assert a.shown() == [b"1"] and not any(broker.shown_alone or broker.held for broker in region.brokers)
+
+    simulated(1, main)
+
+
+def test_a_snapshot_takes_so_much_of_what_is_held() -> None:
+    buffer, part, names = TransactionBuffer(), Part(TOPICS[0], 70), [f"{TOPICS[1]}-with-a-long-name-partition-{n}" for n in range(30)]
+    for number in range(HELD_MAX):
+        buffer.confirm(1, 2 * number, run((0, number), b"1", origin=part.origin))
+        buffer.confirm(1, 2 * number + 1, marker(part, (0, number), number, names))
+    assert len(buffer.held) == HELD_MAX and len(pack(buffer.dump())) < VALUE_BYTES_MAX // 2
+    again = TransactionBuffer()
+    again.load(buffer.dump())
+    assert list(again.held) == list(buffer.held)[: len(again.held)] and len(again.held) > 90 and again.unseen_from() == (1, 0)
+
+
 def test_what_is_released_makes_room_for_the_next() -> None:
     part = Part(TOPICS[0], 70)
     for number in (1, 2):
@@ -236,6 +291,66 @@ def test_topics_that_do_not_come_to_this_region_are_left_out() -> None:
             await broker.close()
 
     simulated(1, main)
+
+
+def test_many_commits_ask_together() -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        region = Region(sim, random.Random(1), [a, b])
+        region.owner, asked = {a.text: 0, b.text: 1}, [0]
+
+        async def counted(_owner: Any, _topic: str, _by: str, wanted: Any) -> list[bool]:
+            asked[0] += 1
+            return [False] * len(wanted)
+
+        region.brokers[0].elsewhere = counted
+        region.watch(a)
+        for number in range(500):
+            a.coming = [run((0, number), b"%d" % number, origin=a.origin), marker(a, (0, number), 0, [b.text])]
+            a.arrive()
+            a.arrive()
+            await asyncio.sleep(0.002)
+        assert 5 < asked[0] < 60, "not each a question of its own"
+        for broker in region.brokers:
+            await broker.close()
+
+    simulated(1, main)
+
+
+def test_what_is_no_name_here_is_left_out() -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, ["segment://t/n/x"])]
+        region = Region(sim, random.Random(1), [a, b])
+        while a.coming:
+            a.arrive()
+        await asyncio.sleep(0.1)
+        assert a.shown() == [b"1"] and not a.buffer.held
+        for broker in region.brokers:
+            await broker.close()
+
+    simulated(1, main)
+
+
+def test_a_broker_of_an_earlier_version_is_not_waited_for() -> None:
+    async def main() -> None:
+        answers: list[Any] = [NotFound("404"), {"gone": "it is not there"}, {"ended": [True, False]}]
+
+        async def call(*_: Any) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        admin: Any = SimpleNamespace(call=call, transactions=SimpleNamespace(arrivals=SimpleNamespace()))
+        way_to_others(admin)
+        ask, wanted = admin.transactions.arrivals.elsewhere, [(2, 1, 0, 1), (2, 1, 0, 2)]
+        assert await ask(None, TOPICS[1], TOPICS[0], wanted) == [True, True]
+        with pytest.raises(NotFound):
+            await ask(None, TOPICS[1], TOPICS[0], wanted)
+        assert await ask(None, TOPICS[1], TOPICS[0], wanted) == [True, False]
+
+    asyncio.run(main())
 
 
 def test_at_home_and_where_nobody_else_takes_part_nothing_is_held() -> None:
