@@ -119,7 +119,7 @@ async def _publish(admin: Admin, name: TopicName, given: Mapping[str, Any]) -> A
         raise
     except HeliographError as error:
         results = [{"messageId": "", "errorCode": 2, "errorMsg": str(error)} for _ in entries]
-    topic.last_publish_ms = now_ms
+    topic.last_publish_ms, topic.inactive_since = now_ms, 0.0
     usage = admin.usage.of(name.tenant)
     usage.messages_in += run.messages
     usage.bytes_in += run.size_bytes

@@ -127,6 +127,9 @@ class Coordinator:
             return
         async with held.lock:
             answers += held.group.take_answers()
+            if self._held.get(held.group.name) is not held:  # given up while we waited: what they are to hear of is not stored
+                self._refuse(answers, Code.COORDINATOR_NOT_AVAILABLE)
+                return
             if held.group.changed:
                 held.group.changed = False
                 if held.group.state == EMPTY:

@@ -30,6 +30,8 @@ log = logging.getLogger("region_node.topics")
 NEVER = math.inf
 LOOK_AGAIN_S = 600.0
 """Who waits for a time is looked at as often as that at least: clocks on the wall are set anew."""
+_DUE_MIN = 1000
+"""Beyond that, and two a topic, what waits for a time that is no topic's any more is thrown away: a topic that is busy names another one each second."""
 _EVICT_TO = 0.9
 """Eviction goes on until the backlog is this part of its quota, as Pulsar's does."""
 
@@ -74,7 +76,7 @@ class Keeper:
             self._look_at(topic, self._clock.monotonic())
         else:
             self._topics.pop(topic, None)
-            topic.over_quota = ""
+            topic.over_quota, topic.inactive_since = "", 0.0
         if not snapshot_interval_s(topic):
             self._snapshots.pop(topic, None)
 
@@ -97,6 +99,9 @@ class Keeper:
         if self._topics.get(topic) != at:
             self._topics[topic] = at
             if at < NEVER:
+                if len(self._due) > _DUE_MIN + 2 * len(self._topics):
+                    self._due = [entry for entry in self._due if self._topics.get(entry[2]) == entry[0] and entry[2] is not topic]
+                    heapq.heapify(self._due)
                 heapq.heappush(self._due, (at, next(self._numbers), topic))
 
     def _begin(self, topic: Topic) -> None:
@@ -128,6 +133,7 @@ class Keeper:
                 self._look_at(topic, now if happened else min(at, self._topics[topic]))
             else:
                 self._topics.pop(topic, None)
+                self._snapshots.pop(topic, None)
 
     async def _wait_s(self, topic: Topic, now: float) -> float:
         """After a look: until the topic is to be looked at again if nothing happens on it; NEVER: it need not be."""
@@ -236,8 +242,8 @@ class Keeper:
 
 
 def _unused(subscription: Subscription, now: float) -> bool:
-    """Of a durable one: remembers since when it has had no consumers."""
-    if not subscription.durable or subscription.consumers:
+    """Of a durable one: remembers since when it has had no consumers. One that is replicated may have them in another region, and would not come back."""
+    if not subscription.durable or subscription.consumers or subscription.replicated:
         subscription.unused_since = 0.0
         return False
     subscription.unused_since = subscription.unused_since or now

@@ -223,6 +223,7 @@ class Topic:
 
     def remove_producer(self, producer: Producer) -> None:
         self.touch()
+        self.inactive_since = 0.0  # who comes and goes between two ticks has used it too
         chosen = self.producers.remove(producer)
         if chosen is not None:
             self._tasks.spawn(self._ready_when_saved(chosen))
@@ -341,6 +342,7 @@ class Topic:
 
     def close_producers(self) -> None:
         """They look the topic up again, and are told then why they may not come back."""
+        self.touch()
         for producer in [*self.producers.waiting, *self.producers.producers.values()]:
             self.producers.remove(producer)
             producer.sink.producer_closed(producer)
@@ -367,6 +369,7 @@ class Topic:
         if self._compaction is not None and self._compactor is not None:
             await self._compactor.truncate(self)
         self._dropped(await self.ledger.truncate(), "truncated")
+        self.touch()
 
     # -- compaction
 
@@ -451,6 +454,7 @@ class Topic:
         """
         if not name or is_internal(name) or "/" in name:
             raise NotAllowed(f"subscription name {name!r} is not available")
+        self.inactive_since = 0.0
         found = self.subscriptions.get(name)
         if found is not None and not found.closed:
             if found.durable != durable:
@@ -480,6 +484,7 @@ class Topic:
         found.closed = True
         found.disconnect()
         del self.subscriptions[name]
+        self.touch()
         if self._oldest is not None:
             self._oldest.pop(name, None)
         await self.ledger.delete_cursor(name)

@@ -45,6 +45,28 @@ def test_who_asks_while_a_generation_is_stored_hears_once_it_is() -> None:
     with_face(run)
 
 
+def test_who_asks_while_a_generation_is_stored_does_not_hear_of_it_where_that_fails() -> None:
+    async def run(face: Face) -> None:
+        coordinator = face.broker.coordinator
+        held = await coordinator.held("g")
+        allowed = stores_late(face, fails=True)
+        held.group.changed = True
+        first = asyncio.create_task(coordinator.settle(held))
+        await settle(10)
+        waiter = coordinator.waiter()
+        held.group._answers.append((waiter, {"error_code": 0, "member_id": "m"}))  # as of a member whose generation is complete
+        second = asyncio.create_task(coordinator.settle(held))
+        await settle(10)
+        allowed.set()
+        await asyncio.wait([first])
+        again = await coordinator.held("g")
+        await second
+        assert waiter.result()["error_code"] == Code.COORDINATOR_NOT_AVAILABLE
+        assert await coordinator.held("g") is again is not held
+
+    with_face(run)
+
+
 def test_a_group_that_cannot_be_stored_is_given_up() -> None:
     async def run(face: Face) -> None:
         coordinator = face.broker.coordinator

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cache import CACHE, once
+from benchmarks.cache import once
 
 SOURCES = Path(__file__).resolve().parent / "java"
 
@@ -38,10 +38,11 @@ def jars() -> Path:
 def program(name: str) -> list[str]:
     """The command line that runs class `name` of `tests/system/java`."""
     found, source = jars(), SOURCES / f"{name}.java"
-    classes = CACHE / "java-classes" / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    if not (classes / f"{name}.class").exists():
-        classes.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["javac", "-cp", f"{found}/*", "-d", str(classes), str(source)], check=True)
+
+    def compile_into(scratch: Path) -> None:
+        subprocess.run(["javac", "-cp", f"{found}/*", "-d", str(scratch), str(source)], check=True)
+
+    classes = once(f"java/{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}", compile_into)
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{found}/*", name]
 
 

@@ -205,3 +205,87 @@ def test_what_is_due_by_time_alone_is_done_when_its_time_comes(policy: dict[str,
         assert await tick(1) == 0
 
     with_broker(test)
+
+
+INACTIVE = {"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "deleteWhileInactive": True, "maxInactiveDurationSeconds": 60}
+
+
+def test_a_topic_is_inactive_from_when_its_last_subscription_is_deleted() -> None:
+    async def test(broker: Broker) -> None:
+        async def tick(seconds: float) -> bool:
+            broker.clock.now += seconds
+            broker.topics._visit(broker.clock.now)
+            await settle()
+            return NAMES[0] in broker.topics.loaded
+
+        broker.topics._timer.cancel()
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"inactiveTopics": INACTIVE}))
+        topic = await broker.topics.get(NAMES[0], create=True)
+        await topic.subscription("s", initial=(-1, -1))
+        assert all([await tick(1) for _ in range(300)]) and topic not in broker.topics.activity.busy
+        await topic.delete_subscription("s")
+        assert all([await tick(1) for _ in range(60)])
+        assert not await tick(2)
+
+    with_broker(test)
+
+
+def test_who_comes_and_goes_between_two_ticks_has_used_a_topic_and_a_subscription() -> None:
+    async def test(broker: Broker) -> None:
+        async def tick(seconds: float) -> None:
+            broker.clock.now += seconds
+            broker.topics._visit(broker.clock.now)
+            await settle()
+
+        broker.topics._timer.cancel()
+        unused = INACTIVE | {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up"}
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"inactiveTopics": unused, "subscriptionExpiration": 4}))
+        client = await broker.client()
+        await broker.topics.get(NAMES[0], create=True)
+        for minute in range(10):
+            if minute % 3:
+                await client.producer(1, NAMES[0])
+                await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=901))
+            else:
+                await client.subscribe(1, NAMES[0])
+                await client.do(frame(K.CLOSE_CONSUMER, consumer_id=1, request_id=902))
+            for _ in range(50):
+                await tick(1)
+            assert NAMES[0] in broker.topics.loaded and "s" in broker.topics.loaded[NAMES[0]].subscriptions, minute
+
+    with_broker(test)
+
+
+def test_a_replicated_subscription_does_not_expire_where_nobody_reads_it() -> None:
+    """In a region that stands by nobody is connected, and one that was deleted there would not come back."""
+
+    async def test(broker: Broker) -> None:
+        broker.topics._timer.cancel()
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"subscriptionExpiration": 1}))
+        topic = await broker.topics.get(NAMES[0], create=True)
+        for name in ("here", "everywhere"):
+            await topic.subscription(name, initial=(-1, -1))
+        kept = topic.subscriptions["everywhere"]
+        for replicated, found in ((True, ["everywhere"]), (False, [])):
+            kept.replicated = replicated
+            topic.touch()
+            for _ in range(100):
+                broker.clock.now += 1
+                broker.topics._visit(broker.clock.now)
+                await settle()
+            assert list(topic.subscriptions) == found
+
+    with_broker(test)
+
+
+def test_what_is_waited_for_takes_no_more_room_however_often_a_busy_topic_names_another_time() -> None:
+    async def test(broker: Broker) -> None:
+        broker.topics._timer.cancel()
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"messageTTL": 10_000}))
+        topic = await broker.topics.get(NAMES[0], create=True)
+        keeper = broker.topics._keeper
+        for second in range(5000):
+            keeper._look_at(topic, broker.clock.now + 600 + second)
+        assert len(keeper._due) < 1100 and (broker.clock.now + 5599) in [at for at, _, _ in keeper._due]
+
+    with_broker(test)

@@ -66,6 +66,9 @@ class ParquetStore:
             os.fsync(file.fileno())
         new.replace(path)
         _sync(path.parent)
+        if known is None:  # the folders may be new, too
+            _sync(path.parent.parent)
+            _sync(self._root)
 
 
 def bucket(period: datetime) -> str:
