@@ -29,7 +29,7 @@ def main() -> int:
         arguments.remove("--oracle")
         alone = pytest("our behaviour tests, against Apache Pulsar", "-m", "either", "--durations=5", *arguments, HELIOGRAPH_ORACLE="pulsar")
         return pytest("both, side by side", "-m", "system", "--durations=5", *SIDE_BY_SIDE, *arguments) or alone
-    first = pytest("units and simulations", "-n", "2", "-m", "not wan and not system", "--durations=10", *arguments)
+    first = pytest("units and simulations", "-n", "2", "--dist", "worksteal", "-m", "not wan and not system", "--durations=10", *arguments)
     second = pytest("real processes", "-n", "2", "--dist", "loadfile", "-m", "wan and not system", "--durations=10", *arguments)
     return first or second
 
