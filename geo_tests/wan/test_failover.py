@@ -168,7 +168,7 @@ def test_consumers_see_where_a_message_comes_from_where_the_namespace_asks(pair:
     def seen(region: str, name: str) -> dict[str, dict[str, str]]:
         consumer = pair.client(region).subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest)
         try:
-            return {(m := consumer.receive(timeout_millis=10_000)).data().decode(): m.properties() for _ in range(23)}
+            return {(m := consumer.receive(timeout_millis=60_000)).data().decode(): m.properties() for _ in range(23)}
         finally:
             consumer.close()
 
