@@ -289,7 +289,12 @@ class ConfigAdmin:
             _, version = await self._existing(keys.namespace(name.namespace), NamespacePolicies, f"namespace {name.namespace!r}")
             return [Check(keys.namespace(name.namespace), version)]
 
-        await self._create(keys.partitioned(str(name)), PartitionedTopic(partitions=partitions).encode(), f"partitioned topic {topic!r}", references)
+        key, what = keys.partitioned(str(name)), f"partitioned topic {topic!r}"
+        if await self._version(key) != ABSENT:
+            raise AlreadyExists(f"{what} exists already")
+        await references()
+        made = PartitionedTopic(partitions=partitions, incarnation=await self._store.next_ids(keys.INCARNATIONS, at_least=1))
+        await self._create(key, made.encode(), what, references)
 
     async def update_partitioned(self, topic: str, partitions: int) -> None:
         """Raises NotFound, NotAllowed (fewer than there are: keys would move)."""
@@ -298,7 +303,7 @@ class ConfigAdmin:
         def change(old: PartitionedTopic) -> PartitionedTopic:
             if partitions < old.partitions:
                 raise NotAllowed(f"topic {topic!r} has {old.partitions} partitions; their number can only grow, not fall to {partitions}")
-            return PartitionedTopic(partitions=partitions)
+            return replace(old, partitions=partitions)
 
         await self._change(keys.partitioned(str(TopicName.parse(topic))), PartitionedTopic, f"partitioned topic {topic!r}", change)
 

@@ -10,7 +10,7 @@
     /resource-groups/{name}               ResourceGroup
     /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
     /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
-    counter, apart from keys: region-numbers
+    counters, apart from keys: region-numbers, topic-incarnations
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ RESOURCE_GROUPS = "/resource-groups/"
 DATA_KEYS = "/data-keys/"
 GUARD = "/guard"
 NUMBERS = "region-numbers"
+INCARNATIONS = "topic-incarnations"
 
 
 def region(name: str) -> str:

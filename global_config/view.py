@@ -101,6 +101,11 @@ class ConfigView:
         found = self._partitioned.get(topic)
         return 0 if found is None else found.partitions
 
+    def incarnation(self, topic: str) -> int:
+        """topic: its full name. Of a partitioned topic, higher than that of any made before it; 0: not known, or it is not partitioned."""
+        found = self._partitioned.get(topic)
+        return 0 if found is None else found.incarnation
+
     def partitioned(self, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace, sorted."""
         return sorted(topic for topic in self._partitioned if topic.partition("://")[2].startswith(f"{namespace}/"))

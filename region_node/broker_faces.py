@@ -147,7 +147,7 @@ class BrokerFaces:
         from region_node.kafka.listener import KafkaListener
         from region_node.topics.ids import TopicIds
 
-        config, ids = ConfigAdmin(broker.config), TopicIds(broker.meta, broker.runtime.rng)
+        config, ids = ConfigAdmin(broker.config), TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
         broker.stops.append(closing(ids.close))
         broker.kafka = KafkaBroker(
             topics=broker.topics,

@@ -89,8 +89,7 @@ class AuditPass:
         """Raises what storage raises: then nothing was concluded that would be wrong."""
         log, end = self.log, self.log.ledger.last_confirmed
         ends = {origin: log.vector.prefix(origin) for origin in log.vector if not log.state.is_own(origin)}
-        infos = log.ledger.ledgers()
-        self._trimmed = end > BEFORE_ALL and (not infos or infos[0].first_index > 0)
+        self._trimmed = end > BEFORE_ALL and log.ledger.first_index != 0
         self._read_to = log.ledger.first_position()
         async for piece in walk(self.storage, log, self._read_to, end, self._take):
             await self._check_overtaken()

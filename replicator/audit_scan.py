@@ -151,8 +151,7 @@ def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> P
     first = log.ledger.first_position()
     if own:
         return (first[0], first[1] - 1) if first > (0, 0) else BEFORE_ALL
-    infos = log.ledger.ledgers()
-    if not infos or not infos[0].first_index:
+    if not log.ledger.first_index:
         return BEFORE_ALL
     return (rows[0][0][0], rows[0][0][1] - 1) if rows else ask.through
 

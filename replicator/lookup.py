@@ -219,5 +219,4 @@ def _hidden(run: Run) -> bool:
 
 def _trimmed(log: ReplicatedLog) -> bool:
     """Whether the topic has ever lost something from its front."""
-    infos = log.ledger.ledgers()
-    return bool(infos) and infos[0].first_index > 0
+    return bool(log.ledger.first_index)

@@ -29,6 +29,10 @@ _COLUMNS_FROM = 1000
 PAGED = 3
 """The format of a topic's metadata that names pages of ledgers, each a value of its own. A version that does not know of pages refuses it."""
 
+TRIMMED_MS = "heliograph.trimmed_ms"
+"""Property of a topic's metadata: wall time of the closing of the newest ledger that was trimmed, so that the first one left was begun no earlier.
+A version that does not know of it keeps it as it is, or leaves it out: then that ledger counts as older than it is."""
+
 
 class LedgerState(IntEnum):
     OPEN = 0
@@ -276,6 +280,15 @@ class ManagedLedgerMetadata:
     next_index: int = 0
     owner: int = 0
     pages: tuple[LedgerPage, ...] = ()
+
+    def spans(self) -> list[tuple[int, int]]:
+        """(no earlier than which it was begun, when it was closed) of each ledger, in wall ms, oldest first; a page counts as one ledger.
+
+        0 for the first: not known. 0 for the second: it is open.
+        """
+        text = self.properties.get(TRIMMED_MS, "")
+        first = int(text) if text.isascii() and text.isdigit() else 0
+        return list(pairwise([first, *(page.last.closed_ms for page in self.pages), *(info.closed_ms for info in self.ledgers)]))
 
     def encode(self) -> bytes:
         rest = [self.state_blob, self.state_through, self.terminated_at, self.properties, self.next_index, self.owner]

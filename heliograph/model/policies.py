@@ -147,3 +147,5 @@ class ResourceGroup(_Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedTopic(_Value):
     partitions: int
+    incarnation: int = 0
+    """Grows with every topic that is made: another one than before, under the same name, was made again. 0: an earlier version has written it."""

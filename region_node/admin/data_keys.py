@@ -7,13 +7,14 @@ Source: docs/operating/keys.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from aiohttp import web
 
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
-from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata
+from heliograph.model.ledgers import ManagedLedgerMetadata
 from local_meta import keys
 from region_node.admin.context import Admin, Malformed
 from region_node.compaction.compacted import CURSOR
@@ -97,26 +98,21 @@ async def _uses(admin: Admin, tenant: str, found: tuple[DataKey, ...]) -> list[l
             stored = await meta.get(keys.managed_ledger(name))
             if stored is None:
                 continue
-            infos = ManagedLedgerMetadata.decode(stored[0]).ledgers
+            spans = ManagedLedgerMetadata.decode(stored[0]).spans()
             compacted = await meta.get(keys.cursor(name, CURSOR)) is not None  # that ledger is of any age, and stands elsewhere
             for at, (key, following) in enumerate(pairwise(found)):
                 made_ms = key.created_ms if at else 0  # with the first one also what was lost of older ledgers is sealed
-                if compacted or may_hold(infos, made_ms, following.created_ms):
+                if compacted or may_hold(spans, made_ms, following.created_ms):
                     uses[at].append(name)
     return uses
 
 
-def may_hold(infos: tuple[LedgerInfo, ...], made_ms: int, replaced_ms: int) -> bool:
+def may_hold(spans: Sequence[tuple[int, int]], made_ms: int, replaced_ms: int) -> bool:
     """Whether a topic with these ledgers may hold entries of a key that sealed from `made_ms` to `replaced_ms`, give or take SETTLED_MS.
 
-    When a ledger was begun is not written down: it was no earlier than the one before it was closed, and the first of a list is of any age.
+    spans: as `ManagedLedgerMetadata.spans` says them.
     """
-    begun_ms = 0
-    for info in infos:
-        if begun_ms < replaced_ms + SETTLED_MS and (not info.closed_ms or info.closed_ms >= made_ms - SETTLED_MS):
-            return True
-        begun_ms = info.closed_ms
-    return False
+    return any(begun_ms < replaced_ms + SETTLED_MS and (not closed_ms or closed_ms >= made_ms - SETTLED_MS) for begun_ms, closed_ms in spans)
 
 
 _TENANT = "/heliograph/v1/keys/{tenant}"

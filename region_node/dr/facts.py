@@ -39,7 +39,7 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
         "subscriptions": {} if sync is None else {name: sync.status(name, now_ms) for name in topic.subscriptions if sync.enabled(name)},
         "producers": len(topic.producers.producers),
         "consumers": sum(len(subscription.consumers) for subscription in topic.subscriptions.values()),
-        "entries": sum(info.entries for info in log.ledger.ledgers()),
+        "entries": log.ledger.entries,
         "bytes": log.ledger.size_bytes,
         "backlog": {name: subscription.cursor.backlog_entries for name, subscription in topic.subscriptions.items() if subscription.durable},
     }

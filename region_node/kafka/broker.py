@@ -112,7 +112,7 @@ class KafkaBroker:
 
     def of_id(self, topic: bytes) -> str:
         """The name of a topic that a client knows by its id. Raises Refused."""
-        name = self.ids.names.get(topic)
+        name = self.ids.named(topic)
         if name is None:
             raise Refused(Code.UNKNOWN_TOPIC_ID, "no topic has this id: it was deleted, or is not known here yet")
         return self.cluster.kafka_name(name)

@@ -1,7 +1,7 @@
 """Fetch: record batches of partitions from an offset on, and waiting for them.
 
 Is: reading what is there, the bounds of bytes, the long poll, incremental sessions. Isn't: storage, or what a batch is (`log`).
-Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one timer, and a waker a partition; a
+Invariants: at least one batch goes out where there is one, however large; a waiting request holds one future and one timer, and its partitions' wakers; a
 session that is not known is refused, and the client begins a new one.
 Source: Kafka KIP-74, KIP-227; docs/protocols/kafka.md, "Fetch".
 """
@@ -175,7 +175,7 @@ class _Fetching:
         return rows
 
     async def _changed(self, wait_s: float) -> None:
-        """Until one of the logs has grown, or the time is over."""
+        """Until one of the logs has grown, or shows more of what it has, or the time is over."""
         loop = self._connection.listener.loop
         woken: asyncio.Future[None] = loop.create_future()
 
@@ -183,7 +183,10 @@ class _Fetching:
             if not woken.done():
                 woken.set_result(None)
 
-        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for key, log in self._logs.items() if key not in self._throttled]
+        logs = [log for key, log in self._logs.items() if key not in self._throttled]
+        stops: list[Callable[[], None]] = [log.ledger.wake_on_append(wake) for log in logs]
+        if self._committed:
+            stops += [log.topic.wake_on_shown(wake) for log in logs]
         timer = loop.call_later(wait_s, wake)
         try:
             await woken

@@ -108,8 +108,8 @@ class KafkaLog:
         """Of the first record that the log itself has, whatever is left beside it of a compacted topic."""
         ledger = self.ledger.first_position()[0]
         if self._first[0] != ledger:
-            infos = self.ledger.ledgers()
-            self._first = (ledger, infos[0].first_index if infos else self.high_watermark)
+            first = self.ledger.first_index
+            self._first = (ledger, self.high_watermark if first is None else first)
         return self._first[1]
 
     async def offset_at(self, position: Position) -> int:
@@ -261,6 +261,7 @@ class KafkaLog:
 
     async def position_of(self, offset: int) -> Position:
         """The entry that holds it. Halves the ledger that must have it; each step reads one entry."""
+        await self.ledger.whole()
         infos = [info for info in self.ledger.ledgers() if info.entries]
         if not infos:
             return BEFORE_ALL
@@ -284,6 +285,7 @@ class KafkaLog:
 
     async def at_time(self, time_ms: int) -> tuple[int, int]:
         """(offset, time) of the first record of that time or later, by halving over entries, whose times are taken to grow; (-1, -1): none."""
+        await self.ledger.whole()
         infos = [info for info in self.ledger.ledgers() if info.entries]
         end = self.ledger.last_confirmed
         for info in infos:
@@ -304,10 +306,9 @@ class KafkaLog:
     async def newest_time(self) -> tuple[int, int]:
         """(offset, time) of the record with the highest time, of the last entries; (-1, -1): none."""
         best = (-1, -1)
-        infos = [info for info in self.ledger.ledgers() if info.entries]
-        if infos:
-            start = max(0, infos[-1].entries - 64)
-            for _, _, run in await self.ledger.read((infos[-1].ledger, start), 64, 8 << 20):
+        end = self.ledger.last_confirmed
+        if end[1] >= 0:
+            for _, _, run in await self.ledger.read((end[0], max(0, end[1] - 63)), 64, 8 << 20):
                 base = run.first_index
                 for index, part in enumerate(run.parts):
                     count = 1 if run.counts is None else run.counts[index]
@@ -361,9 +362,9 @@ class KafkaLog:
             elif at[1] > 0:
                 self.keeper.ack_cumulative((at[0], at[1] - 1))
             else:
-                infos = [info for info in self.ledger.ledgers() if info.entries and info.ledger < at[0]]
-                if infos:
-                    self.keeper.ack_cumulative((infos[-1].ledger, infos[-1].entries - 1))
+                before = self.ledger.position_before(at)
+                if before[1] >= 0:
+                    self.keeper.ack_cumulative(before)
             self.low = offset
             self.keeper.set_properties({**self.keeper.properties, "low": str(offset)})
             await self.keeper.flushed()

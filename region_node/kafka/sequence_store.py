@@ -56,6 +56,7 @@ class SequenceStore:
         """Raises what a read and the metadata raise."""
         found = Sequences()
         offset = await self._stored(found)
+        await self._log.ledger.whole()
         at = await self._log.position_of(offset) if offset >= 0 else self._tail()
         end, read_bytes = self._log.ledger.last_confirmed, 0
         while at <= end:

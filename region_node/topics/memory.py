@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import Piece
 from region_node.topics.port import Segments
@@ -63,7 +63,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.cursors: dict[str, MemoryCursor] = {}
         self.last_confirmed: Position = (0, -1)
-        self.size_bytes = 0
+        self.size_bytes = self.entries = 0
         self._now: Piece | None = None
         self._wakers: list[Callable[[], None]] = []
 
@@ -89,6 +89,11 @@ class MemoryLedger:
 
     def ledgers(self) -> list[LedgerInfo]:
         return []
+
+    async def whole(self) -> None: ...
+
+    def position_before(self, position: Position) -> Position:
+        return BEFORE_ALL
 
     def first_position(self) -> Position:
         return 0, self.last_confirmed[1] + 1

@@ -34,7 +34,20 @@ class ManagedLedgerPort(LedgerPort, Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def ledgers(self) -> list[LedgerInfo]: ...
+    @property
+    def entries(self) -> int: ...
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """Raises MetadataUnavailable where some of very many are only being read: see `whole`."""
+        ...
+
+    async def whole(self) -> None:
+        """`ledgers` answers from then on."""
+        ...
+
+    def position_before(self, position: Position) -> Position:
+        """The last one that exists strictly before it; (-1, -1): none. Raises as `ledgers`."""
+        ...
 
     def first_position(self) -> Position: ...
 
@@ -91,6 +104,8 @@ class ReadablePort(LedgerPort, Protocol):
     """What clients may read of a topic: its ledger, or a view of it."""
 
     def ledgers(self) -> list[LedgerInfo]: ...
+
+    def position_before(self, position: Position) -> Position: ...
 
 
 class LogPort(Protocol):

@@ -5,6 +5,8 @@ Is: reading entries' metadata at a few places, by halving. Isn't: on the data pa
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
 from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
@@ -12,6 +14,9 @@ from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.topics.port import ManagedLedgerPort, ReadablePort
 
 _LOOK_BACK = 64
+_AHEAD_MS = 3600 * 1000
+"""A ledger that was closed so long before a time has nothing of that time, unless a client's clock is further ahead than this."""
+_OPEN_MS = 1 << 62
 
 
 async def last_visible(ledger: ReadablePort) -> tuple[Position, int]:
@@ -24,8 +29,8 @@ async def last_visible(ledger: ReadablePort) -> tuple[Position, int]:
             return found
         span = min(8 * span, _LOOK_BACK)
         if start == 0:
-            earlier = [info for info in ledger.ledgers() if info.ledger < position[0] and info.entries]
-            position = (earlier[-1].ledger, earlier[-1].entries - 1) if earlier else (position[0], -1)
+            earlier = ledger.position_before((position[0], 0))
+            position = earlier if earlier[1] >= 0 else (position[0], -1)
         else:
             position = (position[0], start - 1)
     return position, -1
@@ -53,9 +58,13 @@ async def _last_visible(log: ReadablePort, ledger: int, first: int, last: int) -
 
 
 async def before_publish_time(ledger: ManagedLedgerPort, publish_ms: int) -> Position:
-    """The position before the first entry published at or after `publish_ms`, by halving: times that go back and forth may mislead it."""
-    last = ledger.last_confirmed
-    for info in ledger.ledgers():
+    """The position before the first entry published at or after `publish_ms`, by halving: times that go back and forth may mislead it.
+
+    Raises what reading raises, and what the metadata raises.
+    """
+    await ledger.whole()
+    last, infos = ledger.last_confirmed, ledger.ledgers()
+    for info in infos[bisect_left(infos, publish_ms - _AHEAD_MS, key=lambda info: info.closed_ms or _OPEN_MS) :]:
         high = last[1] if info.ledger == last[0] else info.entries - 1
         if high < 0 or info.ledger > last[0] or await _publish_ms(ledger, (info.ledger, high)) < publish_ms:
             continue

@@ -64,6 +64,7 @@ class Topic:
         "_rates",
         "_reads",
         "_ready",
+        "_shown",
         "_stop_wake",
         "_strict",
         "_subscribe_rate",
@@ -156,6 +157,7 @@ class Topic:
         self._strict = False
         self._rates: TopicRates | None = None
         self._oldest: dict[str, tuple[Position, int]] | None = None
+        self._shown: tuple[Callable[[], None], ...] = ()
         self._transactions: TopicTransactions | None = None
         state = getattr(log, "state", None)
         if state is not None and state.transactions is not None:
@@ -283,6 +285,17 @@ class Topic:
     def shown_more(self) -> None:
         """Readers may go on: what was held is shown."""
         self._appended()
+        for callback in self._shown:
+            callback()
+
+    def wake_on_shown(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """For who reads without a subscription: calls back when what was held is shown, which appends nothing. Returns "stop"."""
+        self._shown = (*self._shown, callback)
+
+        def stop() -> None:
+            self._shown = tuple(other for other in self._shown if other is not callback)
+
+        return stop
 
     # -- policies
 
@@ -505,7 +518,7 @@ class Topic:
     def unused(self) -> bool:
         """Nobody is connected, and nothing is stored: whoever comes first may say what it is for."""
         connected = self.producers.producers or any(subscription.consumers for subscription in self.subscriptions.values())
-        return not connected and not any(info.entries for info in self.ledger.ledgers())
+        return not connected and not self.ledger.entries
 
     async def last_message(self) -> tuple[Position, int]:
         """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""

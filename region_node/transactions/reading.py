@@ -42,6 +42,9 @@ class CommittedView(LedgerPort):
     def ledgers(self) -> list[LedgerInfo]:
         return self._ledger.ledgers()
 
+    def position_before(self, position: Position) -> Position:
+        return self._ledger.position_before(position)
+
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         if self._ends_before(position):
             return []
@@ -69,7 +72,6 @@ def before(ledger: ManagedLedgerPort, position: Position) -> Position:
     """The last position in front of `position` that there is; (-1, -1): none."""
     if position[1] > 0:
         return (position[0], position[1] - 1)
-    earlier = [info for info in ledger.ledgers() if info.ledger < position[0] and info.entries]
-    return (earlier[-1].ledger, earlier[-1].entries - 1) if earlier else (-1, -1)
+    return ledger.position_before(position)
 
 

@@ -128,6 +128,16 @@ class Catalog:
             return (), tuple(self.recent()[trimmed:])
         return tuple(self.history.forms(trimmed)[0]), tuple(self.recent()[max(trimmed - self.history.count, 0) :])
 
+    def closed_ms(self, count: int) -> int:
+        """When the last of the first `count` ledgers was closed; count: at least 1. Raises MetadataUnavailable where its page was not read."""
+        for page in self.history.pages if self.history is not None else ():
+            if count < page.about.count:
+                return page.infos()[count - 1].closed_ms
+            if count == page.about.count:
+                return page.about.last.closed_ms
+            count -= page.about.count
+        return self._infos[count - 1].closed_ms
+
     def bounded(self, ledger: int, stop: int) -> int:
         """`stop`, or how many entries the ledger has, where that is less and is known."""
         return stop if self.history is not None and self.unread(ledger) else min(stop, self.entries_of(ledger))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 from heliograph.model.errors import MetadataUnavailable, NoSuchLedger
 from heliograph.model.ledgers import LedgerInfo
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
 from storage.managed_ledger.catalog import Catalog
 
 
@@ -84,6 +84,18 @@ class LogExtent(ABC):
     def next_position(self, position: Position) -> Position:
         """The first position that exists strictly after it; where there is none, one that the next entry will be at or after."""
         return self._catalog.next(position)
+
+    def position_before(self, position: Position) -> Position:
+        """The last position that exists strictly before it; (-1, -1): none. Raises as `ledgers` where it is the first of a ledger that was not read."""
+        if position <= self._catalog.first():
+            return BEFORE_ALL
+        found = self._catalog.at_or_before((position[0], position[1] - 1))
+        if found is None:
+            return BEFORE_ALL
+        if found[1] < 0:
+            self._read_soon()
+            raise MetadataUnavailable(f"ledgers of {self.topic} before {position[0]} are only being read: try again")
+        return found
 
     def entries_between(self, after: Position, upto: Position) -> int:
         """How many entries lie in (after, upto]."""

@@ -171,7 +171,7 @@ class ManagedLedgerFactory:
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
         self._take_in(ledger)
         try:
-            if loading.created or not stored.properties:
+            if SHADOW_SOURCE not in stored.properties:
                 await ledger.name_source()
             await ledger.arrived(_SHADOW_S)
         except HeliographError as error:

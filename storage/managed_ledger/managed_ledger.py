@@ -22,7 +22,7 @@ from heliograph.model.errors import (
     NotAllowed,
     TopicClosed,
 )
-from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
+from heliograph.model.ledgers import ANYWHERE, TRIMMED_MS, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.ledger.in_place import Refilled, Source
@@ -430,7 +430,12 @@ class ManagedLedger(LogCursors):
         """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
         pages, infos = self._catalog.forms(trimmed)
         index, owner = self.confirmed_index, self._record.owner
-        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, self.properties, index, owner, pages)
+        properties = self._properties_without(trimmed)
+        return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, properties, index, owner, pages)
+
+    def _properties_without(self, trimmed: int) -> dict[str, str]:
+        """Those that hold once the first `trimmed` ledgers are gone."""
+        return {**self.properties, TRIMMED_MS: str(self._catalog.closed_ms(trimmed))} if trimmed else self.properties
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
         return self._catalog.page_changes(trimmed, more=self._catalog.history is not None or self._parts.may_page())
@@ -441,6 +446,7 @@ class ManagedLedger(LogCursors):
 
     def on_stored(self, stored: Stored) -> None:
         if stored.trimmed:
+            self.properties = self._properties_without(len(stored.trimmed))
             self._catalog.drop_first(len(stored.trimmed))
             for cursor in self.cursors.values():
                 cursor.on_trimmed()

@@ -45,7 +45,7 @@ class KafkaLedger(FakeLedger):
     def next_position(self, position: Position) -> Position:
         return next((found for found in self.positions() if found > position), (self.ledger, self.next))
 
-    def ledgers(self) -> list[LedgerInfo]:
+    def _infos(self) -> list[LedgerInfo]:
         infos: dict[int, LedgerInfo] = {}
         for ledger, _, run in self.runs:
             before = infos.get(ledger, LedgerInfo(ledger, first_index=run.first_index))
@@ -133,8 +133,8 @@ class Face:
     def __init__(self, **settings: Any) -> None:
         self.clock, self.factory, rng = FakeClock(), KafkaFactory(), random.Random(1)
         self.meta, self.config = EmbeddedStore(), EmbeddedStore()
-        self.ids = TopicIds(self.meta, rng)
         self.view, self.admin, self.owner = ConfigView(self.config), ConfigAdmin(self.config), OwnerOfAll()
+        self.ids = TopicIds(self.meta, rng, self.view.incarnation)
         own = KafkaSettings(port=0, rebalance_delay_ms=0, **settings)
         self.topics = TopicService(
             region=lambda: RegionInfo(name="us", number=1),

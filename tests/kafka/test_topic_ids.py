@@ -6,7 +6,11 @@ import asyncio
 import random
 from typing import Any
 
+from global_config.admin import ConfigAdmin
+from global_config.view import ConfigView
+from heliograph.model.ledgers import pack
 from heliograph.model.names import TopicName
+from heliograph.model.policies import NamespacePolicies, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_records import build_batch
 from region_node.kafka.errors import Code
@@ -193,12 +197,80 @@ def test_a_broker_that_hears_late_neither_takes_an_id_away_nor_gives_another() -
     asyncio.run(run())
 
 
+def test_a_partitioned_topic_made_again_while_no_broker_looked_has_another_id() -> None:
+    async def run() -> None:
+        config, meta, rng = EmbeddedStore(), EmbeddedStore(), random.Random(1)
+        admin = ConfigAdmin(config)
+        await admin.create_region("us")
+        await admin.create_tenant("public", TenantInfo(allowed_regions=("us",)))
+        await admin.create_namespace("public/default", NamespacePolicies(regions=("us",)))
+
+        async def starts() -> tuple[ConfigView, TopicIds]:
+            view = ConfigView(config)
+            table = TopicIds(meta, rng, view.incarnation)
+            await settle(20)
+            return view, table
+
+        async def stops(view: ConfigView, table: TopicIds) -> None:
+            view.close()
+            table.close()
+
+        await admin.create_partitioned(str(ORDERS), 1)
+        former = await starts()
+        await former[1].ensure([ORDERS])
+        before = former[1].known(ORDERS)
+        await stops(*former)
+        await admin.update_partitioned(str(ORDERS), 3)
+        grown = await starts()
+        assert grown[1].known(ORDERS) == before and grown[1].named(before) == ORDERS, "it has only more partitions"
+        await stops(*grown)
+        await admin.delete_partitioned(str(ORDERS))
+        await admin.create_partitioned(str(ORDERS), 1)
+        (late_view, late), (view, table), (other_view, other) = await starts(), await starts(), await starts()
+        assert late.known(ORDERS) == NO_ID and late.named(before) is None
+        late.close()  # it hears of no id any more
+        await asyncio.gather(table.ensure([ORDERS]), other.ensure([ORDERS]))
+        await late.ensure([ORDERS])
+        after = table.known(ORDERS)
+        assert after not in (before, NO_ID) and after == other.known(ORDERS) == late.known(ORDERS)
+        assert table.named(after) == ORDERS and table.named(before) is None
+        late_view.close()
+        for pair in ((view, table), (other_view, other)):
+            await stops(*pair)
+        await meta.put(f"{IDS}{ORDERS}", pack([before]))  # of a version that knew of no incarnations
+        last = await starts()
+        assert last[1].known(ORDERS) == NO_ID
+        await last[1].ensure([ORDERS])
+        assert last[1].known(ORDERS) not in (before, after, NO_ID)
+        await stops(*last)
+
+    asyncio.run(run())
+
+
+def test_a_broker_whose_configuration_is_old_takes_no_newer_id_away() -> None:
+    async def run() -> None:
+        store, rng = EmbeddedStore(), random.Random(1)
+        ahead, behind, unknowing = (TopicIds(store, rng, lambda _, of=of: of) for of in (2, 1, 0))  # type: ignore[misc]
+        for table in (behind, ahead):
+            await table.ensure([ORDERS])
+            await settle(20)
+        assert ahead.known(ORDERS) == behind.known(ORDERS) == unknowing.known(ORDERS) != NO_ID
+        for table in (behind, unknowing, ahead):
+            await table.ensure([ORDERS])
+            await settle(20)
+            assert table.known(ORDERS) == ahead.known(ORDERS) and len(table.names) == 1
+        for table in (ahead, behind, unknowing):
+            table.close()
+
+    asyncio.run(run())
+
+
 def test_an_id_that_cannot_be_read_is_none() -> None:
     async def run() -> None:
         store = EmbeddedStore()
         table = TopicIds(store, random.Random(1))
         await table.ensure([ORDERS])
-        for bad in (b"", b"\x09", b"\x01\x91\x01", b"\x01\xc4"):
+        for bad in (b"", b"\x09", b"\x01\x91\x01", b"\x01\xc4", pack([bytes(range(16)), "x"])):
             await store.put(f"{IDS}{ORDERS}", bad)
             await settle(20)
             assert table.known(ORDERS) == NO_ID and not table.names

@@ -11,13 +11,14 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, NotEnoughBookies, NotFound, OutcomeUnknown, TopicClosed, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
+from heliograph.model.ledgers import TRIMMED_MS, LedgerMetadata, LedgerState, ManagedLedgerMetadata, unpack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 from local_meta import keys
 from storage.ledger.context import LedgerSettings
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.managed_ledger import ManagedLedger
+from storage.managed_ledger.pages import stored_topic
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until
@@ -140,6 +141,32 @@ def test_cursors_are_durable_and_trimming_follows_the_slowest() -> None:
         await again.delete_cursor("fast")
         await slow.flushed()
         assert list((await Broker(region).open()).cursors) == ["slow"]
+
+    scenario(work)
+
+
+def test_when_the_newest_trimmed_ledger_was_closed_is_stored_and_outlives_its_owner() -> None:
+    async def work(region: Region) -> None:
+        broker = Broker(region, settings=small())
+        ledger = await broker.open()
+        assert TRIMMED_MS not in ledger.properties
+        cursor = await ledger.open_cursor("c", (-1, -1))
+        for i in range(100):
+            broker.append(ledger, str(i))
+            await asyncio.sleep(0.002)
+        await until(lambda: len(broker.done) == 100)
+        closed = {info.ledger: info.closed_ms for info in ledger.ledgers()}
+        ledger.set_retention(0, 0)
+        for position in (broker.done[60][:2], broker.done[80][:2]):
+            cursor.ack_cumulative(position)
+            await cursor.flushed()
+            await until(lambda: ledger.ledgers()[0].ledger == position[0])  # noqa: B023
+            gone = max(closed[number] for number in closed if number < position[0])
+            stored = await stored_topic(EmbeddedStore(region.machine), TOPIC)
+            assert stored is not None and ledger.properties == stored[0].properties == {TRIMMED_MS: str(gone)}
+            assert stored[0].spans()[0] == (gone, closed[position[0]])
+        again = await Broker(region).open()
+        assert again.properties == ledger.properties
 
     scenario(work)
 

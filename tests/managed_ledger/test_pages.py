@@ -94,6 +94,7 @@ def test_a_catalog_with_pages_answers_as_one_without(seed: int, monkeypatch: pyt
                 dropped = rng.randrange(1, plain.count)
                 pages_gone = paged.page_changes(dropped)[1]
                 kept = paged.forms(dropped)[0]
+                assert paged.closed_ms(dropped) == plain.closed_ms(dropped) == plain.infos()[dropped - 1].closed_ms
                 paged.drop_first(dropped)
                 plain.drop_first(dropped)
                 assert paged.forms(0)[0] == kept and not {page.key for page in kept} & set(pages_gone), "what was to be stored is what is left"
@@ -273,6 +274,10 @@ def test_sixty_thousand_ledgers_are_opened_without_their_pages_read_anywhere_and
         log = await broker.open()
         assert meta.pages_read == 0 and log.entries == 3 * MANY and log.cursors["near"].backlog_entries == 4
         assert log.first_index == 0 and log.first_position() == (0, 0)
+        assert log.position_before((MANY, 0)) == (MANY - 1, 2) and log.position_before((MANY - 1, 1)) == (MANY - 1, 0)
+        assert log.position_before((0, 0)) == (-1, -1)
+        with pytest.raises(MetadataUnavailable, match="try again"):
+            log.position_before((700, 0))
         with pytest.raises(MetadataUnavailable, match="try again"):
             log.ledgers()
         await until(lambda: meta.pages_read > 0)

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from heliograph.model.errors import ConfigError, CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState
+from heliograph.model.ledgers import TRIMMED_MS, LedgerInfo, LedgerMetadata, LedgerPage, LedgerState, ManagedLedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.model.policy_table import applied, checked
 
@@ -26,6 +26,17 @@ def test_managed_ledger_metadata() -> None:
     value = ManagedLedgerMetadata((LedgerInfo(1, 5, 50, 9, 0), LedgerInfo(2, first_index=5)), b"state", (1, 4), (1, 4), {"k": "v"})
     assert ManagedLedgerMetadata.decode(value.encode()) == value
     assert ManagedLedgerMetadata.decode(ManagedLedgerMetadata().encode()) == ManagedLedgerMetadata()
+
+
+def test_the_first_ledger_left_is_no_older_than_the_last_trimmed_one() -> None:
+    infos = (LedgerInfo(3, 5, 50, 30, 0), LedgerInfo(4, 5, 50, 40, 5), LedgerInfo(5, first_index=10))
+    trimmed = ManagedLedgerMetadata(infos, properties={TRIMMED_MS: "20"})
+    assert ManagedLedgerMetadata.decode(trimmed.encode()).spans() == [(20, 30), (30, 40), (40, 0)]
+    paged = replace(trimmed, ledgers=infos[2:], pages=(LedgerPage.of(1, 2, infos[:2]),))
+    assert ManagedLedgerMetadata.decode(paged.encode()).spans() == [(20, 40), (40, 0)], "a page counts as one ledger"
+    for unknown in ({}, {TRIMMED_MS: ""}, {TRIMMED_MS: "x"}, {TRIMMED_MS: "-4"}):
+        assert replace(trimmed, properties=unknown).spans()[0] == (0, 30), "what is not said is not guessed"
+    assert ManagedLedgerMetadata(properties={TRIMMED_MS: "20"}).spans() == []
 
 
 @pytest.mark.parametrize("blob", [b"", b"\x02\x90", b"\x01", b"\x01\xc1", b"\x01\x80"])

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heliograph.model.errors import HeliographError, LedgerFenced
+from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run, decode_block, encode_block
@@ -195,9 +195,14 @@ class FakeLedger:
     async def read_back_to(self, ledger: int) -> None:
         """All ledgers are known."""
 
-    def ledgers(self) -> list[LedgerInfo]:
+    @property
+    def first_index(self) -> int | None:
         """Only what tells whether something was trimmed."""
-        return [LedgerInfo(ledger, 0, 0, 0, int(self.store.trimmed_below > (0, 0))) for (ledger, _), _, _ in self.store.blocks[:1]]
+        return int(self.store.trimmed_below > (0, 0)) if self.store.blocks else None
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """Not told before `whole`, which nobody asks for here."""
+        raise MetadataUnavailable("some of very many are only being read")
 
     def cached(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         if not self.cache:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from heliograph.model.errors import HeliographError, NotFound, TopicClosed
+from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import topic_hash
 from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
@@ -130,6 +130,8 @@ class FakeLedger:
         self.mark_delete_rate = 0.0
         self.checkpoints = 0
         self.closed = False
+        self.unread = False
+        """There are very many ledgers: which is said after `whole`."""
 
     def positions(self) -> list[Position]:
         return [(ledger, first + i) for ledger, first, run in self.runs for i in range(run.count)]
@@ -195,10 +197,29 @@ class FakeLedger:
         return lambda: self.wakers.remove(callback)
 
     def ledgers(self) -> list[LedgerInfo]:
+        if self.unread:
+            raise MetadataUnavailable("some are only being read")
+        return self._infos()
+
+    def _infos(self) -> list[LedgerInfo]:
         counts: dict[int, int] = {}
         for ledger, _, run in self.runs:
             counts[ledger] = counts.get(ledger, 0) + run.count
         return [LedgerInfo(ledger, count) for ledger, count in counts.items()]
+
+    async def whole(self) -> None:
+        self.unread = False
+
+    @property
+    def entries(self) -> int:
+        return sum(info.entries for info in self._infos())
+
+    @property
+    def first_index(self) -> int | None:
+        return self.runs[0][2].first_index if self.runs else None
+
+    def position_before(self, position: Position) -> Position:
+        return max((found for found in self.positions() if found < position), default=BEFORE_ALL)
 
     def first_position(self) -> Position:
         return self.positions()[0] if self.runs else BEFORE_ALL
