@@ -69,6 +69,13 @@ class IncomingLink:
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 
+    def at_risk_s(self, now_ms: int) -> float:
+        """What the oldest message that is not here may be old meanwhile; 0.0: nothing is missing, as far as it is known."""
+        told, age_s = self.risk, 0.0
+        if told is not None and told.entries:
+            age_s = max(0.0, (now_ms - (told.oldest_ms - self.region.clock_offset_ms)) / 1000)
+        return age_s if self.connected or not self.heard.ms else max(age_s, (now_ms - self.heard.ms) / 1000)
+
     def status(self, now_ms: int) -> dict[str, object]:
         """For people. `age_s`: of the oldest message that is not here, as far as it is known; `age_s_max`: what it may be meanwhile."""
         silent_s = max(0.0, (now_ms - self.heard.ms) / 1000) if self.heard.ms else None
@@ -83,7 +90,7 @@ class IncomingLink:
             "messages": told.messages if told is not None else None,
             "bytes": told.size_bytes if told is not None else None,
             "age_s": age_s if told is not None else None,
-            "age_s_max": max(age_s, silent_s) if silent_s is not None and not self.connected else age_s,
+            "age_s_max": self.at_risk_s(now_ms),
             "clock_offset_ms": self.region.clock_offset_ms,
             "rtt_ms": self.region.rtt_ms,
         }

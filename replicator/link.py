@@ -402,6 +402,10 @@ class Link:
         total = self.log.state.outbox.totals[0]
         return 1.0 if not total else 0.0 if self.core is None else min(1.0, self.core.done[0] / total)
 
+    def oldest_ms(self) -> int:
+        """Broker time of the oldest message first published here that the target lacks; 0: it lacks none."""
+        return 0 if self.core is None else self.core.backlog()[1]
+
     def stats(self) -> LinkStats:
         (entries, messages, size), oldest_ms = ((0, 0, 0), 0) if self.core is None else self.core.backlog()
         connection = self.connection

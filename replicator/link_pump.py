@@ -88,10 +88,10 @@ class LinkPump:
     def pump(self) -> None:
         """Sends what the core lets go. Called when the topic grew, a receipt came, or the connection can be written again."""
         core, connection = self._link.core, self._link.connection
+        self._manager.keep_looking(self._link)  # also where it is cut: what grows meanwhile is at risk
         if core is None or connection is None or self._link.state != "open":
             return
         connection.touch(self._link.number)
-        self._manager.keep_looking(self._link)
         if self.reading or core.room_bytes <= 0 or self._waits():
             return
         if self._budget is not None and not self._budget.may(self._link):

@@ -120,6 +120,8 @@ class LinkManager:
         self.traffic: dict[str, Traffic] = {}
         """Target region -> what all links to it have sent."""
         self._active: dict[Link | PulsarLink, None] = {}
+        self._resting: dict[Link | PulsarLink, None] = {}
+        """Links that have nothing to do, although their targets lack something: a transaction is open, or another region delivers it."""
         self.parked: dict[Link | PulsarLink, None] = {}
         """Links that wait for a decision."""
         self._budgets: dict[str, Budget[Link]] = {}
@@ -269,6 +271,15 @@ class LinkManager:
         """Every link, or those of one topic."""
         topics = self._links if topic is None else {topic: self._links.get(topic, {})}
         return [link.stats() for links in topics.values() for link in links.values()]
+
+    def at_risk(self) -> dict[str, float]:
+        """Topic -> age of its oldest message that one of its targets lacks, in seconds; of links that idle nothing is asked."""
+        found: dict[str, float] = {}
+        now_ms = self.clock.wall_ms()
+        for link in (*self._active, *self._resting):
+            if not link.ended and (oldest_ms := link.oldest_ms()):
+                found[link.log.topic] = max(found.get(link.log.topic, 0.0), (now_ms - oldest_ms) / 1000)
+        return found
 
     async def close(self) -> None:
         """Ends every link and connection."""
@@ -428,6 +439,10 @@ class LinkManager:
         for link in list(self._active):
             if link.tick(elapsed_s) is False or link.ended:
                 self._active.pop(link, None)
+                self._resting[link] = None
+        for link in list(self._resting):
+            if link.ended or link in self._active or not link.oldest_ms():
+                del self._resting[link]
         self._plant_due()
         self.auditor.tick()
         self.timers.after(self.settings.heartbeat_s, self._tick)

@@ -2,10 +2,12 @@
 
 Is: their provisioning data as clients and the command line give it. A cluster with a `gateway` is a real Pulsar cluster; else it is a region. Isn't: a
 region's brokers (`brokers`), or its links' state (`extensions`).
+Invariants: a Pulsar cluster's answer that was changed in one place and is given back whole changes that place, and never leaves TLS off by the way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,8 +47,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
 async def update(admin: Admin, request: web.Request) -> Any:
     found, given = _found(admin, request), await _given(request)
     if isinstance(found, PulsarCluster):
-        fields = _cluster_fields(admin, given)
-        after = await admin.config.update_cluster(found.name, lambda old: replace(old, **fields))
+        after = await admin.config.update_cluster(found.name, lambda old: replace(old, **_cluster_fields(admin, given, old)))
         await admin.seen(lambda: admin.view.cluster(found.name) == after)
         admin.changed(request, _shown(found), _shown(after))
         return
@@ -104,22 +105,44 @@ def _fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
     return {ours: admin.urls.check(str(given[theirs]), schemes[theirs]) for theirs, ours in names if given.get(theirs)}
 
 
-def _cluster_fields(admin: Admin, given: dict[str, Any]) -> dict[str, Any]:
-    """Of a real Pulsar cluster; only what is given."""
-    secured = {}
-    if given.get("brokerClientTlsEnabled"):
-        secured = {plain: given[tls] for plain, tls in (("serviceUrl", "serviceUrlTls"), ("brokerServiceUrl", "brokerServiceUrlTls")) if given.get(tls)}
-    names = (
-        ("gateway", "gateway"),
-        ("role", "role"),
-        ("brokerClientTrustCertsFilePath", "trust_file"),
-        ("tokenFile", "token_file"),
-        ("trustFile", "trust_file"),
-    )
-    texts = {ours: str(given[theirs]) for theirs, ours in names if given.get(theirs) is not None}
-    if parameters := given.get("authenticationParameters") or given.get("brokerClientAuthenticationParameters"):
-        texts["token_file"] = _token_file(str(given.get("authenticationPlugin") or _TOKENS), str(parameters))
-    return {**_fields(admin, {**given, **secured}), **texts}
+def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluster | None = None) -> dict[str, Any]:
+    """Of a real Pulsar cluster; only what is given and not stored already. What has two names in ClusterData and came from reading it changes under either."""
+    schemes = {"admin_url": ("http", "https"), "service_url": ("pulsar", "pulsar+ssl")}
+    names = {
+        "gateway": ("gateway",),
+        "role": ("role",),
+        "trust_file": ("trustFile", "brokerClientTrustCertsFilePath"),
+    }
+    wanted = {ours: {name: str(given[name]) for name in theirs if given.get(name) is not None} for ours, theirs in names.items()}
+    wanted["admin_url"] = _addresses(given, "serviceUrl", "serviceUrlTls", "https:")
+    wanted["service_url"] = _addresses(given, "brokerServiceUrl", "brokerServiceUrlTls", "pulsar+ssl:")
+    wanted["token_file"] = _token_files(given)
+    out: dict[str, Any] = {}
+    for ours, values in wanted.items():
+        new = {name: value for name, value in values.items() if value != (getattr(stored, ours) if stored is not None else "")}
+        if len(set(new.values())) > 1:
+            said = ", ".join(f"{name} {value!r}" for name, value in new.items())
+            raise Malformed(f"{said}: they name the same thing, and none is what is stored; give one of them, or the same value in each")
+        for value in list(new.values())[:1]:
+            out[ours] = admin.urls.check(value, schemes[ours]) if ours in schemes else value
+    return out
+
+
+def _addresses(given: Mapping[str, Any], plain: str, secured: str, scheme: str) -> dict[str, str]:
+    """Where the cluster may be reached, by the name of the field. Beside an address with TLS that is to be used, one without is for others."""
+    names = [plain]
+    if given.get("brokerClientTlsEnabled") and given.get(secured):
+        only = str(given[secured]).startswith(scheme) and not str(given.get(plain) or "").startswith(scheme)
+        names = [secured] if only else [plain, secured]
+    return {name: str(given[name]) for name in names if given.get(name)}
+
+
+def _token_files(given: Mapping[str, Any]) -> dict[str, str]:
+    found = {"tokenFile": str(given["tokenFile"])} if given.get("tokenFile") is not None else {}
+    for name in ("authenticationParameters", "brokerClientAuthenticationParameters"):
+        if given.get(name):
+            found[name] = _token_file(str(given.get("authenticationPlugin") or _TOKENS), str(given[name]))
+    return found
 
 
 def _token_file(plugin: str, parameters: str) -> str:

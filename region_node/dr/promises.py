@@ -2,7 +2,8 @@
 
 Is: the age of the oldest message at risk, by namespace, as this broker knows it of the topics that it has loaded; the newest events; metrics. Isn't: a
 measurement of its own (links know how far they are), or an alarm's delivery: events are in the log, in the audit log, at the REST interface, and a metric.
-Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears nothing is not one without risk.
+Invariants: an event when a promise is broken, and one when it is kept again, not one a second; a region that hears nothing is not one without risk;
+once a second hardly more is done for a topic that nothing is outstanding of than to pass it by.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from region_node.metrics import Sample
 if TYPE_CHECKING:
     from global_config.view import ConfigView
     from region_node.topics.topic import Topic
+    from replicator.incoming import IncomingLink
     from replicator.manager import LinkManager
 
 log = logging.getLogger("region_node.dr")
@@ -26,6 +28,7 @@ log = logging.getLogger("region_node.dr")
 KEPT = 200
 POLICY = "slo"
 _EVERY_S = 1.0
+_NONE: Mapping[str, IncomingLink] = {}
 
 
 class Promises:
@@ -85,23 +88,21 @@ class Promises:
         """Where one region is active, it asks its links, the others what it told them; where all are, each asks both."""
         found = {**dict.fromkeys(self.promised(), 0.0), **dict.fromkeys(gates, 0.0)}
         now_ms = self._clock.wall_ms()
+        behind = self._links.at_risk()
         for topic in self._topics():
-            gate = gates.get(topic.name.namespace)
-            if topic.name.namespace not in found or topic.volatile:
+            there = behind.get(topic.text, 0.0)
+            incoming: Mapping[str, IncomingLink] = getattr(topic.log, "incoming", _NONE)
+            here = {region: age for region, link in incoming.items() if (age := link.at_risk_s(now_ms))}
+            if not (there or here) or topic.volatile or (namespace := topic.name.namespace) not in found:
                 continue
+            gate = gates.get(namespace)
             if gate is None:
-                ages = [link.age_s for link in self._links.stats(topic.text)]
-                ages += [float(link.status(now_ms)["age_s_max"] or 0.0) for link in getattr(topic.log, "incoming", {}).values()]
-                found[topic.name.namespace] = max([found[topic.name.namespace], *ages])
+                age_s = max([there, *here.values()])
+            elif gate.record is None:
                 continue
-            if gate.record is None:
-                continue
-            if gate.active:
-                ages = [link.age_s for link in self._links.stats(topic.text)]
             else:
-                link = getattr(topic.log, "incoming", {}).get(gate.record.active)
-                ages = [] if link is None else [float(link.status(now_ms)["age_s_max"] or 0.0)]
-            found[gate.namespace] = max([found[gate.namespace], *ages])
+                age_s = there if gate.active else here.get(gate.record.active, 0.0)
+            found[namespace] = max(found[namespace], age_s)
         return found
 
     def judge(self, gates: Iterable[Gate], risks: Mapping[str, float]) -> None:

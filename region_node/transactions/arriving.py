@@ -2,8 +2,9 @@
 
 Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.transactions`), or the end of a
 transaction in a topic (`participant`).
-Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here, or
-was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks again, and waits for what is left of that time.
+Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here, takes
+nothing more (deleted, terminated), or was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks
+again, and waits for what is left of that time.
 Source: docs/protocols/transactions.md, "Over several topics".
 """
 
@@ -91,16 +92,19 @@ class Arrivals:
         self._soon()
 
     async def asked(self, topic: str, by: str, transactions: Sequence[Abroad]) -> list[bool]:
-        """Whether each has ended in `topic`, of this broker. by: the topic that asks; it has them. Raises NotFound, NotOwner, what storage raises."""
+        """Whether each has ended in `topic`, of this broker, or never will. by: the topic that asks; it has them.
+
+        Raises NotFound, NotOwner, what storage raises.
+        """
         loaded = await self._topics().get(topic, create=False)
         buffer = loaded.transactions.buffer if loaded.transactional else None
         if buffer is None:
-            return [False] * len(transactions)
+            return [loaded.terminated] * len(transactions)
         told = set(transactions)
         for key, held in list(buffer.held.items()):
             if abroad(key) in told:
                 self._arrived(loaded, key, held.waits, by)
-        return [buffer.has_ended_abroad(*one) for one in transactions]
+        return [loaded.terminated or buffer.has_ended_abroad(*one) for one in transactions]
 
     # -- rounds -----------------------------------------------------------------------------------------------------------
 
@@ -163,12 +167,18 @@ class Arrivals:
         return now - min(max(0.0, age_s), max(0.0, self._wait_s - AGAIN_S))
 
     def _comes_here(self, other: str) -> bool:
-        """Whether a topic of that name may be replicated to this region."""
+        """Whether a topic of that name may be replicated to this region, as far as the configuration of all regions says."""
         try:
-            policies = self._view.namespace(TopicName.parse(other).namespace)
+            name = TopicName.parse(other)
         except HeliographError:  # no name, as far as this version knows
             return False
-        return policies is not None and self._region in (*policies.regions, *policies.allowed_regions)
+        policies, service = self._view.namespace(name.namespace), self._topics()
+        if policies is None or self._region not in (*policies.regions, *policies.allowed_regions):
+            return False
+        if service.tombstones and service.tombstone_of(name):
+            return False
+        own = self._view.topic_policies(str(name.partitioned))
+        return own is None or self._region in (own.policies.get("replication") or (self._region,))
 
     async def _question(self, topic: Topic, other: str, keys: list[Key]) -> None:
         try:

@@ -24,6 +24,7 @@ from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause, cause_of, schema_cause_of
 from replicator.link_stats import LinkCursor, LinkStats
 from replicator.log import ReplicatedLog
+from replicator.outbox import NOTHING, Totals
 from replicator.pace import Pace
 from replicator.parking import Parked, park, settled
 from replicator.pulsar.arrivals import PROPERTY, newest_there, note, noted
@@ -450,11 +451,19 @@ class PulsarLink:
             self._move_cursor()
             cursor.set_properties({**cursor.properties, PROPERTY: note(there)})
 
+    def oldest_ms(self) -> int:
+        """Broker time of the oldest message that the cluster lacks; 0: it lacks none."""
+        entries = self._cursor.backlog_entries if self._cursor is not None else 0
+        return self.log.state.outbox.oldest_ms(self._done) if entries else 0
+
+    @property
+    def _done(self) -> Totals:
+        return self.log.state.outbox.at(self.core.mark) if self.core is not None else NOTHING
+
     def stats(self) -> LinkStats:
         core, cursor, end = self.core, self._cursor, self.log.ledger.last_confirmed
         entries = cursor.backlog_entries if cursor is not None else 0
-        done = self.log.state.outbox.at(core.mark) if core is not None else (0, 0, 0)
-        oldest_ms = self.log.state.outbox.oldest_ms(done) if entries else 0
+        done, oldest_ms = self._done, self.oldest_ms()
         size = self.log.ledger.bytes_between(core.mark, end) if core is not None and entries else 0
         cause, text = (self.cause, self.cause_text) if self.parked is None else (self.parked.cause, self.parked.text)
         return LinkStats(

@@ -71,10 +71,10 @@ class View:
 def test_a_policy_promises_where_every_region_is_active() -> None:
     """Both what this region published and others lack, and what others published and it lacks, are at risk."""
     view, ages, told = View(slo={"rpo_s": 5.0}), [0.0, 0.0], list[str]()
-    link = SimpleNamespace(status=lambda _: {"age_s_max": ages[1]})
+    link = SimpleNamespace(at_risk_s=lambda _: ages[1])
     topic = SimpleNamespace(name=TopicName.parse("persistent://t/every/x"), text="x", volatile=False, log=SimpleNamespace(incoming={"eu": link}))
     other = SimpleNamespace(name=TopicName.parse("persistent://t/none/x"), text="y", volatile=False, log=SimpleNamespace(incoming={}))
-    links: Any = SimpleNamespace(stats=lambda text: [SimpleNamespace(age_s=ages[0] if text == "x" else 99.0)])
+    links: Any = SimpleNamespace(at_risk=lambda: {"x": ages[0], "y": 99.0})
     topics: Any = (topic, other)
     made: Any = view
     promises = Promises(gates=lambda: (), view=made, topics=lambda: topics, links=links, region="us", clock=Clock(), call_later=lambda *_: None)

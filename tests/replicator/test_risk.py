@@ -8,8 +8,10 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.wire import link as wire
 from heliograph.wire.link import Heartbeat, Risk, StreamBeat
 from replicator.incoming import BOUNDS_MS, Latency
+from replicator.transactions import COMMIT, marker_run
 from tests.replicator.link_instance import Instance
 from tests.replicator.test_links import play
+from tests.replicator.test_transactions import append, publish
 
 
 def test_both_sides_know_what_is_missing_while_the_link_is_cut() -> None:
@@ -40,6 +42,39 @@ def test_both_sides_know_what_is_missing_while_the_link_is_cut() -> None:
         assert us.link("eu").backlog_messages == 0 and us.link("eu").age_s == 0
         after = eu.log.incoming["us"].status(eu.brokers[0].clock.wall_ms())
         assert after["connected"] and after["messages"] == 0 and after["age_s"] == 0.0
+
+    play(scenario, names=("us", "eu"))
+
+
+def test_only_links_that_owe_something_are_asked_for_what_is_at_risk() -> None:
+    """Also those that a cut finds idle, and those that have nothing to do as long as a transaction is open."""
+
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, eu = instance.regions["us"], instance.regions["eu"]
+        links = us.brokers[0].links
+        us.publish(10)
+        await asyncio.sleep(25)
+        assert links.at_risk() == {} and not links._active and not links._resting, "of an idle topic nothing is asked"
+        sim.network.cut("us", "eu")
+        await asyncio.sleep(10)
+        began = sim.now()
+        us.publish(7)
+        for _ in range(3):
+            await asyncio.sleep(5)
+            assert us.link("eu").backlog_messages == 7 and abs(links.at_risk()[us.log.topic] - (sim.now() - began)) < 1
+        sim.network.heal("us", "eu")
+        await asyncio.sleep(25)
+        assert links.at_risk() == {} and not links._active
+        began = sim.now()
+        publish(us, (0, 1), 2)
+        for _ in range(4):
+            await asyncio.sleep(8)
+            assert us.link("eu").cause == "transaction-open" and abs(links.at_risk()[us.log.topic] - (sim.now() - began)) < 1
+        assert not links._active, "it has nothing to do meanwhile"
+        append(us, marker_run((0, 1), COMMIT, 0))
+        await asyncio.sleep(25)
+        assert len(eu.bodies()) == 19 and links.at_risk() == {} and not links._active and not links._resting
+        assert eu.log.incoming["us"].at_risk_s(eu.brokers[0].clock.wall_ms()) == 0.0
 
     play(scenario, names=("us", "eu"))
 

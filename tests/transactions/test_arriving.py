@@ -15,7 +15,7 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import MetadataUnavailable, NotFound
 from heliograph.model.ledgers import pack, unpack
-from heliograph.model.policies import NamespacePolicies
+from heliograph.model.policies import NamespacePolicies, TopicPolicies
 from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others
@@ -66,6 +66,7 @@ class Part:
     # -- what `Arrivals` uses of a topic
 
     transactional = True
+    terminated = False
     wakes = 0
 
     @property
@@ -81,7 +82,9 @@ class Region:
         self.parts, self.rng, self.trouble = {part.text: part for part in parts}, rng, 0.3
         self.owner = {part.text: rng.randrange(2) for part in parts}
         self.records = [SimpleNamespace(broker="b0"), SimpleNamespace(broker="b1")]
-        view: Any = SimpleNamespace(namespace=lambda _: NamespacePolicies(regions=regions))
+        self.policies: dict[str, TopicPolicies] = {}
+        self.deleted: dict[str, str] = {}
+        view: Any = SimpleNamespace(namespace=lambda _: NamespacePolicies(regions=regions), topic_policies=self.policies.get)
         self.brokers = []
         for index in range(2):
             made = Arrivals(topics=self._topics, ownership=self._ownership(index), view=view, region="eu", clock=sim.clock(), wait_s=wait_s)
@@ -96,7 +99,7 @@ class Region:
                 raise NotFound(text)
             return self.parts[text]
 
-        return SimpleNamespace(get=get)
+        return SimpleNamespace(get=get, tombstones=self.deleted, tombstone_of=lambda name: self.deleted.get(str(name), ""))
 
     def _ownership(self, index: int) -> Any:
         async def owner(text: str) -> Any:
@@ -289,6 +292,47 @@ def test_topics_that_do_not_come_to_this_region_are_left_out() -> None:
         assert a.shown() == [b"1"] and not a.buffer.held
         for broker in region.brokers:
             await broker.close()
+
+    simulated(1, main)
+
+
+@pytest.mark.parametrize("why", ("a policy keeps it away", "deleted", "terminated", "terminated before any transaction"))
+def test_a_topic_that_takes_nothing_more_is_not_waited_for(why: str) -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, [b.text])]
+        region = Region(sim, random.Random(1), [a, b])
+        region.trouble, b.exists = 0.0, True
+        if why == "deleted":
+            region.deleted[b.text] = "somebody deleted it"
+        elif why == "a policy keeps it away":
+            region.policies[b.text] = TopicPolicies(policies={"replication": ["us", "ap"]})
+        else:
+            b.terminated, b.transactional = True, why == "terminated"
+        while a.coming:
+            a.arrive()
+        await asyncio.sleep(0.2)
+        assert a.shown() == [b"1"] and not a.buffer.held
+        for broker in region.brokers:
+            await broker.close()
+
+    simulated(1, main)
+
+
+def test_a_topic_whose_policy_names_this_region_or_none_is_waited_for() -> None:
+    async def main(sim: Simulation) -> None:
+        kinds: tuple[dict[str, Any], ...] = ({"replication": ["us", "eu"]}, {"replication": []}, {"retention": {}})
+        for policies in kinds:
+            a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+            a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, [b.text])]
+            region = Region(sim, random.Random(1), [a, b])
+            region.policies[b.text] = TopicPolicies(policies=policies)
+            while a.coming:
+                a.arrive()
+            await asyncio.sleep(WAIT_S - 1)
+            assert not a.shown() and a.buffer.held
+            for broker in region.brokers:
+                await broker.close()
 
     simulated(1, main)
 
