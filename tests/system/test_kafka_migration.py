@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating" / "kafka-migration.md"
 TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
 }
 PARTITIONS = 4
@@ -51,13 +52,16 @@ class Application:
 
     def __init__(self) -> None:
         self.written = 0
+        self.began_ms = int(time.time() * 1000)
         self.read: list[int] = []
 
     def write(self, bootstrap: str, count: int) -> None:
         made = ck.Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
         failed: list[Any] = []
         for _ in range(count):
-            made.produce("orders", b"%d" % self.written, key=b"%d" % (self.written % 10), on_delivery=lambda e, _: failed.append(e) if e else None)
+            at = self.began_ms + self.written  # a millisecond each: a group is set by time, and a machine may write all in one
+            key = b"%d" % (self.written % 10)
+            made.produce("orders", b"%d" % self.written, key, timestamp=at, on_delivery=lambda e, _: failed.append(e) if e else None)
             self.written += 1
         assert made.flush(DEADLINE_S) == 0 and not failed, failed
 
@@ -105,9 +109,11 @@ def test_the_page(region: Region, old: str, jars: Path) -> None:
     java(jars, TOOLS["kafka-topics.sh"], "--bootstrap-server", old, "--create", "--topic", "orders", "--partitions", str(PARTITIONS))
     application.write(old, 200)
 
-    describe, create = commands("Make the topics")
+    describe, create, rates, set_rates = commands("Make the topics")
     assert f"PartitionCount: {PARTITIONS}" in run(describe)
     run(create)
+    run(rates)
+    assert "Completed updating config for user billing" in run(set_rates)
     copy(old, here, 200)
 
     stood = application.work(old, 200)

@@ -220,6 +220,8 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         consumer = client.subscribe(TOPIC, "half", initial_position=pulsar.InitialPosition.Earliest)
         for _ in range(COUNT // 2):
             consumer.acknowledge(consumer.receive(30_000))
+        stats = "/admin/v2/persistent/public/default/years-of-it/stats"
+        until(lambda: first.rest("GET", stats)["subscriptions"]["half"]["msgBacklog"] == COUNT // 2, "the client has sent what it acknowledged")
         client.close()
         first.rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)
         assert "only bookies have: " in first.command("topics", "offload-status", TOPIC)
