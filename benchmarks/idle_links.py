@@ -83,7 +83,6 @@ def main() -> None:
                 print(f"{start + count} topics", flush=True)
             ports = {int(p.listen.rsplit(":", 1)[1]) for name, p in instance.server.proxies().items() if name.startswith("link.")}
             eventually(lambda: share(pids, 2.0)["eu"] < floor["eu"] + 0.5, "the regions have settled", 300)
-            time.sleep(5)
             found = share(pids, chosen.seconds)
             print(f"{'region':8} {'idle, no topic':>15} {'with topics':>12} {'of a core for links':>20} {'connections out':>16}")
             for name in REGIONS:

@@ -235,7 +235,7 @@ def main() -> None:
                 ours, theirs = servers
                 if not options.plain:
                     everything_on(ours, "public/default")
-                time.sleep(3)
+                time.sleep(3)  # memory is compared at rest, behind what starting has begun
                 console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
                 console.print(f"idle memory: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")

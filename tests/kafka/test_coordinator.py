@@ -25,14 +25,20 @@ def stores_late(face: Face, fails: bool) -> asyncio.Event:
     return allowed
 
 
+async def being_stored(face: Face, *, fails: bool) -> tuple[Any, Any, asyncio.Event, asyncio.Task[None]]:
+    """(the coordinator, its group, what lets the write end, who waits for it): in the middle of the write of a generation."""
+    coordinator = face.broker.coordinator
+    held = await coordinator.held("g")
+    allowed = stores_late(face, fails=fails)
+    held.group.changed = True
+    first = asyncio.create_task(coordinator.settle(held))
+    await settle(10)
+    return coordinator, held, allowed, first
+
+
 def test_who_asks_while_a_generation_is_stored_hears_once_it_is() -> None:
     async def run(face: Face) -> None:
-        coordinator = face.broker.coordinator
-        held = await coordinator.held("g")
-        allowed = stores_late(face, fails=False)
-        held.group.changed = True
-        first = asyncio.create_task(coordinator.settle(held))
-        await settle(10)
+        coordinator, held, allowed, first = await being_stored(face, fails=False)
         waiter = coordinator.waiter()
         held.group.sync(coordinator.now, "nobody", None, 1, {}, waiter)
         second = asyncio.create_task(coordinator.settle(held))
@@ -47,12 +53,7 @@ def test_who_asks_while_a_generation_is_stored_hears_once_it_is() -> None:
 
 def test_who_asks_while_a_generation_is_stored_does_not_hear_of_it_where_that_fails() -> None:
     async def run(face: Face) -> None:
-        coordinator = face.broker.coordinator
-        held = await coordinator.held("g")
-        allowed = stores_late(face, fails=True)
-        held.group.changed = True
-        first = asyncio.create_task(coordinator.settle(held))
-        await settle(10)
+        coordinator, held, allowed, first = await being_stored(face, fails=True)
         waiter = coordinator.waiter()
         held.group._answers.append((waiter, {"error_code": 0, "member_id": "m"}))  # as of a member whose generation is complete
         second = asyncio.create_task(coordinator.settle(held))

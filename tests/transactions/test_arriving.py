@@ -93,6 +93,10 @@ class Region:
         for part in parts:
             self.watch(part)
 
+    async def close(self) -> None:
+        for broker in self.brokers:
+            await broker.close()
+
     def _topics(self) -> Any:
         async def get(text: str, *, create: bool) -> Part:
             if not self.parts[text].exists:
@@ -188,8 +192,7 @@ def test_each_commit_is_shown_in_all_its_topics_or_in_none(seed: int) -> None:
             region.move(part)
             await asyncio.sleep(1)
             assert part.shown() == before and not part.buffer.held
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(seed, main)
 
@@ -210,8 +213,7 @@ def test_what_never_comes_is_waited_for_that_long_and_said() -> None:
         await asyncio.sleep(2)
         assert a.shown() == [b"1", b"plain"] and b.shown() == [b"1"] and sum(broker.shown_alone for broker in region.brokers) == 2
         assert a.wakes and b.wakes, "readers hear of it"
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(1, main)
 
@@ -239,8 +241,7 @@ def test_who_loads_a_topic_waits_for_what_is_left_of_the_time() -> None:
         assert not a.shown(), "the owner of the other may be loading it"
         await asyncio.sleep(2)
         assert a.shown() == [b"1"]
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     with Simulation(1) as sim:
         sim.run(main(sim), limit_s=1000)
@@ -290,8 +291,7 @@ def test_topics_that_do_not_come_to_this_region_are_left_out() -> None:
             a.arrive()
         await asyncio.sleep(0.1)
         assert a.shown() == [b"1"] and not a.buffer.held
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(1, main)
 
@@ -313,8 +313,7 @@ def test_a_topic_that_takes_nothing_more_is_not_waited_for(why: str) -> None:
             a.arrive()
         await asyncio.sleep(0.2)
         assert a.shown() == [b"1"] and not a.buffer.held
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(1, main)
 
@@ -331,8 +330,7 @@ def test_a_topic_whose_policy_names_this_region_or_none_is_waited_for() -> None:
                 a.arrive()
             await asyncio.sleep(WAIT_S - 1)
             assert not a.shown() and a.buffer.held
-            for broker in region.brokers:
-                await broker.close()
+            await region.close()
 
     simulated(1, main)
 
@@ -355,8 +353,7 @@ def test_many_commits_ask_together() -> None:
             a.arrive()
             await asyncio.sleep(0.002)
         assert 5 < asked[0] < 60, "not each a question of its own"
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(1, main)
 
@@ -370,8 +367,7 @@ def test_what_is_no_name_here_is_left_out() -> None:
             a.arrive()
         await asyncio.sleep(0.1)
         assert a.shown() == [b"1"] and not a.buffer.held
-        for broker in region.brokers:
-            await broker.close()
+        await region.close()
 
     simulated(1, main)
 
