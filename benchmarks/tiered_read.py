@@ -1,7 +1,8 @@
 """`python -m benchmarks.tiered_read`: what it costs to read an offloaded ledger, and a cold one on bookies, from the beginning to the end.
 
-Is: a standalone's metadata and two bookies; a topic of 1 KB entries in runs of 64, offloaded to a folder; interleaved, after the page cache was told
-to forget the files: the object through the cold reader, the same ledger from the bookies through the managed ledger, and the same bytes by plain 4 MiB reads.
+Is: a standalone's metadata and two bookies; a reader whose memory is collected as a broker's is; a topic of 1 KB entries in runs of 64, offloaded to a
+folder; interleaved, after the page cache was told to forget the files: the object through the cold reader, the same ledger from the bookies through the
+managed ledger, and the same bytes by plain 4 MiB reads.
 With --s3 ENDPOINT (credentials in the environment) the object lies there instead, and the plain read is one GET of the whole object.
 Isn't: a broker, a consumer, or the network of an object store that is far away.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import tempfile
 import time
@@ -22,6 +22,7 @@ from statistics import median
 import uvloop
 from rich.console import Console
 
+from benchmarks.page_cache import forget
 from benchmarks.servers import Heliograph
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import AFTER_ALL
@@ -29,6 +30,7 @@ from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.run import Run
+from region_node.process import settle_memory
 from storage.ledger.bookie_client import BookieClient
 from storage.ledger.pool import BookiePool
 from storage.managed_ledger.cache import EntryCache
@@ -44,8 +46,8 @@ from storage.tiered.tiering import Described, Tiering
 TOPIC = "persistent://public/default/tiered-read"
 RUN, ENTRY_BYTES = 64, 1024
 READ_ENTRIES, READ_BYTES = 1000, 1 << 20
-CACHE_BYTES = 32 << 20
-"""Less than the ledger, and more than what a reader has fetched ahead."""
+CACHE_BYTES = 64 << 20
+"""A broker's, unless it is set. A quarter of it is for what readers have fetched: less than the ledger."""
 
 
 class NoState:
@@ -74,16 +76,6 @@ async def fill(ledger: ManagedLedger, size_bytes: int) -> None:
         await room.acquire()
     if failed:
         raise failed[0]
-
-
-def forget(folder: Path) -> None:
-    """Asks the page cache to drop the files below; what is not written back yet stays."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 async def timed(work: Callable[[], Awaitable[int]], expected: int) -> float:
@@ -122,6 +114,7 @@ async def run(data: Path, scratch: Path, size_mb: int, rounds: int, s3: str, con
         await fill(ledger, size_mb << 20)
         await ledger.close()
         ledger = await factory.open(TOPIC, NoState(), (2, 2, 2), create=True)
+    settle_memory()
     with console.status("offloading"):
         begun = time.perf_counter()
         tiering.offload(ledger, AFTER_ALL)

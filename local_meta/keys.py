@@ -6,6 +6,7 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
 
     /bookies/{id}                                            a live bookie, under its lease
     /brokers/{id}                                            a live broker, under its lease
+    /metadata-nodes/{id}                                     what a node of this metadata speaks (local_meta.node_level)
     /instance                                                the id of this metadata; another one after a restore
     /owners/{tenant}/{namespace}/{bundle:05}                 which broker owns a bundle, under that broker's lease
     /bundles/{tenant}/{namespace}                            the hash ranges of a namespace's bundles in this region, once one was split
@@ -39,6 +40,7 @@ from heliograph.raft.store import prefix_end
 
 BOOKIES = "/bookies/"
 BROKERS = "/brokers/"
+METADATA_NODES = "/metadata-nodes/"
 INSTANCE = "/instance"
 OWNERS = "/owners/"
 BUNDLES = "/bundles/"
@@ -77,6 +79,10 @@ def bookie(bookie_id: str) -> str:
 
 def broker(broker_id: str) -> str:
     return BROKERS + _quoted(broker_id)
+
+
+def metadata_node(node_id: str) -> str:
+    return METADATA_NODES + _quoted(node_id)
 
 
 def load(broker_id: str) -> str:

@@ -11,20 +11,19 @@ Source: ARCHITECTURE "Folders" (heliograph/raft).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
+from heliograph.raft.company import others_in
 from heliograph.raft.core import Actions, RaftCore, Role
 from heliograph.raft.keeping import Keeper
-from heliograph.raft.log import Log
 from heliograph.raft.membership import Change
 from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
-from heliograph.raft.storage import LogStorage, Recovered
+from heliograph.raft.starting import recovered
+from heliograph.raft.storage import LogStorage
 from heliograph.raft.waiting import Waiting
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
@@ -34,10 +33,6 @@ __all__ = ["MemberState", "NotLeader", "RaftNode", "RaftSettings", "RaftTranspor
 WRITES_TIMED = 512
 CHANGE_BYTES_MAX = 256 << 10
 """Of a configuration: MEMBERS_MAX names and addresses."""
-
-T = TypeVar("T")
-events = logging.getLogger(__name__)
-
 
 
 class RaftNode:
@@ -74,7 +69,7 @@ class RaftNode:
         self.write_s: deque[float] = deque(maxlen=WRITES_TIMED)
         """How long the last writes that were proposed here took until they were applied here."""
         self._first = Config(()) if joining else Config(tuple(sorted({node_id, *peers})))
-        self._has_others = joining or len(self._first.voters) > 1
+        self._others = joining or len(self._first.voters) > 1  # as it is written down, or as the settings say
         self._owes = False
         self._told: Config | None = None
         self._moved: asyncio.Future[bool] | None = None  # whoever hands the leadership over waits for it
@@ -116,59 +111,14 @@ class RaftNode:
 
     async def start(self) -> None:
         """Recovers log and snapshot, then takes part. Raises OSError, CorruptData."""
-        loop = self._loop = asyncio.get_running_loop()
-        opening: asyncio.Future[SnapshotMeta | None] = loop.create_future()
-        self._keeper.open(partial(_settle, opening))
-        kept: SnapshotMeta | None = None
-        damage: CorruptData | None = None
-        try:
-            kept = await opening
-        except CorruptData as error:
-            damage = error
-        recovering: asyncio.Future[Recovered | None] = loop.create_future()
-        self._storage.recover_soon(kept, partial(_settle, recovering), anew=kept is None and self._machine.kept is not None and self._has_others)
-        try:
-            state = await recovering
-        except CorruptData:
-            if damage is not None:  # the log alone does not make up for it
-                raise damage from None
-            raise
-        assert state is not None
-        if damage is not None:
-            await self._discard_table(damage, state)
-        base, base_term, config = 0, 0, self._first
-        if state.base is not None:
-            base, base_term, config = state.base.index, state.base.term, state.base.config
-            if state.base is not kept:
-                restoring: asyncio.Future[None] = loop.create_future()
-                self._keeper.restore(state.base, partial(_settle, restoring, None))
-                await restoring
-            self.applied_index = base
-        self._core = RaftCore(
-            self.node_id,
-            config=config,
-            term=state.term,
-            vote=state.vote,
-            log=Log(base, base_term, state.entries),
-            snapshot=state.snapshot,
-            settings=self.settings.core,
-            rng=self._rng,
-            now=self._clock.monotonic(),
-            commit=state.commit,
-            owed=state.owed,
+        self._loop = asyncio.get_running_loop()
+        found = await recovered(
+            self.node_id, self._first, self._machine, self._keeper, self._storage, self.settings, self._clock, self._rng, others=self._others
         )
-        self._owes = state.owed is not None
-        self._keeper.begin(self._core, base)
+        self._core, self.applied_index, self._owes, self._others = found.core, found.base, found.core.owed is not None, found.others
+        self._keeper.begin(self._core, found.base)
         self._transport.on_receive(self._on_message)
         self._pump()
-
-    async def _discard_table(self, damage: CorruptData, state: Recovered) -> None:
-        """The table is made again: from snapshot and log, or by what other voters send."""
-        assert self._loop is not None
-        events.warning("table.rebuilt", extra={"node": self.node_id, "error": str(damage), "source": "the other voters" if state.owed else "snapshot and log"})
-        discarding: asyncio.Future[None] = self._loop.create_future()
-        self._keeper.discard(partial(_settle, discarding, None))
-        await discarding
 
     async def stop(self) -> None:
         """Ends taking part; what waits is answered with its failure. What was durable stays."""
@@ -400,6 +350,7 @@ class RaftNode:
                         self._keeper.make_for_others(self.applied_index)
                     self._batches.append((actions, actions.stores))
                     if actions.stores or actions.note_commit:
+                        self._note_others(core)
                         stored = partial(self._on_stored, actions)
                         self._storage.write(actions.hard_state, actions.snapshot, actions.first_index, actions.entries, actions.commit, stored)
                 elif not self._release_next():
@@ -410,12 +361,19 @@ class RaftNode:
             if core.config is not self._told:
                 self._told = core.config
                 self.on_config(core.config)
+            self._note_others(core)
             self._show_role(core)
             self._arm(core)
             if not core.transferring:
                 self._end_transfer(core.role is not Role.LEADER)
             if self._storage.full and self._retry is None and self._loop is not None:
                 self._retry = self._loop.call_later(self.settings.full_retry_s, self._retry_storage)
+
+    def _note_others(self, core: RaftCore) -> None:
+        others = others_in(core.configs, self.node_id, core.commit)
+        if others is not None and others != self._others:
+            self._others = others
+            self._storage.note_others(others)
 
     def _end_transfer(self, moved: bool) -> None:
         if self._moved is not None:
@@ -553,11 +511,3 @@ class RaftNode:
             self.is_leader = False
             self.on_role_change(False)
 
-
-def _settle(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

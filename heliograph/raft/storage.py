@@ -1,10 +1,9 @@
 """LogStorage: term, vote, entries, and snapshots of one Raft member, durably, in one directory.
 
-Is: a segmented log of records and snapshot files on the `Disk` port; recovery of both. Isn't: rules of Raft, or anything that waits: it calls back.
-Invariants: `done` of a write is called once everything of it is durable, in the order of the writes; writes that wait together share one sync.
-A torn tail that was never reported durable is cut off; damage below what was reported durable raises CorruptData at `recover`, as far as a later
-record (or a clean close) bears witness to it. Segments are filled with zeros before they are used, so that a full disk shows where a segment is made
-(`full`), not in the middle of a record. A failed write or sync is final.
+Is: a segmented log of records and snapshot files on the `Disk` port. Isn't: rules of Raft, what holds of them at a start (`recovering`), or anything that
+waits: it calls back.
+Invariants: `done` of a write is called once everything of it is durable, in the order of the writes; writes that wait together share one sync. A full disk
+shows where a segment is made (`full`), not in the middle of a record. A failed write or sync is final.
 Each record also says how far entries are known to be committed. Only the last record of a batch raises that, behind the entries that it speaks of, and
 committed entries are never replaced: so whatever prefix of the log survives holds those very entries. A member that restarts may therefore apply
 them before it hears of anybody; what it doesn't know of is only what was committed after its last record.
@@ -15,69 +14,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from heliograph.model.errors import CorruptData, PeerError
-from heliograph.raft import debt
+from heliograph.raft import company, debt
 from heliograph.raft.log_records import (
     FIRST,
-    HARD_STATE,
     HEAD,
     KIND_CLOSED,
     KIND_COMMIT,
     KIND_ENTRIES,
     KIND_HARD_STATE,
     KIND_RESET,
-    MAGIC,
     RESET,
-    VERSION,
     Record,
     encode_record,
     hard_state_body,
-    read_record,
 )
-from heliograph.raft.messages import (
-    ENTRY_OVERHEAD,
-    Entry,
-    SnapshotMeta,
-    decode_entries,
-    encode_entries,
-)
-from heliograph.raft.snapshot_file import RECEIVED, SCRATCH_NAMES, SnapshotWriter, blob_start, is_full, read_description, snapshot_name
-from heliograph.runtime.disk import Disk, File
+from heliograph.raft.messages import ENTRY_OVERHEAD, Entry, SnapshotMeta, encode_entries
+from heliograph.raft.recovering import Recovered, recover
+from heliograph.raft.segments import Segment, make_segment, segment_name
+from heliograph.raft.snapshot_file import RECEIVED, SCRATCH_NAMES, SnapshotWriter, blob_start, is_full, snapshot_name
+from heliograph.runtime.disk import Disk
 
 _RESERVE_BYTES = 16 << 10
 _SMALL_BYTES = 2 * _RESERVE_BYTES  # the segment of a member that starts on a full disk
 _RECORD_BYTES = 256 << 10
-_ZEROS = bytes(64 << 10)
 
 Done = Callable[[BaseException | None], None]
-
-
-@dataclass(slots=True)
-class Recovered:
-    """What the directory held. `snapshot`: the newest file. `entries` follow `base`, the newer one of that and the machine's own table, or index 0 where there
-    is neither; those through `commit` are known to be committed."""
-
-    term: int = 0
-    vote: str = ""
-    snapshot: SnapshotMeta | None = None
-    base: SnapshotMeta | None = None
-    entries: list[Entry] = field(default_factory=list)
-    commit: int = 0
-    owed: tuple[int, int] | None = None
-    """(term, index) of the last entry that was durable here, where the log was lost with the table, and is not made good yet."""
-
-
-@dataclass(slots=True)
-class _Segment:
-    number: int
-    file: File
-    size_bytes: int  # as filled with zeros
-    end: int = 0  # where the next record goes
-    index_max: int = 0  # no entry or reset above it
-    head_sequence: int = 0
 
 
 @dataclass(slots=True)
@@ -88,17 +52,13 @@ class _Write:
     snapshot: SnapshotMeta | None = None  # its pieces are to become the newest one behind these records and before anything else
 
 
-def segment_name(number: int) -> str:
-    return f"log-{number:010d}"
-
-
 class LogStorage:
     """recover() first, in a job or at start-up; then everything else from the event loop."""
 
     def __init__(self, disk: Disk, *, segment_bytes: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
-        self._segments: list[_Segment] = []  # oldest first; the last one is written to
-        self._spare: _Segment | None = None
+        self._segments: list[Segment] = []  # oldest first; the last one is written to
+        self._spare: Segment | None = None
         self._preparing = False
         self._sequence = 0  # of the last record made
         self._synced = 0  # every record through it is durable
@@ -113,144 +73,54 @@ class LogStorage:
 
     # -- recovery -----------------------------------------------------------------------------------------------------
 
-    def recover(self, kept: SnapshotMeta | None = None, anew: bool = False) -> Recovered:
+    def recover(self, kept: SnapshotMeta | None = None, lost: bool = False, others: bool = False) -> Recovered:
         """Reads the directory, makes durable what it takes over, and opens a segment to write to. Blocking. Raises OSError, CorruptData.
 
-        kept: what the machine's own table is the state of. anew: where snapshot and log do not make up for a table that is lost, begin with an empty log,
-        and remember what is owed to the group: others have the entries.
+        kept: what the machine's own table is the state of; `lost`: it has one, and that is lost. Where snapshot and log do not make up for it, and other
+        voters have the entries, it begins with an empty log, and remembers what it owes to the group. others: whether there are some, unless that is
+        written down.
         """
-        state = Recovered()
-        names = self._disk.names()
-        snapshots = [name for name in names if name.startswith("snapshot-")]
-        if snapshots:
-            state.snapshot = state.base = read_description(self._disk, snapshots[-1])
-        if kept is not None and (state.base is None or kept.index >= state.base.index):
-            state.base = kept
-        base, base_term, entries = self._replay(sorted(name for name in names if name.startswith("log-")), state)
-        needs_reset = False
-        state.owed = debt.owed(self._disk)
-        end = base + len(entries)
-        if anew and (base > (state.base.index if state.base is not None else 0) or self._commit > end):
-            last_term = (entries[-1][0] if entries else base_term) if end >= self._commit else state.term  # no later one than that
-            state.owed = max(state.owed or (0, 0), (last_term, max(end, self._commit)))
-            debt.owe(self._disk, *state.owed)
-            state.snapshot, state.base, needs_reset = None, None, True
-            base, base_term, entries, self._commit = 0, 0, [], 0
-            for name in snapshots:
-                self._disk.remove(name)
-            snapshots = []
-        if state.base is not None:
-            index = state.base.index
-            if base > index:
-                raise CorruptData(f"the log begins behind index {base}, the newest snapshot or table ends at {index}")
-            held = base_term if index == base else entries[index - base - 1][0] if index - base <= len(entries) else -1
-            if held == state.base.term:
-                entries = entries[index - base :]
-            else:
-                needs_reset, entries = True, []
-            base = index
-        elif base:
-            raise CorruptData(f"the log begins behind index {base}, and there is neither a snapshot nor a table")
-        if self._commit > base + len(entries):
-            raise CorruptData(f"entries through index {self._commit} are committed, and the log ends at {base + len(entries)}")
-        state.entries, state.commit = entries, max(self._commit, base)
+        state, log, needs_reset = recover(self._disk, kept, lost=lost, others=others)
+        self._segments, self._sequence, self._synced = log.segments, log.sequence, log.synced
+        self._commit, self._hard_state = log.commit, log.hard_state
         self._covered = state.base.index if state.base is not None else 0
         self._begin(needs_reset, state)
-        for name in names:
-            if name in SCRATCH_NAMES or name in snapshots[:-1]:
+        names = self._disk.names()
+        for name in [*SCRATCH_NAMES, *[name for name in names if name.startswith("snapshot-")][:-1]]:
+            if name in names:
                 self._disk.remove(name)
         return state
 
-    def recover_soon(self, kept: SnapshotMeta | None, done: Callable[[Recovered | None, BaseException | None], None], anew: bool = False) -> None:
+    def recover_soon(
+        self, kept: SnapshotMeta | None, done: Callable[[Recovered | None, BaseException | None], None], lost: bool = False, others: bool = False
+    ) -> None:
         """`recover` on the disk's own thread."""
 
-        self._disk.submit(partial(self.recover, kept, anew), done)
+        self._disk.submit(partial(self.recover, kept, lost, others), done)
 
     def pay(self) -> None:
         """What was owed is durable here again."""
         self._disk.submit(partial(debt.pay, self._disk), lambda _, error: None)
 
-    def _replay(self, names: list[str], state: Recovered) -> tuple[int, int, list[Entry]]:
-        """Returns (base index, its term, entries behind it). Sets hard state, sequences, and segments."""
-        base, base_term, entries = -1, 0, list[Entry]()
-        cut = False
-        for name in names:
-            number = int(name.removeprefix("log-"))
-            segment_file = self._disk.open(name)
-            raw = segment_file.pread(segment_file.size_bytes(), 0)
-            if cut:
-                self._look_for_witness(number, raw, 0)
-                segment_file.close()
-                self._disk.remove(name)
-                continue
-            segment = _Segment(number, segment_file, len(raw))
-            while (record := read_record(number, raw, segment.end)) is not None and (not self._sequence or record.sequence == self._sequence + 1):
-                kind, body = record.kind, record.body
-                self._sequence, self._synced, self._commit = record.sequence, record.synced, record.commit
-                if not segment.end:
-                    segment.head_sequence = self._sequence
-                segment.end += HEAD.size + len(body)
-                if kind == KIND_HARD_STATE:
-                    self._hard_state = body
-                    state.term, size = HARD_STATE.unpack_from(body)
-                    state.vote = body[HARD_STATE.size : HARD_STATE.size + size].decode()
-                elif kind == KIND_RESET:
-                    base, base_term = RESET.unpack(body)
-                    entries = []
-                    segment.index_max = max(segment.index_max, base)
-                elif kind == KIND_ENTRIES:
-                    (first,) = FIRST.unpack_from(body)
-                    try:
-                        new = decode_entries(body, FIRST.size)
-                    except PeerError as error:
-                        raise CorruptData(f"{name}: a whole record holds what cannot be read: {error}") from error
-                    if base < 0 or first <= base:
-                        base, base_term, entries = first - 1, 0, new
-                        if state.base is not None and base == state.base.index:
-                            base_term = state.base.term
-                    elif first > base + len(entries) + 1:
-                        raise CorruptData(f"{name}: entries before index {first} are missing")
-                    else:
-                        entries[first - base - 1 :] = new
-                    segment.index_max = max(segment.index_max, first - 1 + len(new))
-            tail = raw[segment.end :]
-            if tail[:4] == MAGIC and len(tail) > 4 and tail[4] not in (0, VERSION):
-                raise CorruptData(f"{name}: version {tail[4]} is not known to this program")
-            if tail.count(0) != len(tail):
-                self._look_for_witness(number, raw, segment.end)
-                cut = True
-            elif not segment.end:
-                cut = True  # an unused spare, or one whose first record was lost
-            if segment.end:
-                segment_file.truncate(segment.end)
-                segment.size_bytes = segment.end
-                self._segments.append(segment)
-            else:
-                segment_file.close()
-                self._disk.remove(name)
-        if base < 0:
-            base, base_term = (state.base.index, state.base.term) if state.base is not None else (0, 0)
-        return base, base_term, entries
+    def note_others(self, others: bool) -> None:
+        """Whether other voters have what this member has, durably before whatever is written from now on."""
 
-    def _look_for_witness(self, number: int, raw: bytes, start: int) -> None:
-        """The log ends before `start`. A whole record behind it that says more was durable means damage."""
-        at = raw.find(MAGIC, start)
-        while at >= 0:
-            record = read_record(number, raw, at)
-            if record is not None and record.synced > self._sequence:
-                raise CorruptData(f"{segment_name(number)}: record {self._sequence + 1} was durable and cannot be read")
-            at = raw.find(MAGIC, at + 1)
+        def noted(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self._fail(error)
+
+        self._disk.submit(partial(company.note, self._disk, others), noted)
 
     def _begin(self, needs_reset: bool, state: Recovered) -> None:
         for segment in self._segments:
             segment.file.datasync()
         number = self._segments[-1].number + 1 if self._segments else 1
         try:
-            segment = self._make_segment(number, self._segment_bytes)
+            segment = make_segment(self._disk, number, self._segment_bytes)
         except OSError as error:
             if not is_full(error):
                 raise
-            segment, self.full = self._make_segment(number, _SMALL_BYTES), True
+            segment, self.full = make_segment(self._disk, number, _SMALL_BYTES), True
         bodies = [(KIND_HARD_STATE, self._hard_state)]
         if needs_reset:
             index, term = (state.base.index, state.base.term) if state.base is not None else (0, 0)
@@ -262,21 +132,6 @@ class LogStorage:
         segment.file.pwritev([self._record(segment, kind, body) for kind, body in bodies], 0)
         segment.file.datasync()
         self._synced = self._sequence
-
-    def _make_segment(self, number: int, size_bytes: int) -> _Segment:
-        """Creates a segment full of zeros, durably. Blocking. Raises OSError; then nothing of it is left."""
-        name = segment_name(number)
-        segment_file = self._disk.open(name, create=True)
-        try:
-            for offset in range(0, size_bytes, len(_ZEROS)):
-                segment_file.pwritev([memoryview(_ZEROS)[: min(len(_ZEROS), size_bytes - offset)]], offset)
-            segment_file.datasync()
-        except OSError:
-            segment_file.close()
-            self._disk.remove(name)
-            raise
-        self._disk.sync_directory()
-        return _Segment(number, segment_file, size_bytes)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +182,7 @@ class LogStorage:
         if self.full:
             self._prepare(self._segment_bytes)
 
-    def _record(self, segment: _Segment, kind: int, body: bytes) -> bytes:
+    def _record(self, segment: Segment, kind: int, body: bytes) -> bytes:
         self._sequence += 1
         record = encode_record(segment.number, segment.end, Record(kind, self._sequence, self._synced, self._commit, body))
         segment.end += len(record)
@@ -386,14 +241,14 @@ class LogStorage:
             self._spare = None
         self._preparing = True
 
-        def job() -> _Segment:
+        def job() -> Segment:
             if old is not None:
                 old.file.close()
-            return self._make_segment(number, size_bytes)
+            return make_segment(self._disk, number, size_bytes)
 
         self._disk.submit(job, self._prepared)
 
-    def _prepared(self, segment: _Segment | None, error: BaseException | None) -> None:
+    def _prepared(self, segment: Segment | None, error: BaseException | None) -> None:
         self._preparing = False
         if segment is not None:
             self.full = False
@@ -504,7 +359,7 @@ class LogStorage:
 
     def _prune(self) -> None:
         """Drops segments and snapshots that are not needed. One older snapshot stays, for a member that is being sent it."""
-        index, gone = self._covered, list[_Segment]()
+        index, gone = self._covered, list[Segment]()
         while len(self._segments) > 1 and self._segments[0].index_max <= index and self._segments[1].head_sequence <= self._synced:
             gone.append(self._segments.pop(0))
 

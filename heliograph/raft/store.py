@@ -7,7 +7,7 @@ Invariants: a key's version only grows, also over a deletion; all puts of one tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -119,6 +119,16 @@ class MetadataStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+async def pages_under(store: MetadataStore, prefix: str) -> AsyncIterator[list[tuple[str, bytes, int]]]:
+    """Every (key, value, version) under `prefix`, in order, however many there are: page by page, none empty, each linearizable."""
+    start, end = prefix, prefix_end(prefix)
+    while rows := await store.range(start, end):
+        yield rows
+        if len(rows) < RANGE_LIMIT:
+            return
+        start = rows[-1][0] + "\0"
 
 
 def prefix_end(prefix: str) -> str:

@@ -16,8 +16,8 @@ from functools import partial
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer
+from heliograph.wire.block import peek_block, verify_block
 from heliograph.wire.bookie import HEAD, Code, Kind
-from heliograph.wire.run import peek_block, verify_block
 from storage.bookie.cookie import Place
 from storage.bookie.directories import Directories
 from storage.bookie.journal_dir import JournalDir
@@ -211,7 +211,7 @@ class Bookie(Directories):
             peer.answer(request, *self._absent(home, ledger))
             return
         begun = self._now()
-        pieces = choose(home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
+        pieces, behind = choose(home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
         held = [piece for piece in pieces if isinstance(piece, memoryview)]
         if not pieces:
             peer.answer(request, *self._absent(home, ledger, first))
@@ -220,7 +220,7 @@ class Bookie(Directories):
             self._note_read(pieces, begun)
         else:
             self._reading += 1
-            part = partial(peer.answer, request, Code.OK, 0, 1) if parts else None
+            part = partial(peer.answer, request, Code.OK, behind, 1) if parts else None
             home.catch_up.start(pieces, partial(self._fetched, home, ledger, pieces, begun, request, peer), part)
 
     def _fetched(

@@ -1,10 +1,11 @@
 """CatchUp: the reads from disk of one ledger directory, a slice at a time, behind what its journal is about to make durable.
 
 Is: the order in which slices of reads go to the thread that reads, and when one has to wait. Isn't: which blocks answer a read (`reading`), or a thread.
-Invariants: one slice is under way at most, so a sync that comes now waits for no more than that; none is begun while a record is on its way to the
-journal, except one behind each record that became durable: publishers wait for a slice at most, and readers for a record. A journal that stands still
-holds no reader up for longer than two ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before.
-While nobody publishes, the disk brings what a long read wants next while a slice is verified and sent: a record that comes then waits for that too, once.
+Invariants: while records come one slice is under way at most, so a sync that comes now waits for no more than that; none is begun while a record is on
+its way to the journal, except one behind each record that became durable: publishers wait for a slice at most, and readers for a record. A journal that
+stands still holds no reader up for longer than two ticks. Reads take turns, slice by slice. `behind` runs what must not pass a read that was begun before.
+While nobody publishes slices are longer, the thread has the next one before it is done with one, and the disk brings what a long read wants next
+meanwhile: a record that comes then waits for that too, once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ SLICE_BYTES = 256 << 10
 """Unless a single block is larger. As much as a disk of today reads in the time that it takes to sync."""
 
 _AHEAD_SLICES = 2
+_QUIET_UNDER_WAY = _QUIET_TIMES = 2
+"""Then so many slices are under way, each so many times as large: what is done once a slice is half as often in the way."""
 _QUIET_SLICES = 8
 """After so many slices without a record nobody publishes."""
 
@@ -29,11 +32,13 @@ Part = Callable[[list[Buffer]], None]
 
 
 class _Read:
-    __slots__ = ("at", "blocks", "done", "number", "part", "pieces")
+    __slots__ = ("asked", "at", "blocks", "done", "ended", "number", "part", "pieces")
 
     def __init__(self, number: int, pieces: Sequence[Piece], done: Done, part: Part | None) -> None:
         self.number, self.pieces, self.done, self.part = number, pieces, done, part
-        self.at = 0
+        self.asked = self.at = 0
+        """How many pieces the thread was told to read, and how many it has read."""
+        self.ended = False
         self.blocks: list[Buffer] = []
 
 
@@ -42,11 +47,13 @@ class CatchUp:
 
     def __init__(self, disk: Disk, pending: Callable[[], bool], *, slice_bytes: int = SLICE_BYTES) -> None:
         self._disk, self._pending, self._slice_bytes = disk, pending, slice_bytes
-        self._waiting: deque[_Read] = deque()
+        self._waiting: deque[_Read] = deque()  # with nothing under way
+        self._begun: deque[_Read] = deque()  # with a slice under way, and more to read
         self._open: dict[int, None] = {}  # numbers of reads that are not answered, ascending
         self._behind: deque[tuple[int, Callable[[], None]]] = deque()
         self._last = 0
-        self._busy = self._held = self._may = self._stuck = self._closed = False
+        self._under_way = 0
+        self._held = self._may = self._stuck = self._closed = False
         self._since_record = _QUIET_SLICES
         self.yields = 0
         """Slices that waited for a record."""
@@ -86,51 +93,69 @@ class CatchUp:
         """What is under way ends without an answer."""
         self._closed = True
         self._waiting.clear()
+        self._begun.clear()
         self._behind.clear()
 
     def _next(self) -> None:
-        if self._busy or not self._waiting or self._held or self._closed:
-            return
-        if self._pending() and not self._may and not self._stuck:
-            self._held = True
-            self.yields += 1
-            return
-        self._may = False
-        self._busy = True
-        read = self._waiting.popleft()
-        at = end = read.at
+        """Gives the thread what it may have now."""
+        while (self._waiting or self._begun) and not self._held and not self._closed:
+            if self._under_way >= (_QUIET_UNDER_WAY if self._since_record >= _QUIET_SLICES else 1):
+                return
+            if self._pending() and not self._may and not self._stuck:
+                self._held = True
+                self.yields += 1
+                return
+            self._may = False
+            self._begin((self._waiting or self._begun).popleft())
+
+    def _begin(self, read: _Read) -> None:
+        """The next slice of that one."""
+        at = end = read.asked
         size = 0
-        while end < len(read.pieces) and (end == at or size < self._slice_bytes):
+        slice_bytes = self._slice_bytes * (_QUIET_TIMES if self._since_record >= _QUIET_SLICES else 1)
+        while end < len(read.pieces) and (end == at or size < slice_bytes):
             piece = read.pieces[end]
             size += piece[2] if isinstance(piece, tuple) else 0
             end += 1
+        read.asked = end
+        if end < len(read.pieces):
+            self._begun.append(read)
         self._since_record += 1
-        ahead = self._ahead(read, end) if self._since_record > _QUIET_SLICES else None
+        ahead = self._ahead(read, at, end) if self._since_record > _QUIET_SLICES else None
+        self._under_way += 1
         self._disk.submit(partial(fetch, self._disk, read.pieces[at:end], ahead), partial(self._fetched, read, end - at))
 
-    def _ahead(self, read: _Read, end: int) -> tuple[EntryLog, int, int] | None:
+    def _ahead(self, read: _Read, at: int, end: int) -> tuple[EntryLog, int, int] | None:
         """What lies behind the pieces before `end`, also where the next read will ask for it. None of a short read: who looks at one place goes elsewhere."""
         last = read.pieces[end - 1]
-        if isinstance(last, memoryview) or (not read.at and end == len(read.pieces)):
+        if isinstance(last, memoryview) or (not at and end == len(read.pieces)):
             return None
         log, offset, _ = last[:3]
         start, size = log.behind(offset, _AHEAD_SLICES * self._slice_bytes)
         return (log, start, size) if size else None
 
     def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:
-        self._busy = False
+        self._under_way -= 1
         if self._closed:
             return
+        if read.ended:  # a slice before this one was bad
+            self._next()
+            return
+        if read in self._begun:
+            self._begun.remove(read)
+            self._waiting.append(read)
         blocks = blocks or []
         read.blocks += blocks
         read.at += len(blocks)
         if read.at < len(read.pieces) and len(blocks) == wanted:
-            self._waiting.append(read)
             self._next()
             if read.part is not None:
                 ready, read.blocks = read.blocks, []
                 read.part(ready)
         else:
+            read.ended = True
+            if read.asked < len(read.pieces):
+                self._waiting.remove(read)
             del self._open[read.number]
             self._release()
             self._next()

@@ -26,6 +26,7 @@ from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.store import MetadataStore, prefix_end
 from heliograph.runtime.clock import Rng
 from heliograph.runtime.disk import Buffer
+from heliograph.runtime.tasks import end
 from heliograph.wire.bookie import Code, Kind, encode
 from local_meta import keys
 from storage.bookie.bookie import Bookie
@@ -122,13 +123,8 @@ class Collector:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            try:
-                await self._task
-            except asyncio.CancelledError:
-                pass
-            self._task = None
+        task, self._task = self._task, None
+        await end(task)
 
     def run_soon(self) -> None:
         """A pass now."""

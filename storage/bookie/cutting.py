@@ -8,7 +8,7 @@ was cut off, a recovery, a repair; so nothing here is on the way of an ordinary 
 from __future__ import annotations
 
 from heliograph.runtime.disk import Buffer
-from heliograph.wire.run import decode_block, encode_block
+from heliograph.wire.block import decode_block, encode_block
 
 
 def cut_block(block: Buffer, low: int, high: int) -> memoryview:

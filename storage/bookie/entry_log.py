@@ -6,7 +6,7 @@ Invariants: a log is written once, synced, and never changed; a footer holds not
 A log is a file `log-NNNNNNNNNNNN`, little endian:
 
     0   4s "HLOG", u8 version (1), 3 zero bytes, u64 number of the log
-    16  blocks (`heliograph.wire.run`), one behind another
+    16  blocks (`heliograph.wire.block`), one behind another
     F   groups, by ledger:  u64 ledgers, i64 LACs, u32 fenced, u32 runs of each      (columns, one behind another)
         runs, in file order: i64 firsts, u32 sizes, u16 counts
     end u64 F, u32 groups, u32 runs, u64 number of the log, 3s "HLF", u8 version (1), u32 crc32c of everything from F on but itself

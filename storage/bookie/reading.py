@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer, Disk
-from heliograph.wire.run import verify_block
+from heliograph.wire.block import verify_block
 from storage.bookie.cutting import cut_block
 from storage.bookie.entry_log import EntryLog
 from storage.bookie.ledgers import LedgerTable
@@ -20,8 +20,8 @@ Piece = memoryview | tuple[EntryLog, int, int] | tuple[EntryLog, int, int, int, 
 """A block in memory, or (log, offset, size), or (log, offset, size, low, high): of that block entries [low, high) alone."""
 
 
-def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int) -> list[Piece]:
-    """Blocks that cover the ledger from `first` on, up to a hole, `last`, or the bound, but at least one where there is one.
+def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, bytes_max: int) -> tuple[list[Piece], int]:
+    """(blocks that cover the ledger from `first` on, the entry behind them), up to a hole, `last`, or the bound, but at least one where there is one.
 
     generations: the newest first. Of entries that were stored more than once, what was stored last.
     """
@@ -29,12 +29,13 @@ def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, f
     find = _find_newest if ledger in table.mixed else _find
     at, size = first, 0
     while at <= last and (found := find(generations, table, ledger, at)) is not None:
-        piece, piece_bytes, at = found
+        piece, piece_bytes, behind = found
         if pieces and size + piece_bytes > bytes_max:
             break
         pieces.append(piece)
         size += piece_bytes
-    return pieces
+        at = behind
+    return pieces, at
 
 
 def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:

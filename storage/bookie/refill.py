@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from heliograph.model.errors import DiskFailed, HeliographError, NoSuchLedger
 from heliograph.runtime.disk import Buffer
+from heliograph.runtime.tasks import end
+from heliograph.wire.block import encode_block
 from heliograph.wire.bookie import Code, Kind, encode
-from heliograph.wire.run import encode_block
 from storage.bookie.bookie import Bookie
 from storage.bookie.ledger_dir import LedgerDir
 from storage.bookie.scrub import Spot
@@ -47,13 +48,8 @@ class Refill:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            try:
-                await self._task
-            except asyncio.CancelledError:
-                pass
-            self._task = None
+        task, self._task = self._task, None
+        await end(task)
 
     async def _run(self) -> None:
         while True:

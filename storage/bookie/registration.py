@@ -15,6 +15,7 @@ from heliograph.model.errors import LeaseLost, MetadataError, StorageError
 from heliograph.model.levels import LEVEL
 from heliograph.raft.store import LEASE_TTL_MS, MetadataStore
 from heliograph.runtime.clock import Clock, Rng
+from heliograph.runtime.tasks import end
 from local_meta.keys import bookie
 
 _RENEW_S = 1.0
@@ -63,13 +64,8 @@ class Registration:
 
     async def stop(self) -> None:
         """Takes the key away."""
-        if self._task is not None:
-            self._task.cancel()
-            try:
-                await self._task
-            except asyncio.CancelledError:
-                pass
-            self._task = None
+        task, self._task = self._task, None
+        await end(task)
         if self._lease:
             try:
                 await self._meta.revoke(self._lease)

@@ -12,7 +12,7 @@ from functools import partial
 
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Disk
-from heliograph.wire.run import peek_block, verify_block
+from heliograph.wire.block import peek_block, verify_block
 from storage.bookie import entry_log
 from storage.bookie.entry_log import EntryLog
 from storage.bookie.entry_logs import EntryLogs

@@ -21,8 +21,8 @@ from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, encode, error_of, split_blocks
 from heliograph.wire.run import Buffer
 
-_COPY_BELOW = 1 << 19
-"""A smaller answer is copied out of its slab, which it would pin whole."""
+_PINS_MAX = 2
+"""An answer that would pin more than so many times its size is copied out of its slab."""
 _BODY_BYTES = HEAD.size
 
 
@@ -48,6 +48,17 @@ class _Writer:
     def __init__(self, on_ack: Callable[[int], None], on_lost: Callable[[Exception], None]) -> None:
         self.on_ack, self.on_lost = on_ack, on_lost
         self.waiting: deque[tuple[int, int]] = deque()  # (last entry, bytes) of each frame
+
+
+class _Request:
+    """What is asked, until it is answered. parts: takes the bodies of the answers before the last; None: there is one."""
+
+    __slots__ = ("asked_at", "future", "on_end", "parts")
+
+    def __init__(
+        self, future: asyncio.Future[_Answer], asked_at: float, parts: list[memoryview] | None, on_end: Callable[[int], None] | None
+    ) -> None:
+        self.future, self.asked_at, self.parts, self.on_end = future, asked_at, parts, on_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class BookieClient:
         self._backoff_s, self._not_before = 0.0, 0.0
         self._reason = "never connected"
         self._writers: dict[int, _Writer] = {}
-        self._requests: dict[int, tuple[asyncio.Future[_Answer], float, list[memoryview] | None]] = {}
+        self._requests: dict[int, _Request] = {}
         self._next_request = 1
         self._out: list[Buffer] = []
         self._flushing = False
@@ -137,14 +148,17 @@ class BookieClient:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def read(self, ledger: int, first: int, last: int, max_bytes: int) -> list[memoryview]:
+    async def read(
+        self, ledger: int, first: int, last: int, max_bytes: int, on_end: Callable[[int], None] | None = None
+    ) -> list[memoryview]:
         """Blocks in order that cover from `first` on; they stop at `last`, a hole, or `max_bytes` (never before the first one).
 
         The first may begin before `first` and the last may end behind `last`; neighbours may overlap. Raises NoSuchEntry or NoSuchLedger
         (explicit: this bookie does not hold `first`), BookieUnavailable (says nothing).
+        on_end: called with the entry behind them as soon as that is known, of an answer in parts; fewer may come, where a block is bad.
         """
         parts: list[memoryview] = []
-        answer = await self._ask(Kind.READ, [max_bytes.to_bytes(4, "big")], number=1, ledger=ledger, entry=first, value=last, parts=parts)
+        answer = await self._ask(Kind.READ, [max_bytes.to_bytes(4, "big")], number=1, ledger=ledger, entry=first, value=last, parts=parts, on_end=on_end)
         return [block for part in (*parts, answer.body) for block in split_blocks(part)]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
@@ -197,15 +211,15 @@ class BookieClient:
         entry: int = 0,
         value: int = 0,
         parts: list[memoryview] | None = None,
+        on_end: Callable[[int], None] | None = None,
     ) -> _Answer:
-        """parts: takes the bodies of the answers before the last, where there may be several."""
         if not self._ready():
             raise self._unavailable()
         loop = asyncio.get_running_loop()
         request = self._next_request
         self._next_request = request + 1 & 0xFFFFFFFF or 1
         future: asyncio.Future[_Answer] = loop.create_future()
-        self._requests[request] = future, loop.time(), parts
+        self._requests[request] = _Request(future, loop.time(), parts, on_end)
         size = sum(map(len, body))
         self._send([encode(kind, body_bytes=size, number=number, ledger=ledger, entry=entry, value=value, request=request), *body])
         try:
@@ -267,7 +281,7 @@ class BookieClient:
             self.slabs.trim()  # nothing is taken meanwhile: what is free goes
             return
         now, limit = loop.time(), self._settings.answer_timeout_s
-        oldest = min((at for _, at, _ in self._requests.values()), default=now)
+        oldest = min((waiting.asked_at for waiting in self._requests.values()), default=now)
         if now - self._heard_at >= limit or now - oldest >= 4 * limit:
             self._lost(f"no answer within {limit} s")
         else:
@@ -299,9 +313,9 @@ class BookieClient:
             self._not_before = asyncio.get_running_loop().time() + self._backoff_s * self._rng.uniform(0.5, 1.0)
         self._out = []
         requests, self._requests = self._requests, {}
-        for future, _, _ in requests.values():
-            if not future.done():
-                future.set_exception(self._unavailable())
+        for waiting in requests.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(self._unavailable())
         for ledger, writer in list(self._writers.items()):
             self._lose_writer(ledger, writer, self._unavailable())
 
@@ -342,18 +356,21 @@ class BookieClient:
 
     def _on_answer(self, request: int, code: int, entry: int, value: int, body: memoryview) -> None:
         waiting = self._requests.get(request)
-        if waiting is None or waiting[0].done():
+        if waiting is None or waiting.future.done():
             return  # whoever asked was cancelled
-        future, _, parts = waiting
-        body = memoryview(bytes(body)) if len(body) < _COPY_BELOW else body
-        if code == Code.OK and parts is not None and value:
-            parts.append(body)
+        if len(body.obj) > _PINS_MAX * len(body):  # type: ignore[arg-type]
+            body = memoryview(bytes(body))
+        if code == Code.OK and waiting.parts is not None and value:
+            waiting.parts.append(body)
+            if entry and waiting.on_end is not None:
+                on_end, waiting.on_end = waiting.on_end, None
+                on_end(entry)
             return
         del self._requests[request]
         if code == Code.OK:
-            future.set_result(_Answer(entry, value, body))
+            waiting.future.set_result(_Answer(entry, value, body))
         else:
-            future.set_exception(error_of(code, f"bookie {self.bookie_id}: {str(body, 'utf-8', 'replace')}"))
+            waiting.future.set_exception(error_of(code, f"bookie {self.bookie_id}: {str(body, 'utf-8', 'replace')}"))
 
     def _refusal(self, code: int, frame: memoryview) -> HeliographError:
         return error_of(code, f"bookie {self.bookie_id}: {str(frame[_BODY_BYTES:], 'utf-8', 'replace')}")

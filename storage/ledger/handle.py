@@ -17,7 +17,8 @@ from functools import partial
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
-from heliograph.wire.run import Buffer, Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.append import LedgerAppend
 from storage.ledger.context import LedgerContext

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchLedger, NotAllowed, NotEnoughBookies, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import read_entries

@@ -33,8 +33,13 @@ class BookiePort(Protocol):
         """Returns once it is durable; allowed on a fenced ledger."""
         ...
 
-    async def read(self, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[Buffer]:
-        """Blocks in order that cover from `first` on, at least one, up to a hole or `max_bytes`. Raises NoSuchEntry, NoSuchLedger (explicit)."""
+    async def read(
+        self, ledger: int, first: int, last: int, max_bytes: int, on_end: Callable[[int], None] | None = None
+    ) -> Sequence[Buffer]:
+        """Blocks in order that cover from `first` on, at least one, up to a hole or `max_bytes`. Raises NoSuchEntry, NoSuchLedger (explicit).
+
+        on_end: may be called before, with the entry behind those that are on their way: who reads on can ask for the next ones already.
+        """
         ...
 
     async def fence(self, ledger: int) -> tuple[int, int]:

@@ -10,18 +10,24 @@ Source: docs/protocols/ledger.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heliograph.model.errors import CorruptData, HeliographError, KeyMissing, NoSuchEntry, NoSuchLedger
 from heliograph.model.ledgers import LedgerMetadata
-from heliograph.wire.run import Buffer, Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 
+OnEnd = Callable[[int], None]
+"""Called with the entry behind what a read will bring, before it has brought it: the next one may begin there."""
 
-async def read_open(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+
+async def read_open(
+    context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None
+) -> list[tuple[int, Run]]:
     """As `read_entries`, for who wants what is in the entries: runs that were sealed are opened. Raises KeyMissing too."""
-    return await opened(context, metadata.ledger, await read_entries(context, metadata, first, last, max_bytes))
+    return await opened(context, metadata.ledger, await read_entries(context, metadata, first, last, max_bytes, on_end))
 
 
 async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]]) -> list[tuple[int, Run]]:
@@ -34,9 +40,12 @@ async def opened(context: LedgerContext, ledger: int, runs: list[tuple[int, Run]
     return await context.sealing.opened(ledger, runs)
 
 
-async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+async def read_entries(
+    context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None
+) -> list[tuple[int, Run]]:
     """[(first entry, run)]: entries from `first` on, at most to `last`; at least one, up to about `max_bytes`. As they are stored, to be copied.
 
+    on_end: may be called, while nothing has been returned yet. What is returned may end before that, where a block is bad or another bookie answers.
     Raises CorruptData, BookieUnavailable, or NoSuchEntry where no copy can be read, in that order of preference.
     """
     assert first <= last
@@ -50,14 +59,18 @@ async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: 
     left = context.pool.best_first(bookies[turn:] + bookies[:turn])
     asked: dict[asyncio.Task[list[tuple[int, Run]]], None] = {}
     worst: HeliographError | None = None
+
+    def ask() -> None:
+        asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes, on_end))] = None
+
     try:
         while left or asked:
             if not asked:
-                asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes))] = None
+                ask()
             done, _ = await asyncio.wait(asked, timeout=context.second_read_s() if left else None, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 context.latency.second_reads += 1
-                asked[asyncio.ensure_future(_read_from(context, left.pop(0), metadata.ledger, first, last, max_bytes))] = None
+                ask()
             for task in [task for task in asked if task in done]:
                 del asked[task]
                 try:
@@ -71,11 +84,17 @@ async def read_entries(context: LedgerContext, metadata: LedgerMetadata, first: 
     raise worst
 
 
-async def _read_from(context: LedgerContext, bookie: str, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+async def _read_from(
+    context: LedgerContext, bookie: str, ledger: int, first: int, last: int, max_bytes: int, on_end: OnEnd | None
+) -> list[tuple[int, Run]]:
+    def ends(behind: int) -> None:
+        if on_end is not None and behind > first:
+            on_end(min(behind, last + 1))
+
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        blocks = await context.pool.client(bookie).read(ledger, first, last, max_bytes)
+        blocks = await context.pool.client(bookie).read(ledger, first, last, max_bytes, ends)
         context.latency.add(loop.time() - began)
         return _cut(ledger, first, last, blocks)
     except (NoSuchEntry, NoSuchLedger, CorruptData):

@@ -25,7 +25,8 @@ from heliograph.model.errors import (
     VersionConflict,
 )
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
-from heliograph.wire.run import Buffer, decode_block, encode_block
+from heliograph.wire.block import decode_block, encode_block
+from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.context import LedgerContext
 from storage.ledger.port import END

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from heliograph.model.errors import HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.store import Check, Put
-from heliograph.wire.run import encode_block
+from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.audit import Repair, repairs, with_copy
 from storage.ledger.context import LedgerContext

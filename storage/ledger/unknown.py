@@ -14,7 +14,8 @@ from typing import Protocol
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.raft.store import MetadataStore, prefix_end
-from heliograph.wire.run import Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.port import BookiePort
 

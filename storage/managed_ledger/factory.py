@@ -37,6 +37,7 @@ from storage.managed_ledger.read_ahead import ReadAhead
 from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.shadow import SHADOW_SOURCE, NoState, ShadowLedger
+from storage.managed_ledger.sweeping import Sweeping
 from storage.sealing.sealing import Sealing
 
 _REPLAY_BYTES = 1 << 20
@@ -82,6 +83,7 @@ class ManagedLedgerFactory:
         self._evicting: asyncio.TimerHandle | None = None
         self._meta, self._clock, self._rng = meta, clock, rng
         self._flusher = MetadataFlusher(self.context)
+        self._restless = Sweeping(self.settings.sweep_s)
         self._parts = Parts(
             context=self.context,
             flusher=self._flusher,
@@ -90,11 +92,12 @@ class ManagedLedgerFactory:
             settings=self.settings,
             clock=clock,
             on_closed=self._closed,
+            touch=self._restless.touch,
             mending=Throttle(self.settings.mend_bytes_per_s),
         )
         self._open: dict[str, ManagedLedger] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._sweeping: list[ManagedLedger] = []
+        self._sweeping: list[str] = []
         self._stop_watching = pool.on_change(self._on_bookies)
 
     @property
@@ -181,6 +184,7 @@ class ManagedLedgerFactory:
 
     def _take_in(self, ledger: ManagedLedger) -> None:
         self._open[ledger.topic] = ledger
+        self._restless.touch(ledger.topic)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self.settings.sweep_s, self._swept)
 
@@ -327,15 +331,16 @@ class ManagedLedgerFactory:
 
     def _swept(self) -> None:
         """In slices: to look at very many topics takes a while, and to close their ledgers writes metadata."""
-        self._sweep = None
+        self._sweep, loop = None, asyncio.get_running_loop()
         if not self._sweeping:
-            self._sweeping = self.opened
-        for ledger in self._sweeping[-_SWEPT_A_SLICE:]:
-            ledger.rest()
+            self._sweeping = self._restless.due(loop.time())
+        for topic in self._sweeping[-_SWEPT_A_SLICE:]:
+            ledger = self._open.get(topic)
+            if ledger is not None:
+                self._restless.visited(topic, loop.time(), ledger.rest())
         del self._sweeping[-_SWEPT_A_SLICE:]
         if self._open:
-            pause_s = _SLICE_S if self._sweeping else self.settings.sweep_s
-            self._sweep = asyncio.get_running_loop().call_later(pause_s, self._swept)
+            self._sweep = loop.call_later(_SLICE_S if self._sweeping else self.settings.sweep_s, self._swept)
         else:
             self._sweeping.clear()
 

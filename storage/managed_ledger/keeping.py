@@ -8,6 +8,7 @@ durable: so never a live one. A deletion that fails is found later by the bookie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -84,6 +85,21 @@ class Keeping:
     def idle(self) -> bool:
         """Whether it may be forgotten."""
         return not self._under_way and self.truncating == (-1, -1)
+
+    def again_s(self) -> float:
+        """Until time alone may let a ledger go; inf: it will not."""
+        retention = self._host.retention
+        if not self._catalog.count or retention is None or (retention.minutes < 0 and retention.mb < 0):
+            return math.inf
+        first, last = self._catalog.front(1)[0], self._catalog.recent()[-1]
+        slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=self._host.last_confirmed)
+        if not last.closed_ms or (first.ledger, first.entries - 1) > min(slowest, self._host.last_confirmed):
+            return math.inf  # whatever changes that frees what it can
+        now_ms = self._clock.wall_ms()
+        times = [last.closed_ms + self._last_kept_ms]  # until then it does not count
+        if retention.minutes >= 0:
+            times.append(first.closed_ms + retention.minutes * 60_000)
+        return min((ms - now_ms for ms in times if ms > now_ms), default=math.inf) / 1000
 
     def take(self, whole: bool) -> tuple[bool, list[LedgerMetadata]]:
         """(whether a trim was prepared, what goes with the write that is being made)."""

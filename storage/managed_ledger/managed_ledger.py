@@ -36,6 +36,7 @@ from storage.managed_ledger.pages import read_pages
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.record import Stored, TopicRecord
+from storage.managed_ledger.sweeping import NEVER
 from storage.managed_ledger.tail import Done, Failed, Tail
 from storage.managed_ledger.topic_cache import TopicCache
 from storage.managed_ledger.trim import Retention
@@ -132,6 +133,7 @@ class ManagedLedger(LogCursors):
     def _end(self) -> Tail:
         if self._tail is None:
             parts = self._parts
+            parts.touch(self.topic)
             counts = parts.appends.of(self.topic)
             self._tail = Tail(self.topic, parts.context, parts.settings, parts.clock, self._catalog, self, self._index, self._record.owner, counts)
             if self._refusal is not None:
@@ -140,6 +142,7 @@ class ManagedLedger(LogCursors):
 
     def _cached(self) -> TopicCache:
         if self._cache is None:
+            self._parts.touch(self.topic)
             self._cache = self._parts.cache.topic()
             self._cache.cursors = self.cursors
         return self._cache
@@ -151,14 +154,18 @@ class ManagedLedger(LogCursors):
 
     def _keeping(self) -> Keeping:
         if self._keeper is None:
+            self._parts.touch(self.topic)
             settings = self._parts.settings
             self._keeper = Keeping(self, self._catalog, self._parts.context, self._parts.clock, int(settings.ledger_age_max_s * 1000))
         return self._keeper
 
-    def rest(self) -> None:
-        """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an idle topic does not need."""
+    def rest(self) -> float:
+        """To be called now and then: closes the open ledger of a topic that is idle, or too old, and gives up what an idle topic does not need.
+
+        Returns for how many seconds there will be nothing to do unless `Parts.touch` says so; 0: for none.
+        """
         if self.ended or self._closing is not None:
-            return
+            return NEVER
         settings = self._parts.settings
         idle_s = min(settings.ledger_idle_s * (1 + self._catalog.count / _LEDGERS_LATER), settings.ledger_age_max_s)
         if self._tail is not None and self._tail.rest(idle_s):
@@ -168,10 +175,13 @@ class ManagedLedger(LogCursors):
             if self._cache is not None and not self._cache.runs:
                 self._cache = None
         self.trim_soon()
+        again_s = NEVER
         if self._keeper is not None and self._keeper.idle:
-            self._keeper = None
+            again_s, self._keeper = self._keeper.again_s(), None
         if self._catalog.history is not None:
             self._catalog.history.forget(min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0]))
+            again_s = 0.0
+        return 0.0 if self._tail is not None or self._cache is not None or self._keeper is not None else again_s
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -250,9 +260,14 @@ class ManagedLedger(LogCursors):
 
         Raises CorruptData, BookieUnavailable, and what the metadata raises.
         """
-        while self._catalog.history is not None and (at := self._catalog.at_or_after(position)) is not None and self._catalog.unread(at[0]):
-            await self._read_page(at[0])
+        await self.first_from(position)
         return await self._reads().read(position, max_entries, max_bytes)
+
+    async def first_from(self, position: Position) -> Position | None:
+        """The first position that exists, not before `position`; None: nothing is confirmed there yet. Raises what the metadata raises."""
+        while (at := self._catalog.at_or_after(position)) is not None and self._catalog.history is not None and self._catalog.unread(at[0]):
+            await self._read_page(at[0])
+        return at
 
     # -- pages of ledgers ---------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ _SAME_MAX = 1000
 class Parts:
     """cold: reads ledgers that only an object store has. may_page: every broker of the region understands pages of ledgers.
 
-    on_closed: called with each log that ends. mending: what in-place repairs read and write.
+    on_closed: called with each log that ends. touch: called with a topic that `ManagedLedger.rest` has something to do for.
+    mending: what in-place repairs read and write.
     """
 
     context: LedgerContext
@@ -42,6 +43,7 @@ class Parts:
     settings: ManagedLedgerSettings
     clock: Clock
     on_closed: Callable[[ManagedLedger], None]
+    touch: Callable[[str], None]
     mending: Throttle
     cold: ColdReads | None = None
     may_page: Callable[[], bool] = lambda: True

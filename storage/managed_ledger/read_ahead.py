@@ -3,8 +3,8 @@
 Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound; and what is on its way
 before a reader asks for it. Isn't: the cache of the newest entries, or who decides what is fetched.
 Invariants: what is kept was confirmed, so it never becomes wrong, unless a repair in place says `forget`; a fetch is kept whole, starts where it was
-asked for, and has no hole. Of what was fetched before anybody asked at most a quarter of the bound waits for its reader or is on its way: more readers
-than that fetch as they go.
+asked for, and has no hole. Of what was fetched before anybody asked at most three eighths of the bound wait for their readers or are on their way: more
+readers than that fetch as they go. A reader's second fetch takes none of the last of these eighths, so that it keeps nobody's first one away.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Any
 
 from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
+from storage.ledger.reader import OnEnd
 from storage.ledger.tasks import Tasks
 from storage.managed_ledger.topic_cache import RUN_BYTES
 
 Runs = list[tuple[int, Run]]
 """(first entry, run), without a hole."""
+Fetching = Callable[[OnEnd], Coroutine[Any, Any, Runs]]
 
 _WORTH_BYTES = 256 << 10
+_EARLY_EIGHTHS, _SECOND_EIGHTHS = 3, 2
 _LEFT_READS = 256
 """After so many reads of others, what was fetched for a reader before it asked is not waited for any more."""
 
@@ -40,6 +43,19 @@ class _Fetch:
         self.cost = sum(run.size_bytes + RUN_BYTES for _, run in runs)
 
 
+class _Flight:
+    """What is on its way before a reader asked for it."""
+
+    __slots__ = ("end", "size_bytes", "task")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        """About."""
+        self.end = -1
+        """The entry behind it, once that is known."""
+        self.task: asyncio.Task[None]
+
+
 class ReadAhead:
     """on_size(bytes): so many more are held, or fewer."""
 
@@ -49,7 +65,7 @@ class ReadAhead:
         self.hits = self.misses = 0
         self._recent: dict[_Fetch, None] = {}  # the least recently read first
         self._of: dict[int, list[_Fetch]] = {}
-        self._flying: dict[tuple[int, int], tuple[asyncio.Task[None], int]] = {}  # what is on its way, and about how large it is
+        self._flying: dict[tuple[int, int], _Flight] = {}
         self._repairs = 0
         self.early_bytes = 0
         """Fetched before anybody asked: on its way, or not read yet."""
@@ -58,38 +74,68 @@ class ReadAhead:
         """How much to fetch at a time, at most `bytes_max`: so that about two fetches of each ledger that is read have room, but not less than is worth it."""
         return min(bytes_max, max(self.byte_bound // (2 * (len(self._of) + 1)), _WORTH_BYTES))
 
-    def early(self, tasks: Tasks, ledger: int, first: int, size_bytes: int, fetch: Callable[[], Coroutine[Any, Any, Runs]]) -> None:
-        """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than may wait for their readers."""
+    def lacking(self, ledger: int, first: int, fetches: int) -> tuple[int, int] | None:
+        """Of so many fetches one behind another from entry `first` on: where the first one begins that is neither here nor on its way, and how many
+        are left with it. None: there is none, or where it begins is not known yet.
+        """
+        while fetches:
+            flight = self._flying.get((ledger, first))
+            if flight is None:
+                held = self._find(ledger, first)
+                if held is None:
+                    return first, fetches
+                first = held.end
+            elif flight.end < 0:
+                return None
+            else:
+                first = flight.end
+            fetches -= 1
+        return None
+
+    def early(self, tasks: Tasks, ledger: int, first: int, size_bytes: int, fetch: Fetching, go_on: Callable[[], None], *, second: bool = False) -> None:
+        """Has `fetch` bring about `size_bytes` from entry `first` on, unless they are here, on their way, or more than may wait for their readers.
+
+        go_on: called when it is known where it ends, and again when it is here. second: its reader has another one on its way.
+        """
         if (ledger, first) in self._flying or self._find(ledger, first) is not None:
             return
-        if 4 * (self.early_bytes + size_bytes) > self.byte_bound:
+        eighths = _SECOND_EIGHTHS if second else _EARLY_EIGHTHS
+        if 8 * (self.early_bytes + size_bytes) > eighths * self.byte_bound:
             left = next((fetch for fetch in self._recent if fetch.early), None)
             if left is None or self.hits + self.misses - left.reads_before < _LEFT_READS:
                 return
             self._drop(left)  # its reader has gone
-            if 4 * (self.early_bytes + size_bytes) > self.byte_bound:
+            if 8 * (self.early_bytes + size_bytes) > eighths * self.byte_bound:
                 return
         self.early_bytes += size_bytes
-        self._flying[ledger, first] = tasks.spawn(self._bring(ledger, first, size_bytes, fetch)), size_bytes
+        self._flying[ledger, first] = flight = _Flight(size_bytes)
+        flight.task = tasks.spawn(self._bring(flight, ledger, first, fetch, go_on))
 
-    async def _bring(self, ledger: int, first: int, size_bytes: int, fetch: Callable[[], Coroutine[Any, Any, Runs]]) -> None:
+    async def _bring(self, flight: _Flight, ledger: int, first: int, fetch: Fetching, go_on: Callable[[], None]) -> None:
+        def ends(behind: int) -> None:
+            if flight.end < 0:
+                flight.end = behind
+                go_on()
+
         repairs = self._repairs
         try:
-            runs = await fetch()
+            runs = await fetch(ends)
         except HeliographError:
             runs = []  # whoever wants it asks again, and hears it
         finally:
-            self.early_bytes -= size_bytes
+            self.early_bytes -= flight.size_bytes
             del self._flying[ledger, first]
         if runs and repairs == self._repairs:
             self.put(ledger, runs, early=True)
+            if self._find(ledger, first) is not None:
+                go_on()
 
     async def arrived(self, ledger: int, first: int) -> Runs:
         """As `get`, of what is on its way; [] where nothing is, or nothing came."""
         flying = self._flying.get((ledger, first))
         if flying is None:
             return []
-        await asyncio.wait([flying[0]])
+        await asyncio.wait([flying.task])
         return self.get(ledger, first)
 
     def put(self, ledger: int, runs: Runs, *, early: bool = False) -> None:

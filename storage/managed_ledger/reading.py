@@ -2,7 +2,8 @@
 
 Is: the way of a read. Isn't: a judge of what is confirmed: that is the catalog.
 Invariants: nothing beyond the catalog's last position is returned. A reader that goes on where an earlier read ended is sequential: for it more is
-fetched than it asks for, and what comes next while it hands that out. Where copies have moved since a ledger's metadata was read, it is read again, once.
+fetched than it asks for, and what comes next while it hands that out: two fetches, the second one asked for as soon as the end of the first is known.
+Where copies have moved since a ledger's metadata was read, it is read again, once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry,
 from heliograph.model.ledgers import LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.reader import ledger_metadata, read_open
+from storage.ledger.reader import OnEnd, ledger_metadata, read_open
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.topic_cache import TopicCache, cut_point
 
 _ENDS_KEPT = 16
+_FETCHES_AHEAD = 2
+"""With one only, bookies have nothing to do from its end until the reader has asked for the next."""
 
 
 class ColdReads(Protocol):
@@ -125,12 +128,18 @@ class LogReader:
         self._ahead.put(ledger, runs)
         return runs
 
-    def _fetch_early(self, ledger: int, first: int) -> None:
-        """What a reader that reads on will ask for next, while it hands out what it has."""
+    def _fetch_early(self, ledger: int, first: int, fetches: int = _FETCHES_AHEAD) -> None:
+        """What a reader that reads on will ask for next, while it hands out what it has: so many fetches from entry `first` on."""
+        lacking = self._ahead.lacking(ledger, first, fetches)
+        if lacking is None:
+            return
+        first, left = lacking
         end = self._catalog.entries_of(ledger)
         if first < end and not self._cache.read((ledger, first), 1, 1):
             size_bytes = self._ahead.window(self._ahead_bytes)
-            self._ahead.early(self._context.tasks, ledger, first, size_bytes, partial(self._from_bookies, ledger, first, end - 1, size_bytes))
+            fetch = partial(self._from_bookies, ledger, first, end - 1, size_bytes)
+            go_on = partial(self._fetch_early, ledger, first, left)
+            self._ahead.early(self._context.tasks, ledger, first, size_bytes, fetch, go_on, second=left < _FETCHES_AHEAD)
 
     async def _from_either(self, ledger: int, first: int, max_entries: int, max_bytes: int) -> list[tuple[int, Run]]:
         """From bookies; where none of them has it, from the object store, if that has it too."""
@@ -150,12 +159,12 @@ class LogReader:
         last = min(first + max_entries, self._catalog.entries_of(ledger)) - 1
         return await self._cold.read(self._topic, ledger, record, first, last, max_bytes)
 
-    async def _from_bookies(self, ledger: int, first: int, last: int, max_bytes: int) -> list[tuple[int, Run]]:
+    async def _from_bookies(self, ledger: int, first: int, last: int, max_bytes: int, on_end: OnEnd | None = None) -> list[tuple[int, Run]]:
         metadata = self._metadata.get(ledger) or self._known(ledger)
         if metadata is None:
             self._metadata[ledger] = metadata = await ledger_metadata(self._context, ledger)
         try:
-            return await read_open(self._context, metadata, first, last, max_bytes)
+            return await read_open(self._context, metadata, first, last, max_bytes, on_end)
         except (BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger):
             found = await ledger_metadata(self._context, ledger)
             if found.fragments == metadata.fragments:

@@ -147,6 +147,8 @@ class TopicCache:
 
 def cut_point(run: Run, start: int, max_entries: int, max_bytes: int, at_least_one: bool) -> int:
     """How far a read of `run` from entry `start` may go."""
+    if not start and run.count <= max_entries and run.size_bytes <= max_bytes:
+        return run.count
     stop = min(run.count, start + max_entries)
     total = 0
     for index, size in enumerate(accumulate(run.lengths[start:stop]), start):

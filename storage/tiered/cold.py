@@ -1,7 +1,7 @@
 """ColdReader: ledgers of which only the object is left, by ranges.
 
-Is: one a broker; indexes and ranges that were read are kept, bounded; what a sequential reader wants next is fetched while it reads. Isn't: a
-judge of what is confirmed, or of which copy is read.
+Is: one a broker; indexes and ranges that were read are kept, bounded; what a sequential reader wants next is fetched while it reads: two ranges, so that
+one comes while the other is verified, and one where many objects are read. Isn't: a judge of what is confirmed, or of which copy is read.
 Invariants: nothing is returned that was not verified against its checksum, its ledger, and its place; a range is kept by its upload, so an id that
 two topics have is no danger; who asks for what is on its way waits for that.
 A missing or damaged object raises NoSuchObject or CorruptData, and the sentence says which object, where, and what to do.
@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from heliograph.model.errors import CorruptData, HeliographError, NoSuchObject, StoreUnavailable
 from heliograph.model.ledgers import OffloadRecord
 from heliograph.model.recent import Recent
-from heliograph.wire.run import Run, is_sealed
+from heliograph.wire.block import is_sealed
+from heliograph.wire.run import Run
 from storage.ledger.tasks import Tasks
 from storage.tiered.format import HEAD_BYTES, Index, cut_blocks
 from storage.tiered.names import ledger_key
@@ -27,6 +28,7 @@ from storage.tiered.store import ObjectStore, Stores
 
 T = TypeVar("T")
 _ENDS_KEPT = 256
+_RANGES_AHEAD = 2
 _HOLD_S = 0.5
 _TOPICS_MAX = 1000
 Opened = Callable[[int, list[tuple[int, Run]]], Awaitable[list[tuple[int, Run]]]]
@@ -106,7 +108,7 @@ class ColdReader:
         found = part.read(first, last, max_bytes)
         end = found[-1][0] + found[-1][1].count
         self._ends.append((record.attempt, end))
-        if sequential and part.end < index.entries and self._held(record.attempt, part.end) is None:
+        if sequential:
             self._ahead(topic, ledger, record, index, part.end)
         return found
 
@@ -147,9 +149,20 @@ class ColdReader:
                 return part
 
     def _ahead(self, topic: str, ledger: int, record: OffloadRecord, index: Index, entry: int) -> None:
-        if (record.attempt, entry) not in self._flying:
-            work = self._fetch(topic, ledger, record, index, entry, self._settings.read_bytes)
-            self._tasks.spawn(self._quietly(self._once((record.attempt, entry), work, topic)))
+        """The ranges from `entry` on, where one begins."""
+        size = self._settings.read_bytes
+        crowded = (_RANGES_AHEAD + 2) * size * len(self._of) > self._settings.cache_bytes
+        for _ in range(1 if crowded else _RANGES_AHEAD):
+            if entry >= index.entries:
+                return
+            held = self._held(record.attempt, entry)
+            if held is not None:
+                entry = held.end
+                continue
+            if (record.attempt, entry) not in self._flying:
+                work = self._fetch(topic, ledger, record, index, entry, size)
+                self._tasks.spawn(self._quietly(self._once((record.attempt, entry), work, topic)))
+            entry = index.behind(entry, size)
 
     @staticmethod
     async def _quietly(work: Coroutine[Any, Any, Any]) -> None:

@@ -8,7 +8,7 @@ Big endian; checksums are crc32c:
     head     0  4s  "HELT"        8  u64 ledger     24 16s attempt
              4  u8  version (1)   16 u64 entries    40 u32 checksum of the 40 bytes before
              5  3x  0
-    blocks   one behind another, entry 0 first, without a hole, each as `heliograph.wire.run` draws it: as in an entry log
+    blocks   one behind another, entry 0 first, without a hole, each as `heliograph.wire.block` draws it: as in an entry log
     index    0  u32 rows          4  rows x (u64 first entry, u64 offset in the object): each the start of a block, entry 0's among them
              then u16 size and UTF-8 of the topic's full name
     footer   0  4s  "HELF"        8  u64 ledger     24 u64 offset of the index   36 u32 checksum of the index
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import crc32c
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.run import BYTES_MAX, Buffer, Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import BYTES_MAX, Buffer, Run
 
 VERSION = 1
 _HEAD = struct.Struct(">4sB3xQQ16s")
@@ -71,6 +72,12 @@ class Index:
         stop = bisect_right(self._offsets, start + size_bytes) - 1
         stop = max(stop, at + 1)
         return self._firsts[at], start, self._offsets[stop] if stop < len(self._offsets) else self.end
+
+    def behind(self, entry: int, size_bytes: int) -> int:
+        """The entry behind that range."""
+        stop = self.range_of(entry, size_bytes)[2]
+        at = bisect_left(self._offsets, stop)
+        return self._firsts[at] if at < len(self._firsts) else self.entries
 
     def encode(self) -> bytes:
         """The index and the footer."""

@@ -31,7 +31,7 @@ class TieredSettings:
     index_bytes: int = 256 << 10
     """One row of an object's index for each so many bytes of blocks: also the smallest range that is read."""
     read_bytes: int = 4 << 20
-    """What is read of an object at a time; the next such range is fetched while this one is being read."""
+    """What is read of an object at a time; the next two such ranges are fetched while this one is being read, or one where many objects are read."""
     cache_bytes: int = 64 << 20
     """What a broker keeps of the ranges that it read."""
     indexes_max: int = 256

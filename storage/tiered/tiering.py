@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NoSuchLedger, StoreRefused, StoreUnavailable
 from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, OffloadRecord, OffloadState
 from heliograph.model.positions import Position
+from heliograph.model.recent import Recent
 from heliograph.runtime.clock import Clock
 from local_meta.instance import instance_of
 from storage.ledger.context import LedgerContext
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _BACK_OFF_MAX = 6
 _TOPICS_A_SLICE = 100
+_TOPICS_A_TICK = 5000
+_TOPICS_APART = 1000
 _QUEUE_MAX = 64
 """Topics that wait for their turn; the others are found by the next look."""
 
@@ -103,8 +106,12 @@ class Tiering:
         self._throttle = Throttle(settings.bytes_per_s)
         self._slots = asyncio.Semaphore(settings.uploads_max)
         self._status: dict[str, OffloadStatus] = {}
+        self.read_ms: dict[str, Recent] = {}
+        """How long reads from the bookies took, of the first `_TOPICS_APART` topics that are offloaded; "": of the others."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
+        self._round: list[ManagedLedger] = []
+        """Of very many open topics, those whose turn comes yet."""
         self._schemas, self._beside = schemas, beside
         self.sweep: TopicSweep | None = None
         if lender is not None and settings.sweep_topics:
@@ -162,7 +169,7 @@ class Tiering:
         collect_at = self._clock.monotonic() + self._settings.collect_s
         while True:
             await asyncio.sleep(self._settings.tick_s)
-            for number, ledger in enumerate(self._forget()):
+            for number, ledger in enumerate(self._turn()):
                 self._look(ledger)
                 if number % _TOPICS_A_SLICE == _TOPICS_A_SLICE - 1:
                     await asyncio.sleep(0)
@@ -178,12 +185,24 @@ class Tiering:
         for ledger in self._forget():
             self._look(ledger)
 
+    def _turn(self) -> list[ManagedLedger]:
+        """Whose policies are asked on this tick: all, or of very many the next ones, so that a tick costs no more however many there are."""
+        opened = self._forget()
+        if len(opened) <= _TOPICS_A_TICK:
+            self._round.clear()
+            return opened
+        self._round = self._round or opened
+        turn = self._round[-_TOPICS_A_TICK:]
+        del self._round[-_TOPICS_A_TICK:]
+        return turn
+
     def _forget(self) -> list[ManagedLedger]:
         """The topics that are open; of others nothing is kept."""
         opened = list(self._opened())
         names = {ledger.topic for ledger in opened}
         for topic in [topic for topic in self._status if topic not in names and topic not in self._running]:
             del self._status[topic]
+            self.read_ms.pop(topic, None)
         return opened
 
     def _look(self, ledger: ManagedLedger) -> None:
@@ -275,7 +294,7 @@ class Tiering:
         if not await beside.set_offload(topic, info.ledger, begun):
             return 0
         try:
-            done = await upload(self._context, self._stores.get(), topic, info, begun, self._settings, self._throttle)
+            done = await self._upload(self._stores.get(), topic, info, begun)
         except NoSuchLedger:
             if any(one.ledger == info.ledger for one in beside.ledgers(topic)):
                 raise
@@ -284,6 +303,11 @@ class Tiering:
             return 0
         self._count(topic, info, done.size_bytes)
         return done.size_bytes
+
+    async def _upload(self, store: ObjectStore, topic: str, info: LedgerInfo, begun: OffloadRecord) -> OffloadRecord:
+        of = topic if topic in self.read_ms or len(self.read_ms) < _TOPICS_APART else ""
+        took = self.read_ms.setdefault(of, Recent()).add
+        return await upload(self._context, store, topic, info, begun, self._settings, self._throttle, took, self._clock)
 
     def _count(self, topic: str, info: LedgerInfo, size_bytes: int) -> None:
         self.offloaded_ledgers += 1
@@ -296,7 +320,7 @@ class Tiering:
         begun = OffloadRecord(f"{self._context.rng.getrandbits(128):032x}", self.holder)
         try:
             await ledger.set_offload(info.ledger, begun)
-            done = await upload(self._context, store, ledger.topic, info, begun, self._settings, self._throttle)
+            done = await self._upload(store, ledger.topic, info, begun)
             await ledger.set_offload(info.ledger, replace(done, stored_ms=self._clock.wall_ms()))
         except NoSuchLedger:
             if any(i.ledger == info.ledger for i in ledger.ledgers()):

@@ -7,12 +7,14 @@ What fails leaves at most one object, which no metadata ever calls stored.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from heliograph.model.errors import CorruptData
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, OffloadRecord, OffloadState
-from heliograph.wire.run import encode_block
+from heliograph.model.ledgers import LedgerInfo, LedgerState, OffloadRecord, OffloadState
+from heliograph.runtime.clock import Clock
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
 from storage.ledger.reader import ledger_metadata, read_entries
 from storage.ledger.repair import Throttle
@@ -25,9 +27,20 @@ _READ_BYTES = 1 << 20
 
 
 async def upload(
-    context: LedgerContext, store: ObjectStore, topic: str, info: LedgerInfo, begun: OffloadRecord, settings: TieredSettings, throttle: Throttle
+    context: LedgerContext,
+    store: ObjectStore,
+    topic: str,
+    info: LedgerInfo,
+    begun: OffloadRecord,
+    settings: TieredSettings,
+    throttle: Throttle,
+    took: Callable[[float], None],
+    clock: Clock,
 ) -> OffloadRecord:
-    """Returns the record of the object, STORED at wall time 0. Raises what the bookies, the store, and the metadata raise."""
+    """Returns the record of the object, STORED at wall time 0. took: hears of each read from the bookies, in ms.
+
+    Raises what the bookies, the store, and the metadata raise.
+    """
     metadata = await ledger_metadata(context, info.ledger)
     if metadata.state != LedgerState.CLOSED or metadata.last_entry + 1 != info.entries:
         raise CorruptData(
@@ -36,7 +49,14 @@ async def upload(
     key = ledger_key(begun.holder, topic, info.ledger, begun.attempt)
     writer = IndexWriter(settings.index_bytes)
     sizes: list[int] = []
-    await store.put(key, _body(context, metadata, topic, info, begun, writer, throttle, sizes))
+
+    async def read(first: int) -> list[tuple[int, Run]]:
+        began = clock.monotonic()
+        runs = await read_entries(context, metadata, first, info.entries - 1, _READ_BYTES)
+        took((clock.monotonic() - began) * 1000)
+        return runs
+
+    await store.put(key, _body(read, topic, info, begun, writer, throttle, sizes))
     record = replace(begun, state=OffloadState.STORED, size_bytes=writer.offset + sizes[0], index_bytes=sizes[0])
     index = await check(store, topic, info, record)
     await _verify_blocks(store, key, index, settings.read_bytes)
@@ -44,8 +64,7 @@ async def upload(
 
 
 async def _body(
-    context: LedgerContext,
-    metadata: LedgerMetadata,
+    read: Callable[[int], Awaitable[list[tuple[int, Run]]]],
     topic: str,
     info: LedgerInfo,
     begun: OffloadRecord,
@@ -53,10 +72,10 @@ async def _body(
     throttle: Throttle,
     sizes: list[int],
 ) -> AsyncIterator[bytes]:
-    """sizes: gets the bytes of index and footer."""
+    """read: entries from one on. sizes: gets the bytes of index and footer."""
     yield encode_head(info.ledger, info.entries, begun.attempt)
     while writer.entries < info.entries:
-        runs = await read_entries(context, metadata, writer.entries, info.entries - 1, _READ_BYTES)
+        runs = await read(writer.entries)
         parts = []
         before = writer.offset
         for first, run in runs:

@@ -116,6 +116,7 @@ def test_a_journal_that_stands_still_holds_no_reader_up() -> None:
 
 def test_reads_take_turns_and_parts_are_told_while_the_next_is_read() -> None:
     world = World()
+    world.catch_up.on_durable()  # somebody publishes: one slice at a time
     world.start("long", 30, parts=True)
     world.start("short", 1)
     world.thread.run()
@@ -138,7 +139,7 @@ def test_the_disk_brings_what_a_long_read_wants_next_while_nobody_publishes() ->
     world.start("a", 12)
     while world.thread.jobs:
         world.thread.run()
-    first = next(end for end in ends if end >= 600)  # a slice ends with the block that fills it
+    first = next(end for end in ends if end >= 1200)  # a slice ends with the block that fills it; while nobody publishes it is longer
     assert world.log.ahead[0] == (first, first + 1200)
     assert world.log.ahead[-1] == (ends[-1], ends[-1] + 1200)  # the next read begins there
     world.log.ahead = []
@@ -146,6 +147,51 @@ def test_the_disk_brings_what_a_long_read_wants_next_while_nobody_publishes() ->
     world.start("b", 12)
     world.thread.run()
     assert not world.log.ahead  # somebody publishes: the next record must not wait for it
+
+
+def test_a_second_slice_of_a_read_is_begun_only_where_no_other_read_waits() -> None:
+    world = World()
+    world.start("one", 1)
+    world.start("long", 30, parts=True)
+    world.start("short", 1)
+    for _ in range(3):
+        world.thread.run()
+    assert [name for name, *_ in world.told] == ["one", "part of long", "short"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_thread_has_two_slices_while_nobody_publishes_and_one_behind_each_record(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    world = World()
+    slices, most, begun = 8, 0, 0  # without a record
+    submit = Thread.submit
+
+    def counted(self: Thread, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        nonlocal slices, most
+        assert len(self.jobs) < (2 if slices >= 8 else 1)
+        slices += 1
+        submit(self, job, done)
+        most = max(most, len(self.jobs))
+
+    monkeypatch.setattr(Thread, "submit", counted)
+    for number in range(150):
+        match rng.randrange(6):
+            case 0:
+                world.start(f"read {number}", rng.randrange(1, 60), parts=rng.random() < 0.5)
+                begun += 1
+            case 1 if rng.random() < 0.2:
+                slices = 0
+                world.catch_up.on_durable()
+            case _ if world.thread.jobs:
+                world.thread.run()
+    while world.thread.jobs:
+        world.thread.run()
+    assert most == 2
+    ended = [told for told in world.told if not told[0].startswith("part")]
+    assert len(ended) == begun == len({name for name, *_ in ended})
+    for name, count, _, failed in ended:
+        whole = b"".join(data for told, _, data, _ in world.told if told in (name, f"part of {name}"))
+        assert not failed and whole == b"".join(block(1, entry, 1) for entry in range(count))
 
 
 def test_what_lies_behind_a_block_ends_with_its_ledger() -> None:

@@ -14,8 +14,9 @@ from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchEntry, NoSuchLedger
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie import HEAD
-from heliograph.wire.run import BYTES_MAX, Run, decode_block, encode_block
+from heliograph.wire.run import BYTES_MAX, Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
@@ -246,6 +247,7 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
     settings = BookieSettings(segment_bytes=4 << 20, frame_bytes_max=2 << 20, write_cache_bytes=1 << 20, free_bytes_min=0)
     rng = random.Random(6)
     payloads = [rng.randbytes(size) for _ in range(count)]
+    told: list[int] = []
 
     def bookie() -> Bookie:
         disks = [SystemDisk(tmp_path / name) for name in ("journal", "ledgers", "journal", "ledgers")]
@@ -270,10 +272,13 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
     async def check(client: BookieClient) -> None:
         at = 0
         while at < count:
-            for held in await client.read(1, at, count - 1, 1 << 20):
+            ends: list[int] = []
+            for held in await client.read(1, at, count - 1, 1 << 20, ends.append):
                 _, first, run = decode_block(held)
                 assert first == at and run.parts[0] == payloads[at]
                 at += 1
+            told.extend(ends)
+            assert ends in ([], [at])
 
     async def read_again() -> None:
         server = BookieServer(held := bookie())
@@ -285,6 +290,7 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
 
     asyncio.run(write())
     asyncio.run(read_again())
+    assert bool(told) == (size == 300_000), "an answer of several slices says where it ends before it has ended"
 
 
 def test_small_settings_hold_every_frame_of_the_tests() -> None:

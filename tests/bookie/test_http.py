@@ -7,17 +7,20 @@ import json
 import random
 from pathlib import Path
 from ssl import SSLContext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from heliograph.wire.bookie import Code
 from local_meta import keys
-from region_node.bookie_http import BookieHttp, HttpConnection
+from region_node.admin import bookie_state
+from region_node.bookie_http import Answer, BookieHttp, HttpConnection
 from storage.bookie.bookie import Bookie, Place
 from storage.bookie.collector import Collector, CollectorSettings
 from tests.bookie.history import SMALL, NotingPeer, add, read, send
@@ -139,3 +142,22 @@ def test_a_request_without_an_end_is_cut_off(tmp_path: Path, size: int) -> None:
         server.close()
 
     asyncio.run(main())
+
+
+def test_a_broker_reads_an_answer_of_any_length_whole_and_refuses_one_without_end() -> None:
+    said = {"bad": ["x" * 1000] * 1000}
+
+    async def main(length: int) -> Any:
+        async def answer(method: str, target: str) -> Answer:
+            return 200, "application/json", json.dumps(said).encode().ljust(length)
+
+        server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(answer), "127.0.0.1", 0)
+        try:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return await bookie_state._ask(SimpleNamespace(to_bookies=None), SimpleNamespace(headers={}), address)  # type: ignore[arg-type]
+        finally:
+            server.close()
+
+    assert asyncio.run(main(0)) == said
+    with pytest.raises(MetadataUnavailable, match="larger than 4 MiB"):
+        asyncio.run(main(5 << 20))

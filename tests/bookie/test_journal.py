@@ -193,13 +193,18 @@ def test_records_of_another_directory_are_none() -> None:
     scenario(body)
 
 
+async def three_records(platter: Platter) -> None:
+    """Written one after another; then the power goes."""
+    journal = begin(platter, 1, read_back(platter))
+    for record in (b"first", b"second", b"third"):
+        write(journal, record)
+        await asyncio.sleep(0.5)
+    platter.power_cut()
+
+
 def test_a_torn_end_is_an_end_and_a_torn_middle_is_a_loss() -> None:
     async def body(platter: Platter) -> None:
-        journal = begin(platter, 1, read_back(platter))
-        for record in (b"first", b"second", b"third"):
-            write(journal, record)
-            await asyncio.sleep(0.5)
-        platter.power_cut()
+        await three_records(platter)
         segment = next(name for name in platter.names() if b"second" in platter.content(name))
         at = platter.content(segment).index(b"third")
         platter.flip_bit(segment, at)
@@ -216,11 +221,7 @@ def test_a_torn_end_is_an_end_and_a_torn_middle_is_a_loss() -> None:
 
 def test_a_first_record_that_rots_is_a_loss_too() -> None:
     async def body(platter: Platter) -> None:
-        journal = begin(platter, 1, read_back(platter))
-        for record in (b"first", b"second", b"third"):
-            write(journal, record)
-            await asyncio.sleep(0.5)
-        platter.power_cut()
+        await three_records(platter)
         segment = next(name for name in platter.names() if b"first" in platter.content(name))
         platter.flip_bit(segment, platter.content(segment).index(b"first"))
         assert "lost record 1" in read_back(platter).corrupt

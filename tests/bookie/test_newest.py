@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from geo_tests.sim.simulation import Simulation
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.bookie import Code, Kind, encode, split_blocks
-from heliograph.wire.run import Run, decode_block, encode_block
+from heliograph.wire.run import Run
 from storage.bookie.cutting import Covered
 from tests.bookie.boxes import Box
 from tests.bookie.history import SMALL, add, send

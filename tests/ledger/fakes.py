@@ -17,6 +17,7 @@ import msgpack
 from geo_tests.sim.loop import LIFE
 from heliograph.model.errors import BookieUnavailable, LedgerFenced, NoSuchEntry, NoSuchLedger
 from heliograph.raft.store import MetadataStore
+from heliograph.wire.block import peek_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
 
@@ -255,8 +256,17 @@ class FakeClient:
 
         await self._ask(there)
 
-    async def read(self, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[Buffer]:
-        return await self._ask(lambda: self._bookie.read(ledger, first, last, max_bytes))  # type: ignore[return-value]
+    async def read(
+        self, ledger: int, first: int, last: int, max_bytes: int, on_end: Callable[[int], None] | None = None
+    ) -> Sequence[Buffer]:
+        def there() -> Sequence[Buffer]:
+            blocks = self._bookie.read(ledger, first, last, max_bytes)
+            if on_end is not None and len(blocks) > 1:  # the end of a long answer is known before it is here
+                _, start, count = peek_block(blocks[-1])
+                self._answer(lambda: on_end(start + count))
+            return blocks
+
+        return await self._ask(there)  # type: ignore[return-value]
 
     async def fence(self, ledger: int) -> tuple[int, int]:
         def there() -> tuple[int, int]:

@@ -11,7 +11,7 @@ from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, NoSuchEntry, NotEnoughBookies
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.run import encode_block
+from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
 from storage.ledger.create import create_ledger

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from heliograph.model.errors import BookieUnavailable
-from heliograph.wire.run import encode_block
+from heliograph.wire.block import encode_block
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
 from storage.ledger.context import LedgerSettings
 from storage.ledger.quarantine import FIRST_S, LONGEST_S, Quarantine

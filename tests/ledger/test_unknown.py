@@ -10,7 +10,8 @@ import pytest
 from heliograph.model.errors import BookieUnavailable, CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.embedded import EmbeddedStore
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from local_meta import keys
 from storage.ledger.unknown import Unknown, read_unknown, unknown_ledgers
 

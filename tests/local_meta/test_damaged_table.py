@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from heliograph.model.errors import CorruptData
+from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.raft import lmdb_store
 from heliograph.raft.client import MetaClient
 from heliograph.raft.core import CoreSettings
@@ -39,7 +39,9 @@ def ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def node_of(folder: Path, name: str, addresses: dict[str, str], settings: LocalMetaSettings = SMALL) -> LocalMetaNode:
+def node_of(
+    folder: Path, name: str, addresses: dict[str, str], settings: LocalMetaSettings = SMALL, *, joining: bool = False
+) -> LocalMetaNode:
     path = folder / name / "table"
     table = LmdbStore(SystemDisk(path), str(path), map_bytes=1 << 20, check=check_in_a_child)
     return LocalMetaNode(
@@ -49,6 +51,7 @@ def node_of(folder: Path, name: str, addresses: dict[str, str], settings: LocalM
         rng=random.Random(name),
         port=int(addresses[name].rpartition(":")[2]),
         peers=addresses,
+        joining=joining,
         table=table,
         settings=settings,
     )
@@ -133,6 +136,63 @@ def test_a_voter_makes_its_table_again_from_the_others(tmp_path: Path, damage: C
     asyncio.run(main())
 
 
+def test_a_founder_that_was_alone_goes_by_what_became_of_its_group(tmp_path: Path) -> None:
+    async def main() -> None:
+        names = ["m0", "m1", "m2"]
+        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports(3), strict=True)}
+        alone = {"m0": addresses["m0"]}
+        nodes = {name: node_of(tmp_path, name, alone if name == "m0" else addresses, joining=name != "m0") for name in names}
+        client = client_of(*(int(address.rpartition(":")[2]) for address in addresses.values()))
+        async with asyncio.timeout(DEADLINE_S):
+            await nodes["m0"].start()
+            expected = await fill(client, 10)
+            for name in names[1:]:
+                await nodes[name].start()
+                await client.members("add", name, addresses[name])
+                await promoted(client, name)
+            expected |= await fill(client, 30)
+            await client.members("transfer", "m1", "")
+            while (held := nodes["m1"].raft.applied_index) > nodes["m0"].raft.applied_index:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            await nodes["m0"].stop()
+            cut_off(tmp_path / "m0" / "table" / "data.mdb")
+            again = nodes["m0"] = node_of(tmp_path, "m0", alone)
+            await again.start()
+            assert again.raft._others, "it does not take its beginning anew for the group's"
+            while again.machine.index < held:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert {key: value for key, value, _ in again.machine.under("/ml/")} == expected and (tmp_path / "m0" / "table" / DAMAGED).exists()
+            while (tmp_path / "m0" / "debt").exists():
+                await client.put("/beat", b"")
+                await asyncio.sleep(0.05)
+
+            await client.members("transfer", "m0", "")
+            for name in names[1:]:
+                await client.members("remove", name, "")
+                await nodes.pop(name).stop()
+            await fill(client, 30)  # the log does not go back to where it began anew
+            await again.stop()
+            data = tmp_path / "m0" / "table" / "data.mdb"
+            cut_off(data)
+            before = data.read_bytes()
+            with pytest.raises(CorruptData, match=r"cut off.*heliograph restore"):
+                await node_of(tmp_path, "m0", alone).start()
+            assert data.read_bytes() == before, "alone again, it is left as it is"
+        client.close()
+
+    asyncio.run(main())
+
+
+async def promoted(client: MetaClient, name: str) -> None:
+    while True:
+        try:
+            await client.members("promote", name, "")
+            return
+        except NotAllowed:
+            await client.put("/beat", b"")
+            await asyncio.sleep(0.05)
+
+
 def test_an_only_voter_goes_by_its_log_where_that_is_whole_and_refuses_where_it_is_not(tmp_path: Path) -> None:
     async def main() -> None:
         addresses = {"m0": f"127.0.0.1:{ports(1)[0]}"}
@@ -151,7 +211,7 @@ def test_an_only_voter_goes_by_its_log_where_that_is_whole_and_refuses_where_it_
                 with pytest.raises(CorruptData, match=r"cut off.*heliograph restore"):
                     await again.start()
                 assert data.read_bytes() == before, "it is left as it is"
-                owed = LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None, anew=True)  # as beside others
+                owed = LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None, lost=True, others=True)  # as beside others
                 assert owed.owed is not None and owed.owed[1] > 30 and not owed.entries and not owed.commit
                 assert LogStorage(SystemDisk(folder / "m0"), segment_bytes=64 << 10).recover(None).owed == owed.owed, "until it is paid, every start knows"
                 continue

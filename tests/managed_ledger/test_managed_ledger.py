@@ -24,7 +24,7 @@ from tests.ledger.fakes import FakeBookie
 from tests.managed_ledger.world import TOPIC, Broker, Region, read_all, until
 
 
-def scenario(work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3) -> None:
+def scenario(work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookies: int = 3, limit_s: float = 600) -> None:
     with Simulation(seed=seed) as sim:
 
         async def main() -> None:
@@ -32,7 +32,7 @@ def scenario(work: Callable[[Region], Awaitable[None]], *, seed: int = 1, bookie
             await region.start()
             await work(region)
 
-        sim.run(main(), limit_s=600)
+        sim.run(main(), limit_s=limit_s)
 
 
 def test_appends_are_confirmed_in_order_and_read_back_by_the_next_owner() -> None:
@@ -77,7 +77,8 @@ def test_rollover_keeps_the_order_and_never_blocks_an_append() -> None:
             assert ledger.entries_between(positions[cut], ledger.last_confirmed) == 199 - cut
             assert ledger.position_after(positions[0], cut) == positions[cut]
         for before, after in itertools.pairwise(positions):
-            assert ledger.next_position(before) == after
+            assert ledger.next_position(before) == after == await ledger.first_from((before[0], before[1] + 1))
+        assert await ledger.first_from((positions[-1][0], positions[-1][1] + 1)) is None
         other = Broker(region)
         again = await other.open()
         assert await read_all(again) == broker.done

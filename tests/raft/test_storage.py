@@ -102,6 +102,30 @@ def test_writes_that_wait_together_share_one_sync() -> None:
     assert done == [None] * 50 and disk.syncs == before + 1
 
 
+@pytest.mark.parametrize("settings", [False, True])
+@pytest.mark.parametrize("noted", [None, False, True])
+def test_what_is_written_down_of_other_voters_counts_more_than_the_settings(noted: bool | None, settings: bool) -> None:
+    disk = platter()
+    storage, _ = opened(disk)
+    if noted is not None:
+        storage.note_others(not noted)
+        storage.note_others(noted)
+    run(disk)
+    kept = SnapshotMeta(50, 7, Config(("a", "b", "c")), 4, 0)
+    storage = LogStorage(disk.disk(), segment_bytes=SEGMENT)
+    storage.recover(kept)
+    write(storage, 51, b"x")
+    run(disk)
+    disk.power_cut()
+    again = LogStorage(disk.disk(), segment_bytes=SEGMENT)
+    if settings if noted is None else noted:
+        assert again.recover(None, lost=True, others=settings).owed == (1, 51)
+    else:
+        with pytest.raises(CorruptData, match="neither a snapshot nor a table"):
+            again.recover(None, lost=True, others=settings)
+        assert LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(kept).owed is None
+
+
 def test_who_has_lost_the_table_owes_what_the_log_reached_and_no_later_term() -> None:
     disk = platter()
     storage, _ = opened(disk)
@@ -113,7 +137,7 @@ def test_who_has_lost_the_table_owes_what_the_log_reached_and_no_later_term() ->
     write(storage, 51, hard_state=(9, ""))  # a term without a leader
     run(disk)
     for _ in range(2):
-        found = LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(None, anew=True)
+        found = LogStorage(disk.disk(), segment_bytes=SEGMENT).recover(None, lost=True, others=True)
         assert (found.owed, found.term, found.base, found.entries) == ((7, 50), 9, None, [])
         disk.power_cut()
 

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.run import Run, Seal, decode_block, encode_block, is_sealed, join
+from heliograph.wire.block import decode_block, encode_block, is_sealed
+from heliograph.wire.run import Run, Seal, join
 from storage.bookie.cutting import cut_block
 from storage.sealing import cipher
 from storage.sealing.cipher import Ciphers, RunSealer

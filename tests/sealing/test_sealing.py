@@ -10,7 +10,8 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, NotAllowed, NotFound
 from heliograph.model.ledgers import local_gone
-from heliograph.wire.run import Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Run
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.managed_ledger.world import Broker, Region, names_of, read_all, run_of

@@ -6,10 +6,7 @@ import json
 import random
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,8 @@ from replicator.dedup import DedupSettings
 from replicator.state import TopicState
 from storage.tiered.plan import OffloadPolicy
 from tests.broker.processes import Region
+from tests.broker.test_admin import Rest
+from tests.live import until
 
 TOPIC = "persistent://public/default/old"
 AVRO: dict[str, Any] = {
@@ -85,29 +84,6 @@ def test_a_restored_topic_goes_on_under_an_origin_of_its_own(whole: bool, number
     else:  # nothing may leave this region under another one's number
         assert not state.is_own(lost.origin) and state.origin_at((5, 3)) == state.origin and state.vector.prefix(state.origin) == (5, 10)
     assert state.producers.last_sequence("p") == 59
-
-
-def until(true: Callable[[], Any], limit_s: float = 30.0) -> Any:
-    deadline = time.monotonic() + limit_s
-    while not (found := true()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
-    return found
-
-
-class Rest:
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                text = answer.read()
-                return answer.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"null")
 
 
 def provisioned(region: Region, *, namespace: bool) -> Rest:

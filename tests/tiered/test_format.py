@@ -8,7 +8,8 @@ import pytest
 
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledgers import LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from storage.tiered import names
 from storage.tiered.format import FOOTER_BYTES, HEAD_BYTES, Index, IndexWriter, check_head, cut_blocks, encode_head
 from storage.tiered.manifest import Manifest, merge_states

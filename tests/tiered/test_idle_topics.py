@@ -14,7 +14,8 @@ from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock
 from local_meta import keys
 from tests.broker.processes import Region
-from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all, until
+from tests.live import until
+from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all
 
 
 async def closed_ledgers(address: str) -> int:

@@ -13,7 +13,8 @@ import pytest
 
 from storage.ledger.bookie_client import BookieClient
 from tests.broker.processes import Region
-from tests.tiered.test_broker_tier import HELIOGRAPH, TOPIC, provisioned, read_all, until
+from tests.live import until
+from tests.tiered.test_broker_tier import HELIOGRAPH, TOPIC, provisioned, read_all
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -405,6 +406,46 @@ def test_a_reader_that_reads_on_is_served_by_long_ranges_ahead_of_it() -> None:
         assert await names(ledger, 1) == WANTED
         indexes = sum(stop == len(store.objects[name]) for name, _, stop in store.reads)
         assert indexes <= 4
+
+    simulated(work)
+
+
+def test_two_ranges_are_on_their_way_ahead_of_a_reader_and_one_where_many_objects_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(sim: Simulation, region: Region) -> None:
+        store, under_way, most = FakeStore({}), Counter[str](), 0
+        read = store.read
+
+        async def counted(key: str, start: int, stop: int) -> memoryview:
+            nonlocal most
+            under_way[key] += 1
+            most = max(most, under_way[key])
+            try:
+                return await read(key, start, stop)
+            finally:
+                under_way[key] -= 1
+
+        first = TierBroker(region, store, AT_ONCE)
+        await first.tiering.start()
+        ledger = await first.open()
+        for number in range(30):
+            first.append(ledger, f"e{number}", pad=300)
+            await until(lambda: len(first.done) == number + 1)  # noqa: B023
+        await until(lambda: ledger.ledgers()[-1].entries == 0)
+        await settled(first, ledger)
+        monkeypatch.setattr(store, "read", counted)
+        store.reads.clear()
+        for objects, wanted in (1, 2), (3, 1):
+            broker = TierBroker(region, store, OFF)
+            ledger = await broker.open()
+            most = 0
+            for entry in range(10):
+                for info in ledger.ledgers()[:objects]:
+                    ((_, first, run),) = await ledger.read((info.ledger, entry), 1, 1 << 20)
+                    assert (first, run.count) == (entry, 1)
+            assert most == wanted
+            fetched = sum(stop - start for key, start, stop in store.reads if key == store.reads[0][0])
+            assert objects > 1 or fetched <= len(store.objects[store.reads[0][0]]), "nothing is fetched twice"
+            store.reads.clear()
 
     simulated(work)
 
