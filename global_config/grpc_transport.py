@@ -22,7 +22,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from cryptography import x509
 
+from global_config.authorities import signer
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses
@@ -36,6 +38,7 @@ MESSAGE_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 16 << 20
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 CALLS_MAX = 256
+_JUDGED_MAX = 64
 
 _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -90,6 +93,12 @@ class GrpcTransport:
         self._running = False
         self._shown = tls  # what the listener presents and trusts
         self._members: tuple[str, ...] = ()
+        self._roots: list[x509.Certificate] = []
+        """CAs that are trusted since the last `renew`."""
+        self._retired: list[x509.Certificate] = []
+        """CAs that were trusted since this transport began, and are not any more."""
+        self._judged: dict[bytes, bool] = {}
+        """A peer's certificate (PEM) -> whether it is trusted, since the last `renew`."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
@@ -126,8 +135,14 @@ class GrpcTransport:
             await self._server.stop(grace=None)
 
     def renew(self, tls: ConfigTls) -> None:
-        """Other certificates, or another CA: for the next connections, which are made anew to every peer."""
+        """Other certificates, or another CA: for the next connections, which are made anew to every peer. Raises ConfigError; then all stays as it was."""
         assert self._tls is not None, "this transport speaks plainly"
+        try:
+            self._roots, before = (x509.load_pem_x509_certificates(each.ca) for each in (tls, self._tls))
+        except ValueError as error:
+            raise ConfigError(f"the configuration's file of CAs cannot be used: {error}") from error
+        self._retired = [root for root in {*self._retired, *before} if root not in self._roots]
+        self._judged.clear()
         self._tls = tls
         for to in list(self._peers):
             self._drop(to)
@@ -219,8 +234,19 @@ class GrpcTransport:
     def _proves(self, context: Any, node: str) -> bool:
         if self._tls is None:
             return True
-        names = context.auth_context().get("x509_subject_alternative_name", ())
-        return identity(node).encode() in names
+        proof = context.auth_context()
+        return identity(node).encode() in proof.get("x509_subject_alternative_name", ()) and self._trusts(proof["x509_pem_cert"][0])
+
+    def _trusts(self, certificate: bytes) -> bool:
+        """Not where a CA has signed it that was taken out since, and is not there again with the same key: the connection was let in while that was trusted."""
+        if not self._retired:
+            return True
+        if certificate not in self._judged:
+            if len(self._judged) >= _JUDGED_MAX:
+                self._judged.clear()
+            leaf = x509.load_pem_x509_certificate(certificate)
+            self._judged[certificate] = signer(leaf, self._roots) is not None or signer(leaf, self._retired) is None
+        return self._judged[certificate]
 
 
 def make_message(sender: str, message: bytes, address: str = "") -> bytes:

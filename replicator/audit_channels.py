@@ -20,7 +20,7 @@ class LinkChannels:
     """Of one LinkManager."""
 
     def __init__(self, manager: LinkManager) -> None:
-        self._manager = manager
+        self._manager, self.region = manager, manager.region
 
     def topics(self) -> list[str]:
         return list(self._manager.logs)
@@ -32,6 +32,10 @@ class LinkChannels:
         there = [region for region, link in self._manager.links(log.topic).items() if link.asks]
         there += [region for region, link in log.incoming.items() if link.send_ask is not None]
         return {region: self._manager.region_number(region) for region in sorted(set(there))}
+
+    def names(self, log: ReplicatedLog) -> dict[int, str]:
+        there = sorted({*self._manager.links(log.topic), *log.incoming})
+        return {number: region for region in there if (number := self._manager.region_number(region))}
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
         link = self._manager.links(log.topic).get(region)

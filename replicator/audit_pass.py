@@ -3,7 +3,10 @@
 Is: the walk over this region's copy, the comparison by ranges of coordinates, the descent to the entries that differ, and what follows for each.
 Isn't: a schedule (`replicator.auditor`), a repair (`replicator.audit_repair`), or reading (`replicator.audit_scan`).
 Invariants: an entry is called lost, different, or extra only against an answer of its origin's region that covers it, without a hole there; what this
-region names as missing (SKIPs that count as loss) is not compared; nothing is concluded from an answer that did not come.
+region names as missing (SKIPs that count as loss) is not compared; nothing is concluded from an answer that did not come. Where the origin's region does not
+say, only one thing is concluded: what another region holds of it, that was meant for this one and is not here, is lost here. What is held here only for
+regions behind this one (`passes`) is compared where the origin tells of it, and is never called extra or twice: which regions were behind it when it
+was published is not known for ever, and nobody sees it here.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -20,7 +23,7 @@ from heliograph.wire.link_audit import Ask, Row, Told, What, digest
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Finding, Report
 from replicator.audit_scan import AuditStorage, Piece, Take, coordinates, hidden, walk
-from replicator.entries import published_checksums
+from replicator.entries import is_passing, published_checksums
 from replicator.lookup import Status, position_of
 
 if TYPE_CHECKING:
@@ -34,6 +37,10 @@ HIDDEN_BY_AUDIT = "audit"
 
 AskRegion = Callable[[str, Ask], Awaitable[Told]]
 """(region, what). Raises HeliographError where no answer comes."""
+
+
+_Entry = tuple[Position, int, Position, "Header", bool]
+"""(coordinate, checksum of its first publish, position here, what its run said, whether it passes)."""
 
 
 class Header(NamedTuple):
@@ -61,12 +68,23 @@ class Hole:
 
 
 class AuditPass:
-    """regions: name -> number, of those that can be asked now. After `run`: `findings`, `holes`, and what a repair needs."""
+    """After `run`: `findings`, `holes`, and what a repair needs."""
 
-    def __init__(self, log: ReplicatedLog, storage: AuditStorage, ask: AskRegion, regions: Mapping[str, int], take: Take, report: Report) -> None:
-        self.log, self.storage, self.ask, self.regions, self.report = log, storage, ask, regions, report
+    def __init__(
+        self,
+        log: ReplicatedLog,
+        storage: AuditStorage,
+        region: str,
+        ask: AskRegion,
+        regions: Mapping[str, int],
+        names: Mapping[int, str],
+        take: Take,
+        report: Report,
+    ) -> None:
+        """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of all others."""
+        self.log, self.storage, self.region, self.ask, self.regions, self.report = log, storage, region, ask, regions, report
         self._take = take
-        self._names = {number: name for name, number in regions.items()}
+        self.names = names
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
         self.lost: dict[Origin, list[Position]] = {}
@@ -75,7 +93,8 @@ class AuditPass:
         """Position -> of an entry that is damaged, different, twice, or extra."""
         self._bad: dict[tuple[Origin, Position], Position] = {}
         self._late: dict[tuple[Origin, Position], Position] = {}
-        self._rows: dict[Origin, list[tuple[Position, int, Position, Header]]] = {}
+        self._late_passing: dict[tuple[Origin, Position], None] = {}
+        self._rows: dict[Origin, list[_Entry]] = {}
         self._count = 0
         self._skipped: dict[Origin, list[tuple[Position, Position]]] = {}
         self._compared: dict[Origin, Position] = {}
@@ -133,7 +152,8 @@ class AuditPass:
         own = run.origin is None
         origin = state.origin_at((piece.ledger, piece.first)) if run.origin is None else run.origin
         self._time_ms, self._index = run.time_ms, run.first_index + run.messages
-        if hidden(run):
+        passes = is_passing(run)
+        if hidden(run) and not passes:
             self._note_skip(run)
             return
         checksums = published_checksums(run)
@@ -147,7 +167,7 @@ class AuditPass:
             if own:
                 continue
             if at <= self._seen.get(origin, BEFORE_ALL):
-                self._note_late(origin, at, position, Header(run.time_ms, run.first_index + run.messages_before(i)))
+                self._note_late(origin, at, position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes)
                 continue
             if origin not in self._compared:
                 self._compared[origin] = (at[0], at[1] - 1) if self._trimmed else BEFORE_ALL
@@ -157,7 +177,7 @@ class AuditPass:
                 hole.after[origin] = at
             self._seen[origin] = at
             if checksums[i] >= 0:
-                self._rows.setdefault(origin, []).append((at, checksums[i], position, Header(run.time_ms, run.first_index + run.messages_before(i))))
+                self._rows.setdefault(origin, []).append((at, checksums[i], position, Header(run.time_ms, run.first_index + run.messages_before(i)), passes))
                 self._count += 1
 
     def _note_skip(self, run: Run) -> None:
@@ -171,9 +191,11 @@ class AuditPass:
         if not record.loss and record.route != HIDDEN_BY_AUDIT:
             self._skipped.setdefault(record.origin, []).append((record.after, record.through))
 
-    def _note_late(self, origin: Origin, at: Position, position: Position, header: Header) -> None:
+    def _note_late(self, origin: Origin, at: Position, position: Position, header: Header, passes: bool) -> None:
         """Behind higher ones of its origin: the audit appended it once, where it was lost; or it is stored twice."""
-        if (origin, at) in self._late:
+        if passes:
+            self._late_passing[origin, at] = None
+        elif (origin, at) in self._late:
             self._twice(origin, at, position, header)
         else:
             self._late[origin, at] = position
@@ -185,6 +207,9 @@ class AuditPass:
 
     async def _settle_late(self) -> None:
         """Once everything was compared, it is known which late ones stand for one that was lost."""
+        for origin, at in self._late_passing:
+            if at in (lost := self.lost.get(origin, [])):
+                lost.remove(at)
         for (origin, at), position in self._late.items():
             lost = self.lost.get(origin, [])
             if at in lost:
@@ -221,44 +246,71 @@ class AuditPass:
         if after is None or after >= through:
             return
         self._compared[origin] = through
-        region = self._names.get(origin[0])
+        region = self.names.get(origin[0])
         for low, high in _without(after, through, sorted((*self.log.vector.missing(origin), *self._skipped.get(origin, ())))):
             part = [row for row in rows if low < row[0] <= high]
             self.report.ranges += 1
             try:
-                if region is None or not await self._compare(region, origin, low, high, part):
-                    self.report.unchecked += 1
+                compared = region is not None and await self._compare(region, origin, low, high, part)
             except HeliographError:
+                compared = False
+            if not compared:
                 self.report.unchecked += 1
+                await self._look_elsewhere(origin, low, high, part)
 
-    async def _compare(self, region: str, origin: Origin, after: Position, through: Position, rows: list[tuple[Position, int, Position, Header]]) -> bool:
+    async def _look_elsewhere(self, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> None:
+        """What other regions hold of (after, through] that is not here."""
+        lost = self.lost.setdefault(origin, [])
+        known_of = {row[0] for row in rows}.union(lost)
+        for region, number in sorted(self.regions.items()):
+            known = self.log.known.get(region)
+            if number == origin[0] or known is None or known[0].prefix(origin) <= after:
+                continue
+            at = after
+            while at < through:
+                try:
+                    told = await self.ask(region, Ask(What.ROWS, origin, at, through, True))
+                except HeliographError:
+                    break
+                if told.refusal or not told.passing:  # an earlier version does not say for whom they were
+                    break
+                named = (where for where, _ in told.rows if where > max(at, told.low))
+                new = [where for where in named if where not in known_of and (origin, where) not in self._bad]
+                lost += new
+                known_of.update(new)
+                if told.upto <= at:
+                    break
+                at = told.upto
+
+    async def _compare(self, region: str, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> bool:
         """False: nothing can be said of the range now."""
+        passing = origin in self.log.state.trees
         if len(rows) > _LEAF_ENTRIES:
-            told = await self.ask(region, Ask(What.DIGEST, origin, after, through))
+            told = await self.ask(region, Ask(What.DIGEST, origin, after, through, passing))
             if told.refusal or told.holes:
                 return False
-            mine: list[Row] = [(row[0], row[1]) for row in rows if row[0] > told.low]
+            mine: list[Row] = [(row[0], row[1]) for row in rows if row[0] > told.low and (told.passing or not row[4])]
             if digest(mine) == (told.count, told.checksum):
                 return told.upto >= through
             middle = rows[len(rows) // 2][0]
             below = await self._compare(region, origin, after, middle, [row for row in rows if row[0] <= middle])
             return await self._compare(region, origin, middle, through, [row for row in rows if row[0] > middle]) and below
         while after < through:
-            told = await self.ask(region, Ask(What.ROWS, origin, after, through))
+            told = await self.ask(region, Ask(What.ROWS, origin, after, through, passing))
             if told.refusal or told.holes or told.upto <= after:
                 return False
             self._differ(origin, told, max(after, told.low), rows)
             after = told.upto
         return True
 
-    def _differ(self, origin: Origin, told: Told, after: Position, rows: list[tuple[Position, int, Position, Header]]) -> None:
+    def _differ(self, origin: Origin, told: Told, after: Position, rows: list[_Entry]) -> None:
         """(after, told.upto] entry by entry."""
         theirs = dict(told.rows)
-        for at, checksum, position, header in rows:
+        for at, checksum, position, header, passes in rows:
             if not after < at <= told.upto:
                 continue
             wanted = theirs.pop(at, None)
-            if wanted == checksum:
+            if wanted == checksum or (passes and wanted is None):
                 continue
             self.headers[position] = header
             self.findings.append(Finding(Fault.EXTRA if wanted is None else Fault.DIFFERENT, origin, at, position))

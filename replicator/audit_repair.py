@@ -23,7 +23,7 @@ from heliograph.wire.link_audit import Ask, What
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Finding
 from replicator.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header, Hole
-from replicator.entries import as_published, received
+from replicator.entries import as_published, passing, received
 
 _NOBODY = "no region that can be asked now has it"
 _FETCH_MAX = 64
@@ -40,7 +40,7 @@ class Repairer:
 
     def __init__(self, found: AuditPass) -> None:
         self._pass, self._log, self._storage = found, found.log, found.storage
-        self._names = {number: name for name, number in found.regions.items()}
+        self._names = found.names
         self._fetched: dict[tuple[Origin, Position], Run] = {}
 
     async def run(self) -> None:
@@ -74,7 +74,7 @@ class Repairer:
     async def _fetch_from(self, region: str, origin: Origin, after: Position, through: Position) -> None:
         while after < through:
             try:
-                told = await self._pass.ask(region, Ask(What.ENTRIES, origin, after, through))
+                told = await self._pass.ask(region, Ask(What.ENTRIES, origin, after, through, origin in self._log.state.trees))
             except HeliographError:
                 return
             for run in told.runs:
@@ -105,7 +105,7 @@ class Repairer:
         if not own:
             if (name := self._names.get(origin[0])) is None:
                 return None
-            entry = received(entry, name)
+            (entry,) = passing(received(entry, name), self._pass.region)
         return Run(
             [bytes(entry.parts[0])],
             entry.lengths,

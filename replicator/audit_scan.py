@@ -16,13 +16,15 @@ from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link_audit import ROWS_MAX, Ask, Row, Told, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
-from replicator.entries import addressed_to, as_published, published_checksums
+from replicator.entries import addressed_to, as_published, is_passing, published_checksums
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
 
 READ_BYTES = 1 << 20
 _TOLD_BYTES = 2 << 20
+NOTHING_HELD = "nothing of that origin is held here"
+"""A refusal that is an answer."""
 _DAMAGE = (CorruptData, NoSuchEntry, NoSuchLedger)
 
 Take = Callable[[int, int], Awaitable[None]]
@@ -98,10 +100,14 @@ class Teller:
         self._storage, self._take = storage, take
 
     async def tell(self, log: ReplicatedLog, ask: Ask, to: str) -> Told:
-        """`to`: the region that asks; of an own origin only what was published for it is told. Raises what storage raises."""
+        """`to`: the region that asks. Of an own origin only what was published for it is told; with `passing`, of any, that and what is for regions behind it.
+
+        Raises what storage raises.
+        """
         own = log.state.is_own(ask.origin)
         if not own and ask.origin not in log.vector:
-            return Told(refusal="nothing of that origin is held here")
+            return Told(refusal=NOTHING_HELD)
+        filtered = own or (ask.passing and ask.what is not What.ENTRIES)  # entries are asked for that somebody knows of
         low, high = self._between(log, ask, own)
         rows: list[Row] = []
         runs: list[Run] = []
@@ -113,7 +119,7 @@ class Teller:
             origin = log.state.origin_at((piece.ledger, piece.first)) if piece.run.origin is None else piece.run.origin
             if origin != ask.origin or _stays(log, piece.run):
                 continue
-            chosen = _chosen(piece, ask, to if own else "")
+            chosen = _chosen(piece, ask, _reach(log, piece, ask, to) if filtered else None)
             if not chosen:
                 continue
             checksums = published_checksums(piece.run)
@@ -131,7 +137,7 @@ class Teller:
                 break
         retained = _retained(log, own, rows, ask)
         count, checksum = digest(rows) if ask.what is What.DIGEST else (0, 0)
-        return Told("", retained, upto, holes, count, checksum, tuple(rows) if ask.what is What.ROWS else (), tuple(runs))
+        return Told("", retained, upto, holes, count, checksum, tuple(rows) if ask.what is What.ROWS else (), tuple(runs), ask.passing)
 
     def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
         """Local positions between which the range lies."""
@@ -143,7 +149,7 @@ class Teller:
 
 def _stays(log: ReplicatedLog, run: Run) -> bool:
     """What no other region gets: SKIPs, ends of transactions, and what a transaction published that was aborted."""
-    return hidden(run) or (log.state.transactions is not None and log.state.transactions.is_aborted(run))
+    return (hidden(run) and not is_passing(run)) or (log.state.transactions is not None and log.state.transactions.is_aborted(run))
 
 
 def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> Position:
@@ -156,11 +162,19 @@ def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> P
     return (rows[0][0][0], rows[0][0][1] - 1) if rows else ask.through
 
 
-def _chosen(piece: Piece, ask: Ask, to: str) -> list[int]:
-    """Indexes of the entries whose coordinates are asked for."""
+def _reach(log: ReplicatedLog, piece: Piece, ask: Ask, to: str) -> frozenset[str]:
+    """The regions for which the asker holds what the run has: itself, and those behind it by the tree that governs it."""
+    assert piece.run is not None
+    at = next(coordinates(piece.run, piece.ledger, piece.first))
+    tree = log.state.trees.governing(ask.origin, at) if ask.passing else None
+    return frozenset((to,)) if tree is None else tree.reach(to)
+
+
+def _chosen(piece: Piece, ask: Ask, reach: frozenset[str] | None) -> list[int]:
+    """Indexes of the entries whose coordinates are asked for. reach: only what was published for one of these regions; None: for whomever."""
     assert piece.run is not None
     inside = [i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through]
-    if not to or not inside or (meant := addressed_to(piece.run, to)) is None:
+    if reach is None or not inside or (meant := addressed_to(piece.run, reach)) is None:
         return inside
     kept = frozenset(meant)
     return [i for i in inside if i in kept]
@@ -176,4 +190,4 @@ def _padded(run: Run, good: Sequence[int]) -> Run:
     kept = frozenset(good)
     pieces = [as_published(run.cut(i, i + 1)) if i in kept else run.cut(i, i + 1) for i in range(run.count)]
     parts = [piece.parts[0] for piece in pieces]
-    return run.with_parts(parts, flags=run.flags)
+    return run.with_parts(parts, flags=None if is_passing(run) else run.flags)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import BookieUnavailable, CorruptData, HeliographError, NoSuchLedger
 from heliograph.model.ledgers import LedgerState, local_gone
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from storage.ledger.context import LedgerContext
 from storage.ledger.in_place import Runs
 from storage.ledger.reader import ledger_metadata, read_open

@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
@@ -39,7 +40,9 @@ Write = Callable[[Sequence[Buffer]], None]
 
 
 class Channels(Protocol):
-    """The topics of one broker, and their links in both directions."""
+    """The topics of one broker, and their links in both directions. region: its name."""
+
+    region: str
 
     def topics(self) -> list[str]:
         """Those that are loaded, and may be replicated."""
@@ -49,6 +52,10 @@ class Channels(Protocol):
 
     def regions(self, log: ReplicatedLog) -> dict[str, int]:
         """Name -> number of the regions that can be asked about the topic now."""
+        ...
+
+    def names(self, log: ReplicatedLog) -> dict[int, str]:
+        """Number -> name of all regions that the topic has links with, also of those that cannot be asked now."""
         ...
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
@@ -139,7 +146,9 @@ class Auditor:
     async def _pass(self, log: ReplicatedLog) -> None:
         assert self.storage is not None
         report = Report(began_ms=self._clock.wall_ms())
-        found = AuditPass(log, self.storage, lambda region, ask: self.ask(log, region, ask), self._channels.regions(log), self._rate.take, report)
+        channels = self._channels
+        asks, regions = partial(self.ask, log), channels.regions(log)
+        found = AuditPass(log, self.storage, channels.region, asks, regions, channels.names(log), self._rate.take, report)
         try:
             await found.run()
             if found.findings:

@@ -114,7 +114,8 @@ _REMEDIES: dict[Cause, str] = {
     "of a Pulsar cluster: a token whose role may produce there",
     Cause.NOT_FOUND: "create the namespace or partition in the target, or wait until it has arrived there; correct the address",
     Cause.MOVED: "nothing: the topic moves between brokers there",
-    Cause.STORAGE: "start bookies in the region that the sentence names",
+    Cause.STORAGE: "start bookies in the region that the sentence names; where a ledger is lost: `heliograph audit TOPIC --now`, "
+    "and if no region has it, `heliograph topics give-up`",
     Cause.METADATA: "start the metadata processes of the region that the sentence names",
     Cause.PROTOCOL: "compare the versions of both sides; if they are equal, it is a fault of ours: keep the logs",
     Cause.TRANSACTION_OPEN: "end the transaction, or abort it: `heliograph transactions abort`; its time-out does so in the end",

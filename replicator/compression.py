@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from heliograph.model.positions import Position
 from heliograph.wire import link as wire
+from heliograph.wire.block import encode_block
 from heliograph.wire.link_compression import LZ4, UNPACKED_BYTES_MAX, ZSTD, pack
-from heliograph.wire.run import Buffer, Run, encode_block
+from heliograph.wire.run import Buffer, Run
 from replicator.compression_settings import CompressionSettings
 
 LEVEL = 4

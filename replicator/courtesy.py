@@ -14,6 +14,8 @@ from collections.abc import Callable
 TURN_BYTES = 256 << 10
 """Of one turn of the event loop: longer ones hold up local publishing."""
 SHORT_TURN_BYTES = 128 << 10
+LIVE_BYTES = 1 << 20
+"""A link with so much unsent, or less, drains nothing: it is live, and goes first."""
 _EXPECTED_BYTES_PER_S = 64e6
 """A link that has not sent yet gets a window for so much."""
 _ANSWER_S = 0.03

@@ -21,7 +21,8 @@ from replicator.affected import Affected, AffectedList
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
-    from replicator.log import Done, Failed, ReplicatedLog, Segments
+    from replicator.log import ReplicatedLog
+    from replicator.order import Done, Failed, Segments
 
 ALL = 0
 PROPERTY = "heliograph.durability"

@@ -56,9 +56,8 @@ def checked_and_addressed(run: Run, reach: frozenset[str]) -> tuple[list[int], l
     return checksums, [i for i in range(run.count) if i not in left_out]
 
 
-def addressed_to(run: Run, target: str) -> list[int] | None:
-    """Indexes of the entries that were published for `target`; None: all of them."""
-    reach = frozenset((target,))
+def addressed_to(run: Run, reach: frozenset[str]) -> list[int] | None:
+    """Indexes of the entries that were published for a region in `reach`; None: all of them."""
     left_out = [i for i, part in enumerate(run.parts) if _REPLICATE_TO in _metadata(part) and not _addressed(part, reach)]
     return [i for i in range(run.count) if i not in left_out] if left_out else None
 
@@ -74,6 +73,11 @@ def _addressed(part: Buffer, reach: frozenset[str]) -> bool:
     except CorruptData:
         return True  # not ours to judge: the target checks it again
     return not metadata.replicate_to or not reach.isdisjoint(metadata.replicate_to)
+
+
+def is_passing(run: Run) -> bool:
+    """Whether it is held here only for regions behind this one: such entries lie in runs of their own."""
+    return run.flags is not None and bool(run.flags[0] & FLAG_PASSING)
 
 
 def received(run: Run, source: str) -> Run:
@@ -124,7 +128,7 @@ def received(run: Run, source: str) -> Run:
 
 def passing(run: Run, region: str) -> list[Run]:
     """The run in pieces, of which those that are not meant for `region` are hidden there, and go on to others."""
-    meant = addressed_to(run, region)
+    meant = addressed_to(run, frozenset((region,)))
     if meant is None or is_tree(run) or is_marker(run):
         return [run]
     kept = frozenset(meant)
@@ -158,8 +162,7 @@ def as_published(run: Run) -> Run:
         if checksum < 0:
             raise CorruptData("an entry does not match its checksum")
         parts.append(b"".join(pieces))
-    passes = run.flags is not None and run.flags[0] & FLAG_PASSING
-    return run.with_parts(parts, flags=None if passes else run.flags)
+    return run.with_parts(parts, flags=None if is_passing(run) else run.flags)
 
 
 def _as_published(run: Run) -> Iterator[tuple[int, tuple[Buffer, ...]]]:

@@ -66,6 +66,10 @@ class IncomingLink:
     heard: Heard = field(default_factory=Heard)
     connected: bool = False
     risk: Risk | None = None
+    messages: int = 0
+    """Stored here of what came on it, since the topic was loaded."""
+    size_bytes: int = 0
+    """The same, in bytes."""
     send_ask: Callable[[int, Ask], None] | None = None
     """Asks the source what it holds, for an audit; None: it cannot be asked now."""
 

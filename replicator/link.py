@@ -8,7 +8,7 @@ Invariants: no task and no timer of the loop while it idles.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from replicator.auditor import LEVEL as AUDIT_LEVEL
 from replicator.causes import Cause
 from replicator.claims import Claims
 from replicator.connection import LinkConnection
-from replicator.courtesy import Window
+from replicator.courtesy import LIVE_BYTES, Window
 from replicator.link_pump import LinkPump
-from replicator.link_stats import LinkCursor, LinkStats
+from replicator.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.log import ReplicatedLog
 from replicator.parking import Parked, park, settled
 from replicator.schemas import SchemaFeed
@@ -41,15 +41,19 @@ if TYPE_CHECKING:
 events = logging.getLogger("replicator")
 
 _STEADY_S = 5.0
-_HISTORY = 8
 TREES_LEVEL = 5
 _RATE_MIN = 0.01
-LIVE_BYTES = 1 << 20
 _TAKE_OVER_S = 5.0
 
 
 class Link:
     """Made by LinkManager.attach; `begin` once its cursor is open."""
+
+    __slots__ = (
+        "_behind_at", "_behind_s", "_cursor", "_level", "_opened_at", "_pump", "_rated", "_stop_telling", "_stop_waking", "_timer", "_told",
+        "_watchdog", "_window", "cause", "cause_text", "connection", "core", "failures", "history", "log", "manager", "number", "parked", "rate_out",
+        "restarts", "schemas", "start", "state", "target", "throughput_out", "weight"
+    )
 
     def __init__(self, manager: LinkManager, log: ReplicatedLog, target: str) -> None:
         self.manager, self.log, self.target = manager, log, target
@@ -65,8 +69,7 @@ class Link:
         self._opened_at = 0.0
         self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
         self.restarts: Counter[Cause] = Counter()
-        self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
-        """(wall ms, cause, sentence) of the newest ends."""
+        self.history = LinkHistory()
         self.schemas = SchemaFeed(self)
         self.parked: Parked | None = None
         """Also while it looks again whether the conflict is over."""
@@ -108,6 +111,15 @@ class Link:
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
         """`replicatorDispatchRate`, as JSON."""
         self._pump.obey_rate(policy)
+
+    def obey_lifetime(self, seconds: int) -> None:
+        """`replicationTTL`; 0: none."""
+        self._pump.lives_s = seconds
+
+    def give_up(self, first: Position, last: Position) -> None:
+        """What lies in [first, last] is lost here: the target is told so, in its place. first: where the link stands then, or will."""
+        self._pump.given_up = (first, last)
+        self.poke()
 
     def pump(self) -> None:
         """Sends what may go."""
@@ -153,7 +165,7 @@ class Link:
         self.state, self.cause, self.cause_text = "waiting", cause, text
         self.restarts[cause] += 1
         self.manager.restarts[self.target, cause] += 1
-        self.history.append((self.manager.clock.wall_ms(), cause, text))
+        self.history.add(self.manager.clock.wall_ms(), cause, text)
         self._timer = self.manager.timers.after(self.manager.backoff_s(self.failures), self.connect)
         self.failures += 1
 
@@ -402,6 +414,16 @@ class Link:
         total = self.log.state.outbox.totals[0]
         return 1.0 if not total else 0.0 if self.core is None else min(1.0, self.core.done[0] / total)
 
+    @property
+    def unread_bytes(self) -> int:
+        """What it has left to send; 0 also while it is not open, because it cannot send then."""
+        return 0 if self.core is None or self.state != "open" else self.core.unread_bytes
+
+    @property
+    def published_bytes(self) -> int:
+        """What was ever published here that goes by it."""
+        return self.log.state.outbox.totals[2]
+
     def oldest_ms(self) -> int:
         """Broker time of the oldest message first published here that the target lacks; 0: it lacks none."""
         return 0 if self.core is None else self.core.backlog()[1]
@@ -423,7 +445,7 @@ class Link:
             cause_text=text,
             remedy=cause.remedy,
             restarts=sum(self.restarts.values()),
-            history=[{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self.history],
+            history=self.history.shown(),
             connected=self.state == "open",
             backlog_entries=entries,
             backlog_messages=messages,

@@ -20,7 +20,7 @@ from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause
 from replicator.compression import RunPacker
 from replicator.connection import LinkConnection
-from replicator.courtesy import SHORT_TURN_BYTES, TURN_BYTES
+from replicator.courtesy import LIVE_BYTES, SHORT_TURN_BYTES, TURN_BYTES
 from replicator.pace import Pace
 from replicator.sends import Send, SendRun, joined
 from replicator.timers import Timer
@@ -39,11 +39,20 @@ _READ_BYTES = 1 << 20
 class LinkPump:
     """Of one link."""
 
+    __slots__ = (
+        "_budget", "_bulk", "_drains", "_filter_timer", "_link", "_log", "_manager", "_pace_timer", "_rate", "_reads", "_upto_bytes", "begins",
+        "given_up", "lives_s", "pace", "packer", "reading"
+    )
+
     def __init__(self, link: Link) -> None:
         self._link, self._manager, self._log = link, link.manager, link.log
         self.packer = RunPacker(self._manager.settings.compression, self._manager.traffic_to(link.target))
         self.begins: Position = BEFORE_ALL
         """What lies before it is not sent (`replicator.starting`)."""
+        self.given_up: tuple[Position, Position] | None = None
+        """The first and the last of entries that are lost here (`replicator.giving_up`)."""
+        self.lives_s = 0
+        """The policy `replicationTTL`: what is older is not sent any more; 0: everything is."""
         self.reading = self._reads = 0
         """The read that is under way, 0: none; how many there were."""
         self.pace: Pace | None = None
@@ -55,6 +64,8 @@ class LinkPump:
         self._upto_bytes = TURN_BYTES
         self._bulk = False
         """The last turn ended before what there is to send."""
+        self._drains = False
+        """It is behind: it leaves room for who publishes (`replicator.yielding`)."""
 
     def obey_rate(self, policy: Mapping[str, Any] | None) -> None:
         """`replicatorDispatchRate`, as JSON. One that did not change keeps what was spent of it."""
@@ -75,13 +86,15 @@ class LinkPump:
     def end(self) -> None:
         """For good."""
         self.stop()
+        self._manager.yielding.forget(self._link)
         if self._budget is not None:
             self._budget.forget(self._link)
 
     @property
     def held_back(self) -> bool:
-        """By a rate or a budget: no stall."""
-        return self._pace_timer is not None or (self._budget is not None and self._link in self._budget)
+        """By a rate, a budget, or for who publishes: no stall."""
+        waits = self._pace_timer is not None or self._link in self._manager.yielding
+        return waits or (self._budget is not None and self._link in self._budget)
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -96,6 +109,9 @@ class LinkPump:
             return
         if self._budget is not None and not self._budget.may(self._link):
             return
+        self._drains = core.unread_bytes > LIVE_BYTES
+        if self._drains and not self._manager.yielding.may(self._link):
+            return
         ledger, now, sent = self._log.ledger, self._manager.clock.monotonic(), 0
         upto = min(self._upto_bytes, CROWDED_BYTES * self._link.weight) if connection.crowded else self._upto_bytes
         if self._bulk and self._manager.publishing.live(now):
@@ -103,9 +119,8 @@ class LinkPump:
         self._bulk = False
         sends: list[Send] = []
         while (room := core.room_bytes) > 0 and sent < upto and connection.writable(self._link.number):
-            first = ledger.first_position()
-            begins = max(first, self.begins)
-            if core.read_at < begins and (lost := core.trimmed(begins, SkipReason.TRIMMED if begins == first else SkipReason.ADMIN)) is not None:
+            begins, why = self._begins()
+            if core.read_at < begins and (lost := core.trimmed(begins, why)) is not None:
                 if isinstance(lost, SkipRecord):
                     self._store_skip(connection, lost)
                     break
@@ -133,7 +148,7 @@ class LinkPump:
                 break
             taken = self._take(runs, now)
             sends += taken
-            sent += sum(send.run.size_bytes for send in taken if isinstance(send, SendRun))
+            sent += _size_bytes(taken)
             if core.skipping or self._link.state != "open" or self._paced(runs):
                 break
         else:
@@ -145,6 +160,21 @@ class LinkPump:
         self._send(connection, sends)
         self._link.move_cursor()
         self._watch_filtered()
+
+    def _begins(self) -> tuple[Position, SkipReason]:
+        """What lies before it is not sent, and why."""
+        first, log = self._log.ledger.first_position(), self._log
+        begins, why = (first, SkipReason.TRIMMED) if first >= self.begins else (self.begins, SkipReason.ADMIN)
+        # A transaction could be cut in two; and a receipt that waits for the target would go out without it.
+        if self.lives_s and log.state.transactions is None and log.waits is None:
+            ledger, entry = log.state.outbox.last_before(self._manager.clock.wall_ms() - self.lives_s * 1000)
+            if (ledger, entry) >= begins:
+                begins, why = (ledger, entry + 1), SkipReason.EXPIRED
+        if self.given_up is not None and self._link.core is not None:
+            (ledger, entry), last = self.given_up
+            if begins <= (ledger, entry) <= self._link.core.read_at <= last:
+                begins, why = (last[0], last[1] + 1), SkipReason.LOST
+        return begins, why
 
     def _take(self, runs: Sequence[tuple[int, int, Run]], now: float) -> list[Send]:
         """What goes out of `runs`; where a SKIP must go first, that is stored, and the rest is read again."""
@@ -177,6 +207,8 @@ class LinkPump:
             connection.write(frames)
             if self._budget is not None:
                 self._budget.spend(sum(map(len, frames)))
+            if self._drains:  # as they are read and stored: compressed or not, disks have the same to do
+                self._manager.yielding.spend(_size_bytes(sends))
 
     def _undecided(self) -> Position | None:
         """The first entry of an open transaction: nothing is sent from there on. None: there is none."""
@@ -255,6 +287,7 @@ class LinkPump:
         sends = self._take(runs, now)
         self._send(connection, sends)
         self._link.move_cursor()
+        self._paced(runs)
         if runs or core.read_at < self._log.ledger.first_position():
             self._manager.soon(self.pump)  # what was fetched ahead is read without a wait: else a drain keeps the loop for all of it
 
@@ -301,3 +334,7 @@ class LinkPump:
         if self._filter_timer is not None:
             self._filter_timer.cancel()
             self._filter_timer = None
+
+
+def _size_bytes(sends: Sequence[Send]) -> int:
+    return sum(send.run.size_bytes for send in sends if isinstance(send, SendRun))

@@ -34,6 +34,22 @@ class LinkCursor(Protocol):
         ...
 
 
+class LinkHistory:
+    """The newest eight ends of a link; nothing of one that never ended."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self) -> None:
+        self._ends: tuple[tuple[int, str, str], ...] = ()
+
+    def add(self, at_ms: int, cause: str, text: str) -> None:
+        """at_ms: wall clock."""
+        self._ends = (*self._ends[-7:], (at_ms, cause, text))
+
+    def shown(self) -> list[dict[str, Any]]:
+        return [{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self._ends]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStats:
     """One link, as its source knows it; backlog and age are of what was first published here and is not done with."""

@@ -28,6 +28,7 @@ from replicator.dedup import DedupSettings
 from replicator.durability import RegionWaits
 from replicator.incoming import IncomingLink
 from replicator.intake import Verdict
+from replicator.order import Done, Failed, Parts, Segments, Waiting
 from replicator.state import TopicState
 from replicator.subscription_state import PROPERTY
 from replicator.subscription_sync import SubscriptionHost, SubscriptionSync
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from storage.managed_ledger.factory import ManagedLedgerFactory
     from storage.managed_ledger.managed_ledger import ManagedLedger
 
-Segments = list[tuple[int, int, int]]
-"""[(count, ledger, first entry)] in order; ledger -1: duplicates."""
-Done = Callable[[Segments], None]
-Failed = Callable[[HeliographError], None]
 Stop = Callable[[], None]
 Watcher = TypeVar("Watcher", bound=Callable[..., None])
 
@@ -56,62 +53,16 @@ class SyncOwner(Protocol):
         """It has a subscription that is replicated: `synced` is asked for rounds from now on."""
         ...
 
+    def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
+        """Whether a coordinate beyond what is here will never come."""
+        ...
+
     def known_changed(self, topic: str) -> None:
         """What some region holds of the topic is another vector than before."""
         ...
 
 
-class _Waiting:
-    """One place in the order: a run on its way to the bookies, or duplicates that wait for what is before them."""
-
-    __slots__ = ("done", "duplicate", "error", "failed", "first", "ledger", "log", "run", "skip", "state")
-
-    WAITS, DONE, FAILED = 0, 1, 2
-
-    def __init__(self, log: ReplicatedLog, run: Run, done: Done, failed: Failed, duplicate: bool = False, skip: SkipRecord | None = None) -> None:
-        self.log, self.run, self.done, self.failed, self.duplicate, self.skip = log, run, done, failed, duplicate, skip
-        self.state = self.WAITS
-        self.ledger = self.first = -1
-        self.error: HeliographError | None = None
-
-    def on_done(self, ledger: int, first: int, run: Run) -> None:
-        if self.state == self.WAITS:
-            self.state, self.ledger, self.first = self.DONE, ledger, first
-            self.log._settle()
-
-    def on_failed(self, error: HeliographError) -> None:
-        if self.state == self.WAITS:
-            self.log._fail(self, error)
-
-
-class _Parts:
-    """A run of which some entries are duplicates: its pieces are answered together."""
-
-    __slots__ = ("done", "error", "failed", "left", "segments")
-
-    def __init__(self, pieces: int, done: Done, failed: Failed) -> None:
-        self.left, self.done, self.failed = pieces, done, failed
-        self.segments: Segments = []
-        self.error: HeliographError | None = None
-
-    def on_done(self, segments: Segments) -> None:
-        self.segments += segments
-        self._one_less()
-
-    def on_failed(self, error: HeliographError) -> None:
-        self.error = self.error or error
-        self._one_less()
-
-    def _one_less(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            if self.error is None:
-                self.done(self.segments)
-            else:
-                self.failed(self.error)
-
-
-_NOTHING: deque[_Waiting] = deque(maxlen=0)
+_NOTHING: deque[Waiting] = deque(maxlen=0)
 """The order of every log to which nothing was published yet: an empty deque takes 760 bytes, and a region may have very many idle topics."""
 _NO_LINKS: Mapping[str, IncomingLink] = {}
 _DEDUPLICATION = DedupSettings()
@@ -135,6 +86,7 @@ class ReplicatedLog:
         "ledger",
         "planting",
         "replicate_all",
+        "sends",
         "source_ends",
         "state",
         "sync_by",
@@ -151,6 +103,8 @@ class ReplicatedLog:
         self.sync_by: SyncOwner | None = None
         """Set where there are links."""
         self.topic = ledger.topic
+        self.sends = False
+        """It goes to other regions."""
         self.known: dict[str, tuple[Vector, int]] = {}
         """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
         self.source_ends: dict[str, tuple[Origin, Position, int]] = {}
@@ -169,7 +123,7 @@ class ReplicatedLog:
         self.planting = False
         """A record of a tree is on its way to the bookies."""
         self.closed: HeliographError | None = None
-        self._order: deque[_Waiting] = _NOTHING
+        self._order: deque[Waiting] = _NOTHING
         self._last_failure: HeliographError | None = None
         self._vector_watchers: tuple[Callable[[Origin], None], ...] = ()
         self._close_watchers: tuple[Callable[[], None], ...] = ()
@@ -200,6 +154,11 @@ class ReplicatedLog:
         ledger = await factory.open(topic, state, persistence, create=create)
         state.begin_epoch(ledger.last_confirmed)
         return cls(ledger, state)
+
+    @property
+    def linked(self) -> bool:
+        """Another region has it, too: it goes there, or has come from there."""
+        return self.sends or bool(self.incoming)
 
     @property
     def subscriptions(self) -> SubscriptionSync:
@@ -253,7 +212,9 @@ class ReplicatedLog:
         return self.state.origin, self.state.vector.prefix(self.state.origin)
 
     def comes_from(self, region: str, link: IncomingLink) -> None:
-        """A link from `region` is open: it takes the place of the one before."""
+        """A link from `region` is open: it takes the place of the one before, and goes on with its counts."""
+        if (before := self.incoming.get(region)) is not None:
+            link.messages, link.size_bytes = before.messages, before.size_bytes
         self.incoming = {**self.incoming, region: link}
 
     def learn(self, region: str, vector: Vector, now_ms: int) -> None:
@@ -279,7 +240,7 @@ class ReplicatedLog:
             if fresh is not None:
                 self._publish_parts(run, fresh, done, failed)
                 return
-        waiting = _Waiting(self, run, done, failed)
+        waiting = Waiting(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
@@ -308,7 +269,7 @@ class ReplicatedLog:
                     self._append_pieces(pieces(run, repeated, before), done, failed)
                     return verdict
             self._arriving += self.aliases
-            waiting = _Waiting(self, run, done, failed)
+            waiting = Waiting(self, run, done, failed)
             self._queue().append(waiting)
             self._append(waiting)
         return verdict
@@ -321,11 +282,11 @@ class ReplicatedLog:
 
     def _append_pieces(self, found: list[Run | SkipRecord], done: Done, failed: Failed) -> None:
         """A run of another region of which some entries are stored already."""
-        parts = _Parts(len(found), done, failed)
+        parts = Parts(len(found), done, failed)
         waiting = [
-            _Waiting(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
+            Waiting(self, piece.as_run(), parts.on_done, parts.on_failed, skip=piece)
             if isinstance(piece, SkipRecord)
-            else _Waiting(self, piece, parts.on_done, parts.on_failed)
+            else Waiting(self, piece, parts.on_done, parts.on_failed)
             for piece in found
         ]
         self._arriving += sum(piece.skip is None for piece in waiting)
@@ -341,14 +302,14 @@ class ReplicatedLog:
             if verdict is not Verdict.ACCEPT:
                 return verdict
             record = self.state.intake.accept_skip(record)
-        waiting = _Waiting(self, record.as_run(), done, failed, skip=record)
+        waiting = Waiting(self, record.as_run(), done, failed, skip=record)
         self._queue().append(waiting)
         self._append(waiting)
         return Verdict.ACCEPT
 
     def append_tree(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores a record of the own origin's tree, in the order of what is published here."""
-        waiting = _Waiting(self, run, done, failed)
+        waiting = Waiting(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
@@ -359,39 +320,39 @@ class ReplicatedLog:
 
     def append_late(self, run: Run, done: Done, failed: Failed) -> None:
         """Stores entries of another region that the vector covers and that are not here: the audit's repair. The vector stays as it is."""
-        waiting = _Waiting(self, run, done, failed)
+        waiting = Waiting(self, run, done, failed)
         self._queue().append(waiting)
         self._append(waiting)
 
     def _publish_parts(self, run: Run, fresh: list[bool], done: Done, failed: Failed) -> None:
         cuts = [0, *(i for i in range(1, run.count) if fresh[i] != fresh[i - 1]), run.count]
-        parts = _Parts(len(cuts) - 1, done, failed)
+        parts = Parts(len(cuts) - 1, done, failed)
         pieces = [
-            _Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
+            Waiting(self, run.cut(start, stop), parts.on_done, parts.on_failed, duplicate=not fresh[start])
             for start, stop in pairwise(cuts)
         ]
         self._queue().extend(pieces)
         for piece in pieces:
             if not piece.duplicate and piece.state == piece.WAITS:
                 self._append(piece)
-        self._settle()
+        self.settle()
 
-    def _queue(self) -> deque[_Waiting]:
+    def _queue(self) -> deque[Waiting]:
         if self._order is _NOTHING:
             self._order = deque()
         return self._order
 
-    def _append(self, waiting: _Waiting) -> None:
+    def _append(self, waiting: Waiting) -> None:
         if self.closed is not None:
-            self._fail(waiting, self.closed)
+            self.fail(waiting, self.closed)
             return
         try:
             self.ledger.append_run(waiting.run, waiting.on_done, waiting.on_failed)
         except HeliographError as error:
             if waiting.state == waiting.WAITS:
-                self._fail(waiting, error)
+                self.fail(waiting, error)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Answers the head of the order as far as it is decided."""
         order = self._order
         while order:
@@ -416,7 +377,7 @@ class ReplicatedLog:
                 self._confirm(head)
                 head.done([(head.run.count, head.ledger, head.first)])
 
-    def _confirm(self, head: _Waiting) -> None:
+    def _confirm(self, head: Waiting) -> None:
         run = head.run
         if run.origin is None:
             self.state.confirm_local(head.ledger, head.first, run)
@@ -428,7 +389,7 @@ class ReplicatedLog:
         for watcher in self._vector_watchers:
             watcher(run.origin)
 
-    def _fail(self, failed: _Waiting, error: HeliographError) -> None:
+    def fail(self, failed: Waiting, error: HeliographError) -> None:
         """An append failed, and with it everything appended behind it."""
         self._last_failure = error
         behind = False
@@ -442,7 +403,7 @@ class ReplicatedLog:
                 self.state.submit_again(waiting.run)
         for watcher in self._rollback_watchers:
             watcher()
-        self._settle()
+        self.settle()
 
     # -- those who follow ----------------------------------------------------------------------------------------------
 

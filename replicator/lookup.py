@@ -36,7 +36,7 @@ class Status(StrEnum):
     TRIMMED = "trimmed"
     """The topic no longer has it: retention took it, or what was left there."""
     LOST = "lost"
-    """A SKIP says so: it will never come."""
+    """It will never come: a SKIP says so, or its origin has ended, and no region holds so much of it."""
     FILTERED = "filtered"
     """It is not meant for this region."""
     HIDDEN = "hidden"
@@ -71,7 +71,7 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position) -> Found
     if origin not in state.vector:
         return Found(Status.UNKNOWN)
     if at > state.vector.prefix(origin):
-        return Found(Status.AWAITED)
+        return Found(Status.LOST if log.sync_by is not None and log.sync_by.gone(log, origin, at) else Status.AWAITED)
     low, high = state.positions.around(origin, at)
     first, before = log.ledger.first_position(), False
     following: Position | None = None

@@ -12,15 +12,16 @@ import asyncio
 import logging
 import ssl
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
 from heliograph.model.policies import PulsarCluster, RegionInfo
-from heliograph.model.positions import BEFORE_ALL
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.model.routes import Topology, tree
 from heliograph.runtime.clock import Clock, Rng
 from replicator.audit_channels import LinkChannels
@@ -39,12 +40,16 @@ from replicator.planting import plant
 from replicator.pulsar.connection import ClusterConnections
 from replicator.pulsar.link import ClusterHost, PulsarLink
 from replicator.receipt_waits import ReceiptWaits
+from replicator.rounds import SubscriptionRounds
 from replicator.schemas import SchemaHost
 from replicator.sender import SenderSettings
 from replicator.starting import properties_of
 from replicator.subscription_sync import SubscriptionHost
+from replicator.tails import Tails
 from replicator.timers import Timers
 from replicator.turns import Budget
+from replicator.yielding import Yielding
+from storage.managed_ledger.appends import Appends
 
 events = logging.getLogger("replicator")
 
@@ -55,6 +60,13 @@ class Regions(Protocol):
     """The part of the configuration's view that links use."""
 
     def region(self, name: str) -> RegionInfo | None: ...
+
+    def regions(self) -> list[RegionInfo]: ...
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Key -> why its value cannot be read: with one of a region among them, `regions` may not be all."""
+        ...
 
     def cluster(self, name: str) -> PulsarCluster | None: ...
 
@@ -87,6 +99,8 @@ class LinkSettings:
     idle_connection_s: float = 30.0
     establishing_max: int = 32
     reads_max: int = 16
+    drain_floor_bytes_per_s: float = 8 << 20
+    """So fast are the drains of a broker together at least while they give way to who publishes there; 0: they never do."""
     subscriptions_s: float = 0.4
     """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice that and the way there."""
     syncs_max: int = 8
@@ -104,15 +118,21 @@ class LinkManager:
         rng: Rng,
         connect: ssl.SSLContext | None = None,
         settings: LinkSettings | None = None,
-        appended: Callable[[], int] = lambda: 0,
+        appends: Appends | None = None,
         brokers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """appended: how many runs were appended on this broker so far, by whomever. brokers: how many of this region live, this one among them."""
+        """appends: all of this broker. brokers: how many of this region live, this one among them."""
         self.region, self.clock, self.settings = region, clock, settings or LinkSettings()
         self._view, self._rng = view, rng
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop)
-        self.publishing = Publishing(appended)
+        appends = appends or Appends()
+        self.publishing = Publishing(lambda: appends.newest.count)
+        self.left_elsewhere: Callable[[], int] = lambda: 0
+        """Bytes that others than links have before them, who drain and give way as links do."""
+        self.yielding: Yielding[Any] = Yielding(
+            appends, self.settings.drain_floor_bytes_per_s, clock.monotonic, lambda after_s: self._run_later(self.yielding.run, after_s)
+        )
         self.incoming = Incoming()
         """What comes the other way: for whoever makes receivers."""
         self.restarts: Counter[tuple[str, Cause]] = Counter()
@@ -139,10 +159,7 @@ class LinkManager:
         self.clusters: ClusterHost | None = None
         """Set before the first topic is attached."""
         self.cluster_connections = ClusterConnections(clock.monotonic)
-        self._in_step: dict[ReplicatedLog, None] = {}
-        """Topics that have a replicated subscription, or may get one by policy; others are not looked at."""
-        self._syncs: deque[ReplicatedLog] = deque()
-        self._syncing = 0
+        self._rounds = SubscriptionRounds(self)
         self._owners = Owners(region, view, clock, self.settings, connect, self.spawn, self.soon, self._reached)
         self._waits = ReceiptWaits(clock, self.timers, self.spawn)
         self._reads: deque[Link | PulsarLink] = deque()
@@ -151,6 +168,8 @@ class LinkManager:
         self._ticked_at = clock.monotonic()
         self._closed = False
         self.auditor = Auditor(LinkChannels(self), clock, self.settings.audit)
+        self.tails = Tails(self)
+        self._regions_changed()
         self._stop_watching = view.on_change(self._on_config)
         self.timers.after(self.settings.heartbeat_s, self._tick)
         self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
@@ -182,12 +201,14 @@ class LinkManager:
                 self.keep_looking(link)
         if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
             self.keep_in_step(log)
+        log.sends = bool(links)
         if not links:
             del self._links[log.topic]
 
     def obey(self, log: ReplicatedLog, values: Mapping[str, Any]) -> None:
         """values: the policies that hold for the topic. After `attach`."""
         self.require(log, values.get("durability"))
+        self.tails.obey(log, values.get("replicationRoutes"))
         log.replicate_all = bool(values.get("replicatedSubscriptions"))
         if log.replicate_all:
             self.keep_in_step(log)
@@ -198,6 +219,7 @@ class LinkManager:
             link.start = values.get("replicationStart")
             if isinstance(link, Link):
                 link.weight = values.get("replicationPriority") or 1
+                link.obey_lifetime(values.get("replicationTTL") or 0)
 
     def known_changed(self, topic: str) -> None:
         """Other regions are told with the next heartbeat."""
@@ -206,7 +228,7 @@ class LinkManager:
                 link.touch()
 
     def keep_in_step(self, log: ReplicatedLog) -> None:
-        self._in_step[log] = None
+        self._rounds.keep(log)
         for link in self._links.get(log.topic, {}).values():
             if isinstance(link, PulsarLink):  # it tends the subscriptions itself
                 self.keep_looking(link)
@@ -259,6 +281,7 @@ class LinkManager:
         if self.logs.get(log.topic) is log:
             del self.logs[log.topic]
             self._topologies.pop(log.topic, None)
+            self.tails.forget(log)
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
                 link.detach()
@@ -266,6 +289,12 @@ class LinkManager:
     def links(self, topic: str) -> dict[str, Link | PulsarLink]:
         """By target."""
         return self._links.get(topic, {})
+
+    def each(self) -> Iterator[LinkStats]:
+        """Of every link, made when it is asked for: between two of them the loop may turn, and who has ended meanwhile is left out."""
+        for link in [link for links in self._links.values() for link in links.values()]:
+            if not link.ended:
+                yield link.stats()
 
     def stats(self, topic: str | None = None) -> list[LinkStats]:
         """Every link, or those of one topic."""
@@ -329,6 +358,19 @@ class LinkManager:
         info = self._view.region(region or self.region)
         return info.number if info is not None else 0
 
+    def region_name(self, number: int) -> str | None:
+        """None: the configuration has no region of that number."""
+        return next((region.name for region in self._view.regions() if region.number == number), None)
+
+    def peers(self, log: ReplicatedLog) -> list[str]:
+        """The other regions of the configuration that have the topic, by a link in either direction."""
+        there = [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
+        return sorted({*there, *(source for source in self.tails.sources(log) if source != self.region and self._view.region(source) is not None)})
+
+    def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
+        """Whether a coordinate beyond what is here will never come."""
+        return self.tails.gone(log, origin, at)
+
     def cluster(self, name: str) -> PulsarCluster | None:
         """A real Pulsar cluster; None: it is a region, or not known."""
         return self._view.cluster(name)
@@ -337,18 +379,18 @@ class LinkManager:
         """None: links to it share nothing but their connections."""
         found = self._budgets.get(region)
         if found is None and (bytes_per_s := self._share(region)) > 0:
-            made = found = self._budgets[region] = Budget(bytes_per_s, self.clock.monotonic, lambda after_s: self._run_budget(made, after_s))
+            made = found = self._budgets[region] = Budget(bytes_per_s, self.clock.monotonic, lambda after_s: self._run_later(made.run, after_s))
         return found
 
     def _share(self, region: str) -> float:
         whole = self.settings.budget.get(region, self.settings.budget.get("*", 0.0))
         return whole / max(1, self._brokers()) if self.settings.budget_shared else whole
 
-    def _run_budget(self, budget: Budget[Link], after_s: float) -> None:
+    def _run_later(self, run: Callable[[], None], after_s: float) -> None:
         if after_s > 0:
-            self.timers.after(after_s, budget.run)
+            self.timers.after(after_s, run)
         else:
-            self.soon(budget.run)
+            self.soon(run)
 
     def traffic_to(self, region: str) -> Traffic:
         return self.traffic.setdefault(region, Traffic())
@@ -407,35 +449,20 @@ class LinkManager:
     # -- replicated subscriptions --------------------------------------------------------------------------------------
 
     def _sync_subscriptions(self) -> None:
-        for log in list(self._in_step):
-            if log.replicate_all and log.closed is None:
-                log.subscriptions.enable_all()
-            sync = log.synced
-            if log.closed is not None or self.logs.get(log.topic) is not log or not (log.replicate_all or (sync is not None and sync.active)):
-                del self._in_step[log]
-            elif sync is not None and sync.active and sync.due() and log not in self._syncs:
-                self._syncs.append(log)
-        while self._syncs and self._syncing < min(len(self._syncs), self.settings.syncs_max):
-            self._syncing += 1
-            self.spawn(self._sync())
+        self._rounds.begin()
         self.timers.after(self.settings.subscriptions_s, self._sync_subscriptions)
-
-    async def _sync(self) -> None:
-        try:
-            while self._syncs:
-                await self._syncs.popleft().subscriptions.round(self.clock.wall_ms())
-        finally:
-            self._syncing -= 1
 
     # -- once a second -------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        self.timers.after(self.settings.heartbeat_s, self._tick)  # first: whatever fails in this one, the next one comes
         now = self.clock.monotonic()
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
         self._owners.beat(now)
         for region, budget in self._budgets.items():
             budget.bytes_per_s = self._share(region)
         self.cluster_connections.tick()
+        self.yielding.look_at((link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s)
         for link in list(self._active):
             if link.tick(elapsed_s) is False or link.ended:
                 self._active.pop(link, None)
@@ -445,13 +472,19 @@ class LinkManager:
                 del self._resting[link]
         self._plant_due()
         self.auditor.tick()
-        self.timers.after(self.settings.heartbeat_s, self._tick)
+        self.tails.tick()
+
+    def _regions_changed(self) -> None:
+        whole = not any(key.startswith("/regions/") for key in self._view.broken)
+        self.tails.regions_changed(self._view.regions() if whole else ())
 
     def _on_config(self, key: str) -> None:
         if key.startswith(("/regions/", "/tenants/", "/namespaces/", "/partitioned/")):
             for parked in list(self.parked):
                 parked.unpark()
-        if not key.startswith(("/regions/", "/clusters/")):
+        if key.startswith("/regions/"):
+            self._regions_changed()
+        elif not key.startswith("/clusters/"):
             return
         for links in self._links.values():
             for link in links.values():

@@ -51,7 +51,7 @@ def park(link: Link | PulsarLink, cause: Cause, text: str, rows: Sequence[Schema
     now_ms = manager.clock.wall_ms()
     if before is None or (before.cause, before.text) != (cause, text):
         events.warning("link.parked topic=%s target=%s cause=%s text=%s", link.log.topic, link.target, cause, text)
-        link.history.append((now_ms, cause, text))
+        link.history.add(now_ms, cause, text)
     link.parked = Parked(cause, text, now_ms if before is None else before.since_ms, tuple(rows))
     manager.parked[link] = None
     link.state, link.cause, link.cause_text = "parked", cause, text

@@ -15,7 +15,8 @@ from heliograph.model.errors import HeliographError
 from replicator.trees import Tree
 
 if TYPE_CHECKING:
-    from replicator.log import ReplicatedLog, Segments
+    from replicator.log import ReplicatedLog
+    from replicator.order import Segments
 
 events = logging.getLogger("replicator")
 

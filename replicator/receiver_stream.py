@@ -114,6 +114,8 @@ class ReceiverStream:
         self._give(size_bytes)
         if self.log.tracing is not None:
             self.log.tracing.arrived(self.log.topic, self.source, run, begin_ns)
+        self.incoming.messages += run.messages
+        self.incoming.size_bytes += size_bytes
         region = self.incoming.region
         region.latency.add(max(0.0, self._now_ms() - (run.origin_time_ms - region.clock_offset_ms)), run.messages)
 

@@ -73,6 +73,11 @@ class LinkSender(Way):
     def in_flight_bytes(self) -> int:
         return self._steps.in_flight_bytes
 
+    @property
+    def unread_bytes(self) -> int:
+        """Of what was first published here and is not sent yet, on this attempt."""
+        return self.state.outbox.totals[2] - self._read_totals[2]
+
     # -- connection ----------------------------------------------------------------------------------------------------
 
     def opened(self, vector: Vector, window_bytes: int) -> bool:

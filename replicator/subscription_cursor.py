@@ -278,7 +278,7 @@ class SyncedCursor:
                 start, stop, last = entries_until(log.state, ledger, first, run, todo.origin, todo.after, todo.through)
                 reached = max(reached, last)
                 if start < stop:
-                    keep = addressed_to(run, todo.claimer) if checked else None
+                    keep = addressed_to(run, frozenset((todo.claimer,))) if checked else None
                     if keep is None:
                         ranges.append((ledger, first + start, first + stop - 1))
                     else:

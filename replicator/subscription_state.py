@@ -23,9 +23,25 @@ from replicator.claims import CREATED, Base, Claims, Epoch, insert, subtract
 
 PROPERTY = "heliograph.replicated"
 """Of the cursor: epoch and beginning, stored in one piece with what is acknowledged. OFF: it was switched off here by hand."""
+BEGAN = "heliograph.began"
+"""Of the cursor: where it stood when it was made, so that what was acknowledged before it was replicated is known apart from what lies before it."""
 OFF = "off"
 HERE = ""
 """The claimer of what this region itself says, and of what lies before the beginning: meant for it, whoever else it was meant for."""
+
+
+def began(at: Position) -> str:
+    """The value of `BEGAN`."""
+    return f"{at[0]}:{at[1]}"
+
+
+def read_began(text: str) -> Position:
+    """Raises CorruptData."""
+    try:
+        ledger, entry = map(int, text.split(":"))
+    except ValueError as error:
+        raise CorruptData(f"where a subscription began: {text!r:.40} is no position") from error
+    return ledger, entry
 
 
 class Todo(NamedTuple):

@@ -19,7 +19,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from replicator.claims import COUNTS_MAX, Claims
 from replicator.lookup import vector_at
 from replicator.subscription_cursor import SyncCursor, SyncedCursor
-from replicator.subscription_state import OFF, PROPERTY, SubscriptionState
+from replicator.subscription_state import BEGAN, OFF, PROPERTY, SubscriptionState, read_began
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
@@ -117,8 +117,21 @@ class SubscriptionSync:
         if found is None:
             found = self._subscriptions[name] = self._new(name)
         if found.state.start is None and found.state.base is None:  # others told of it before it was made here
-            found.state.start = cursor.mark_delete
+            found.state.start = self._began(cursor)
             found.store(cursor)
+
+    def _began(self, cursor: SyncCursor) -> Position:
+        """Where it was made: what lies behind that and is acknowledged was acknowledged here, also before it was replicated.
+
+        Its mark-delete position where that is not known (it was made in one region, or by an earlier version), or lies before it (it was moved back). Of
+        what is trimmed nothing is said.
+        """
+        first = self._log.ledger.first_position()
+        try:
+            at = read_began(cursor.properties[BEGAN])
+        except (KeyError, CorruptData):
+            return cursor.mark_delete
+        return min(max(at, (first[0], first[1] - 1)), cursor.mark_delete)
 
     def enable_all(self) -> None:
         """By policy. One that was switched off by hand stays off."""
@@ -304,13 +317,13 @@ class SubscriptionSync:
         if found.state.start is None and cursor.mark_delete == mark:
             found.state = SubscriptionState(self._log.state.origin[0], claims.epoch, dict(claims.base), mark)
         elif found.state.start is None:  # a client made it meanwhile, somewhere else
-            found.state.start = cursor.mark_delete
+            found.state.start = self._began(cursor)
         found.store(cursor)
         return cursor
 
     async def _find_start(self, found: SyncedCursor, cursor: SyncCursor) -> None:
         """Of what an earlier version stored, and of what others told of when a client made it here."""
-        state, start = found.state, cursor.mark_delete
+        state, start = found.state, self._began(cursor)
         if state.base is not None:
             start = await found.before_first(state.base)
         if state.start is None:

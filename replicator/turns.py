@@ -103,6 +103,10 @@ class Budget(Generic[M]):
         self._free_at = max(self._free_at, self._now() - 0.05) + size_bytes / self.bytes_per_s
         self.spent_bytes += size_bytes
 
+    def hold(self, for_s: float) -> None:
+        """Nobody sends for so long."""
+        self._free_at = max(self._free_at, self._now() + for_s)
+
     def forget(self, member: M) -> None:
         self._turns.forget(member)
 
@@ -118,11 +122,11 @@ class Budget(Generic[M]):
     def run(self) -> None:
         """Lets those go whose turn it is."""
         self._waking = False
-        while self._free_at <= self._now() and (member := self._turns.next()) is not None:
-            self._granted = member
-            try:
+        try:
+            while self._free_at <= self._now() and (member := self._turns.next()) is not None:
+                self._granted = member
                 member.on_turn(self.turn_bytes * member.weight)
-            finally:
-                self._granted = None
-        if self._turns:
-            self._wake()
+        finally:  # who waits behind one that failed does not wait for ever
+            self._granted = None
+            if self._turns:
+                self._wake()

@@ -275,6 +275,27 @@ class Faults:
         self.disturbed(a.region.name, 25.0)
         return f"cut {a.name}{'->' if one_way else '-'}{b.name}", lambda: network.heal(a.name, b.name)
 
+    def _stop(self, node: Node) -> tuple[str, Undo]:
+        """SIGSTOP, and on again: it has heard nothing meanwhile, and believes what it believed."""
+        life = node.machine.stop()
+        self.disturbed(node.region.name, 20.0)
+
+        def undo() -> None:
+            if life is not None:
+                self.world.sim.loop.go_on(life)
+
+        return f"stop {node.name}", undo
+
+    def _stop_broker(self) -> tuple[str, Undo] | None:
+        return None if (node := self._broker()) is None else self._stop(node)
+
+    def _stop_bookie(self) -> tuple[str, Undo] | None:
+        return None if (node := self._bookie()) is None else self._stop(node)
+
+    def _stop_metadata(self) -> tuple[str, Undo] | None:
+        node = self._region().metadata
+        return self._stop(node) if node.machine.running else None
+
     def _restart_metadata(self) -> tuple[str, Undo] | None:
         node = self._region().metadata
         if not node.machine.running:

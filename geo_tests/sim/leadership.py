@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, RegionPassive
 from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, leadership, name_of, subscription_name, writer
 from heliograph.raft.embedded import EmbeddedStore
@@ -181,13 +181,7 @@ class LeadershipWorld:
 
     def run(self, seconds: float = 150.0) -> None:
         """Raises Confirmed, or AssertionError where nothing goes on once everything is healed."""
-        loop = SimLoop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run(self._main(seconds), limit_s=seconds + 300.0)
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+        run_alone(self._main(seconds), limit_s=seconds + 300.0)
 
     def spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -13,6 +13,8 @@ Is: the clock (it jumps to the next timer when nothing is ready), the ready queu
 
 How a crash works. Every handle of asyncio carries a `contextvars.Context`; a process's main coroutine is started in a context where `LIFE` is set,
 and whatever it schedules, awaits, or creates inherits that. Before a handle runs, the loop looks at its life and drops it where that has ended.
+A process that is stopped (SIGSTOP) is passed over in the same way, and what it was to run waits until it goes on, while its clock does not.
+
 Nothing of a dead process runs: no `finally`, no `except CancelledError`. Its pending tasks are kept (a collected coroutine would run its `finally`
 blocks) until the loop is closed: only then do those blocks run, where every call into the loop, the network, and the disk is without effect.
 
@@ -52,10 +54,12 @@ class ProcessDied(BaseException):
 class Life:
     """One life of one process: from its start to its end or crash. A restart is another life."""
 
-    __slots__ = ("__weakref__", "alive", "host", "number", "tasks")
+    __slots__ = ("__weakref__", "alive", "held", "host", "number", "tasks")
 
     def __init__(self, host: str, number: int) -> None:
         self.host, self.number, self.alive = host, number, True
+        self.held: list[asyncio.Handle] | None = None
+        """While the process is stopped: what it would have run, in order."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def __repr__(self) -> str:
@@ -70,6 +74,25 @@ class Life:
 
 LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("LIFE", default=None)
 """The life to which the running code belongs; None is the test itself, which never dies."""
+
+
+class _Handle(asyncio.Handle):
+    """What asyncio's is when nobody debugs, made with fewer calls: a run makes some thousands of them for each virtual second."""
+
+    def __init__(self, callback: Callable[..., object], args: Sequence[Any], loop: SimLoop, context: contextvars.Context | None = None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """The same, at a time."""
+
+    def __init__(self, when: float, callback: Callable[..., object], args: Sequence[Any], loop: SimLoop, context: contextvars.Context | None = None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+        self._when, self._scheduled = when, True
 
 
 class _Task(asyncio.Task[Any]):
@@ -122,8 +145,19 @@ class SimLoop(asyncio.BaseEventLoop):
     def end(self, life: Life) -> None:
         """`life` is over: nothing of it runs any more."""
         if life.alive:
-            life.alive = False
+            life.alive, life.held = False, None
             self._dead_tasks += life.tasks
+
+    def stop_life(self, life: Life) -> None:
+        """SIGSTOP: nothing of it runs until `go_on`; time goes on."""
+        if life.alive and life.held is None:
+            life.held = []
+
+    def go_on(self, life: Life) -> None:
+        """SIGCONT: everything that has become due meanwhile runs now."""
+        if life.held is not None:
+            self._ready.extend(life.held)  # type: ignore[attr-defined]
+            life.held = None
 
     def fail(self, text: str, cause: BaseException | None = None) -> None:
         """Ends the run with SimFailure."""
@@ -163,24 +197,29 @@ class SimLoop(asyncio.BaseEventLoop):
         ready = self._ready  # type: ignore[attr-defined]
         scheduled = self._scheduled  # type: ignore[attr-defined]
         if not ready and not self._stopping:  # type: ignore[attr-defined]
-            while scheduled and (scheduled[0]._cancelled or _is_dead(scheduled[0])):
-                heapq.heappop(scheduled)._scheduled = False
+            while scheduled and (scheduled[0][1]._cancelled or _is_dead(scheduled[0][1])):
+                heapq.heappop(scheduled)[1]._scheduled = False
             if not scheduled:
                 self.fail(f"at {self._now - START_S:.3f} s: everything waits and nothing can happen any more{self._stacks()}")
                 return
-            when = scheduled[0]._when
+            when = scheduled[0][0]
             if when > self._limit:
                 self.fail(f"not finished at the virtual limit, {self._limit - START_S:.3f} s{self._stacks()}")
                 return
-            self._now = max(self._now, when)
-            while scheduled and scheduled[0]._when <= self._now:
-                handle = heapq.heappop(scheduled)
+            now = self._now = max(self._now, when)
+            while scheduled and scheduled[0][0] <= now:
+                handle = heapq.heappop(scheduled)[1]
                 handle._scheduled = False
                 ready.append(handle)
         budget = CALLBACKS_AT_ONE_INSTANT_MAX
         while ready and not self._stopping:  # type: ignore[attr-defined]
             handle = ready.popleft()
-            if handle._cancelled or _is_dead(handle):
+            if handle._cancelled:
+                continue
+            life = handle._context.get(LIFE)
+            if life is not None and (life.held is not None or not life.alive):
+                if life.alive:
+                    life.held.append(handle)
                 continue
             self._current = handle
             handle._run()
@@ -204,14 +243,19 @@ class SimLoop(asyncio.BaseEventLoop):
         self.fail(f"at {self._now - START_S:.3f} s in {life}: {context.get('message')}: {error!r} ({what!r})", error)
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        if self._closing:
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon(callback, *args, context=context)
+        handle = _Handle(callback, args, self, context)
+        if not self._closing:
+            self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        if self._closing:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+        handle = _TimerHandle(when, callback, args, self, context)
+        if not self._closing:
+            heapq.heappush(self._scheduled, (when, handle))  # type: ignore[attr-defined]
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         return self.call_soon(callback, *args, context=context)
@@ -250,6 +294,27 @@ class SimLoop(asyncio.BaseEventLoop):
             frames = [f"{f.f_code.co_qualname}:{f.f_lineno}" for f in task.get_stack()]
             text += f"\n  {task.get_name()}: {' < '.join(reversed(frames)) or 'no frame'}"
         return text
+
+
+def run_alone(main: Coroutine[Any, Any, T], *, limit_s: float = 600.0) -> T:
+    """Runs `main` on a loop of its own, which is the current one meanwhile. Raises as `SimLoop.run`."""
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run(main, limit_s=limit_s)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def collect() -> None:
+    """Frees what a run has left, for who makes many of them.
+
+    What is there after the first one (modules, most of all) stays, and is not looked at again: that would take longer than all else.
+    """
+    gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def _discard(coro: Any) -> None:

@@ -529,7 +529,11 @@ class SimTransport(asyncio.Transport):
                 continue
             peer._received.append(data)
         self._start_flight()
-        if not peer._lost:
+        if peer._lost:
+            return
+        if peer.life is not None and peer.life.held is not None:  # it is stopped: its kernel keeps what arrived
+            peer._read_soon()
+        else:
             peer.context.run(peer._read)
 
     # -- receiving ------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """PassiveWorld: a whole instance with an active-passive namespace that is moved, failed over, and brought back under load and faults.
 
 Is: a World whose producers go wherever their messages are taken, an operator who switches, fails over by force, and cancels, all at bad moments; and the
-lease history: at each confirmation the configuration calls that region the active one. Isn't: the commands (`tests/dr/test_conductor.py`) or stopped
-processes (`geo_tests.sim.leadership`): here everything below a broker is real.
+lease history: at each confirmation the configuration calls that region the active one. Processes are stopped (SIGSTOP), too, and go on. Isn't: the commands
+(`tests/dr/test_conductor.py`, `test_commands.py`): here everything below a broker is real.
 
     python -m geo_tests.sim.world --passive --seed 17 --trace
 
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from geo_tests.sim.checkers import History, Violation
-from geo_tests.sim.faults import Faults
+from geo_tests.sim.faults import Faults, Undo
+from geo_tests.sim.loop import collect
 from geo_tests.sim.pulsar_client import Client, Delivered, Producer
 from geo_tests.sim.region import CONFIG_PORT, NAMESPACE
 from geo_tests.sim.world import Verdict, World, WorldSettings
@@ -61,6 +62,11 @@ class PassiveHistory(History):
 
 
 class PassiveFaults(Faults):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        stopped: list[tuple[int, Callable[[], tuple[str, Undo] | None]]] = [(5, self._stop_broker), (1, self._stop_bookie), (2, self._stop_metadata)]
+        self.kinds += [(weight, kind) for weight, kind in stopped if not world.settings.kinds or kind.__name__.strip("_") in world.settings.kinds]
+
     async def _watch_service(self) -> None:
         """A region that is not the active one serves nobody, and may be that for long."""
 
@@ -146,7 +152,7 @@ class PassiveWorld(World):
                 await switching.change(NAMESPACE, lambda old, to=to, state=state: closing(old, to, state, 0))  # type: ignore[misc]
                 self.trace(f"operator: {state} to {to}")
                 until = loop.time() + rng.choice((0.5, _GIVE_UP_S, _GIVE_UP_S))
-                while loop.time() < until:
+                while loop.time() < until and self._operating:
                     new, _ = await switching.flip(NAMESPACE)
                     if new is not None:
                         self.counts["failed over" if state == FENCED else "switched over"] += 1
@@ -207,5 +213,8 @@ class PassiveWorld(World):
 
 def run_passive(seed: int, settings: WorldSettings | None = None, trace: Any = None) -> tuple[Verdict, Counter[str]]:
     world = PassiveWorld(seed, settings, trace)
-    return world.run(), world.counts
+    try:
+        return world.run(), world.counts
+    finally:
+        collect()
 

@@ -216,28 +216,15 @@ class Pending:
     entry: bytes
 
 
-class Producer:
-    """A named producer: sends in order, keeps what has no receipt, sends all of it again after a reconnect."""
+class _Staying:
+    """What stays with one topic, over losses of its connection."""
 
-    def __init__(self, client: Client, topic: str, name: str, on_receipt: Callable[[int, int, int], None], window: int = 100) -> None:
-        self.client, self.topic, self.name, self.on_receipt, self.window = client, topic, name, on_receipt, window
-        self.pending: deque[Pending] = deque()
+    def __init__(self, client: Client, topic: str) -> None:
+        self.client, self.topic = client, topic
         self.closed = False
         self.last_error = ""
         self._connection: Connection | None = None
         self._changed = asyncio.Event()
-        self._unsent = 0
-        """How many at the end of `pending` were not sent on this connection."""
-
-    def send(self, sequence: int, payload: bytes) -> bool:
-        """False where the window is full."""
-        if len(self.pending) >= self.window:
-            return False
-        self.pending.append(Pending(sequence, payload, encode_entry(self.name, sequence, payload, 1)))
-        self._unsent += 1
-        if self._connection is not None:
-            self._flush()
-        return True
 
     async def run(self) -> None:
         """Connects, and again after each loss, until `close`."""
@@ -253,6 +240,31 @@ class Producer:
     def close(self) -> None:
         self.closed = True
         self._changed.set()
+
+    async def _session(self) -> None:
+        """One connection, to its end."""
+        raise NotImplementedError
+
+
+class Producer(_Staying):
+    """A named producer: sends in order, keeps what has no receipt, sends all of it again after a reconnect."""
+
+    def __init__(self, client: Client, topic: str, name: str, on_receipt: Callable[[int, int, int], None], window: int = 100) -> None:
+        super().__init__(client, topic)
+        self.name, self.on_receipt, self.window = name, on_receipt, window
+        self.pending: deque[Pending] = deque()
+        self._unsent = 0
+        """How many at the end of `pending` were not sent on this connection."""
+
+    def send(self, sequence: int, payload: bytes) -> bool:
+        """False where the window is full."""
+        if len(self.pending) >= self.window:
+            return False
+        self.pending.append(Pending(sequence, payload, encode_entry(self.name, sequence, payload, 1)))
+        self._unsent += 1
+        if self._connection is not None:
+            self._flush()
+        return True
 
     async def _session(self) -> None:
         connection = await self.client.open(self.topic)
@@ -299,32 +311,15 @@ class Producer:
         self.on_receipt(receipt.sequence_id, ledger, entry)
 
 
-class Consumer:
+class Consumer(_Staying):
     """A consumer of a durable subscription: acknowledges some messages one by one, in an order of its own, and is given the others again later."""
 
     def __init__(self, client: Client, topic: str, subscription: str, on_message: Callable[[Delivered], None], *, shared: bool = True) -> None:
-        self.client, self.topic, self.subscription, self.on_message, self.shared = client, topic, subscription, on_message, shared
-        self.closed = False
-        self.last_error = ""
-        self._connection: Connection | None = None
-        self._changed = asyncio.Event()
+        super().__init__(client, topic)
+        self.subscription, self.on_message, self.shared = subscription, on_message, shared
         self.acked: set[tuple[int, int]] = set()
         """Every position that was ever acknowledged, whether or not the server got to know."""
         self._unacked: list[tuple[int, int]] = []
-
-    async def run(self) -> None:
-        while not self.closed:
-            try:
-                await self._session()
-            except (OSError, TimeoutError, Refused) as error:
-                self.last_error = repr(error)
-            self._connection = None
-            if not self.closed:
-                await self.client.pause()
-
-    def close(self) -> None:
-        self.closed = True
-        self._changed.set()
 
     def drop(self) -> None:
         """Loses the connection, with some messages unacknowledged."""

@@ -100,6 +100,12 @@ class Machine:
         """SIGKILL: the process is gone, its kernel closes its connections, its files keep what was written."""
         self._end(silent=False)
 
+    def stop(self) -> Life | None:
+        """SIGSTOP: its connections stay open and silent, its clock goes on. Returns the life that `loop.go_on` continues."""
+        if self.life is not None:
+            self.loop.stop_life(self.life)
+        return self.life
+
     def power_cut(self) -> None:
         """The process is gone, peers hear nothing, disks lose what was not synced."""
         if self.running:

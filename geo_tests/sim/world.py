@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import random
@@ -25,6 +24,7 @@ from typing import Any
 
 from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.faults import Faults
+from geo_tests.sim.loop import collect
 from geo_tests.sim.probes import Probes
 from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
 from geo_tests.sim.region import NAMESPACE, Node, Region
@@ -306,7 +306,7 @@ def run_seed(seed: int, settings: WorldSettings | None = None, trace: Callable[[
     try:
         return World(seed, settings, trace).run()
     finally:
-        gc.collect()
+        collect()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

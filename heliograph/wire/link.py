@@ -8,7 +8,7 @@ with that same number, which older servers skip:
 
     1000 OPEN       stream, topic, source region, source's number, feature level
     1001 OPENED     stream, incarnation of the target's copy, window bytes, vector
-    1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block (`heliograph.wire.run`) with its origin column,
+    1002 RUN        stream, attempt, previous ledger, previous entry [, codec, size]; payload: a block (`heliograph.wire.block`) with its origin column,
                     from level 4 compressed, where it names a codec (`heliograph.wire.link_compression`) and the size of the block
     1003 RECEIPT    stream, [origin..., ledger, entry] ...: cumulative, durable through there
     1004 GAP        stream, attempt, vector: the sender rewinds; RUNs and SKIPs of that attempt are dropped from here on
@@ -43,6 +43,7 @@ import msgpack
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import Position
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.link_compression import unpack
 from heliograph.wire.link_fields import coordinate as _coordinate
 from heliograph.wire.link_fields import fields as _fields
@@ -50,7 +51,7 @@ from heliograph.wire.link_fields import number as _number
 from heliograph.wire.link_fields import position as _position
 from heliograph.wire.link_fields import text as _text
 from heliograph.wire.link_fields import vector as _vector
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run, decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, FLAG_TREE, Buffer, Run
 
 VERSION = 1
 FEATURE_LEVEL = 6

@@ -2,13 +2,15 @@
 
 Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.link`):
 
-    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry
-    1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes, then by what was asked:
+    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing
+    1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes, (true: with what passes,) then by what was asked:
                 digest: count, checksum · rows: [ledger, entry, checksum] ... · entries: none; payload: blocks, one behind another
 
 Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto] of it is told: below `low`
 the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it that the teller cannot read, or that contradict
-themselves. A checksum is the CRC-32C of an entry as its client published it, made from the stored bytes.
+themselves. `passing` (1 or 0, an older version sends none and passes over it): the asker wants to hear also of what it holds for regions behind it in the
+origin's tree; only who is asked so, and knows of it, answers with a `true` behind the holes. A checksum is the CRC-32C of an entry as its client
+published it, made from the stored bytes.
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Audit".
 """
 
@@ -25,9 +27,10 @@ import crc32c
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.link import Kind, frame
 from heliograph.wire.link_fields import coordinate, fields, number, position
-from heliograph.wire.run import Buffer, Run, decode_block, encode_block
+from heliograph.wire.run import Buffer, Run
 
 ROWS_MAX = 4096
 REFUSAL_MAX = 1024
@@ -54,11 +57,16 @@ class Ask:
     origin: Origin
     after: Position
     through: Position
+    passing: bool = False
+    """Also what the asker holds hidden, for regions behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be."""
+    """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
+
+    passing: it is told of with what the asker holds for regions behind it.
+    """
 
     refusal: str = ""
     low: Position = BEFORE_ALL
@@ -68,6 +76,7 @@ class Told:
     checksum: int = 0
     rows: tuple[Row, ...] = ()
     runs: tuple[Run, ...] = ()
+    passing: bool = False
 
 
 def digest(rows: Sequence[Row]) -> tuple[int, int]:
@@ -77,7 +86,7 @@ def digest(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
-    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through])
+    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, int(ask.passing)])
 
 
 def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
@@ -91,12 +100,15 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
     through = position(*rest[5:7])
     if after >= through:
         raise PeerError("link: an empty range is asked for")
-    return number(stream), number(request), Ask(wanted, origin, after, through)
+    passing = bool(number(given[10])) if len(given) > 10 else False
+    return number(stream), number(request), Ask(wanted, origin, after, through, passing)
 
 
 def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:
     head = [stream, request, told.refusal[:REFUSAL_MAX], *told.low, *told.upto, told.holes]
     payload: list[Buffer] = []
+    if told.passing:
+        head.append(True)
     if what is What.DIGEST:
         head += [told.count, told.checksum]
     elif what is What.ROWS:
@@ -121,12 +133,14 @@ def told(what: What, given: list[Any], payload: Buffer) -> Told:
     low, upto = position(low_ledger, low_entry), position(upto_ledger, upto_entry)
     if refusal:
         return Told(refusal)
-    common = Told("", low, upto, number(holes))
+    passing = len(given) > 6 and given[6] is True
+    rest = given[7 if passing else 6 :]
+    common = Told("", low, upto, number(holes), passing=passing)
     if what is What.DIGEST:
-        count, checksum = fields(given[6:], 2)
+        count, checksum = fields(rest, 2)
         return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))
     if what is What.ROWS:
-        return replace(common, rows=tuple(_rows(given[6:])))
+        return replace(common, rows=tuple(_rows(rest)))
     return replace(common, runs=tuple(_runs(memoryview(payload))))
 
 

@@ -9,9 +9,7 @@ Source: docs/protocols/interop.md.
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from heliograph.client.pulsar import REDIRECTS_MAX, Address, ConnectionLost, PulsarConnection
@@ -21,6 +19,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.pulsar_pb2 import BaseCommand
 from heliograph.wire.varint import signed
 from replicator.causes import Cause
+from replicator.pulsar.credentials import tls_of, token_of
 
 CONNECT_TIMEOUT_S = 10.0
 _Key = tuple[PulsarCluster, Address]
@@ -143,6 +142,8 @@ class ClusterConnections:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
+        self.issued: Callable[[PulsarCluster], Awaitable[str]] | None = None
+        """A token that an issuer gives for this region there (OAuth 2); set before the first topic is attached."""
         self._open: dict[_Key, ClusterConnection] = {}
         self._opening: dict[_Key, asyncio.Task[ClusterConnection]] = {}
 
@@ -181,8 +182,14 @@ class ClusterConnections:
 
     async def alone(self, cluster: PulsarCluster, address: Address) -> PulsarConnection:
         """A connection that is shared with nobody; the caller closes it. Raises as `owner`."""
+        if (cluster.certificate_file or cluster.oauth_file) and not address.secure:
+            raise NotAllowed(f"cluster {cluster.name}: a certificate, or a token by OAuth, goes by TLS only: give it a pulsar+ssl:// address, not {address}")
         tls = tls_of(cluster) if address.secure else None
-        return await PulsarConnection.connect(address, ssl=tls, token=token_of(cluster), timeout_s=CONNECT_TIMEOUT_S, replicates=True)
+        token = await self.issued(cluster) if cluster.oauth_file and self.issued is not None else token_of(cluster)
+        by_certificate = bool(cluster.certificate_file)
+        return await PulsarConnection.connect(
+            address, ssl=tls, token=token, by_certificate=by_certificate, timeout_s=CONNECT_TIMEOUT_S, replicates=True
+        )
 
     def _made(self, key: _Key, task: asyncio.Task[ClusterConnection]) -> None:
         self._opening.pop(key, None)
@@ -202,24 +209,3 @@ class ClusterConnections:
     def close(self) -> None:
         for connection in list(self._open.values()):
             connection.client.close(ConnectionLost("this broker stops"))
-
-
-def token_of(cluster: PulsarCluster) -> str:
-    """By which this region is known there; "": by none. Raises NotAllowed where its file cannot be read."""
-    return _read(cluster.token_file, cluster, "token").decode().strip() if cluster.token_file else ""
-
-
-def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
-    """Which authorities its brokers must prove to be of. Raises NotAllowed where their file cannot be read."""
-    authorities = _read(cluster.trust_file, cluster, "authorities").decode() if cluster.trust_file else None
-    try:
-        return ssl.create_default_context(cadata=authorities)
-    except ssl.SSLError as error:
-        raise NotAllowed(f"cluster {cluster.name}: {cluster.trust_file} holds no certificates: {error}") from error
-
-
-def _read(path: str, cluster: PulsarCluster, what: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise NotAllowed(f"cluster {cluster.name}: the file of its {what} cannot be read on this broker: {path}: {error.strerror}") from error

@@ -10,7 +10,7 @@ Source: docs/protocols/interop.md.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from heliograph.wire.pulsar_pb2 import MessageMetadata, Schema
 from heliograph.wire.pulsar_replication import Marker, producer_name, response, send_frame
 from heliograph.wire.run import Buffer, Run
 from replicator.causes import Cause, cause_of, schema_cause_of
-from replicator.link_stats import LinkCursor, LinkStats
+from replicator.link_stats import LinkCursor, LinkHistory, LinkStats
 from replicator.log import ReplicatedLog
 from replicator.outbox import NOTHING, Totals
 from replicator.pace import Pace
@@ -45,7 +45,6 @@ _READ_ENTRIES = 256
 _READ_BYTES = 1 << 20
 _STEADY_S = 5.0
 _RATE_MIN = 0.01
-_HISTORY = 8
 
 
 class ClusterHost(Protocol):
@@ -91,7 +90,7 @@ class PulsarLink:
         self.parked: Parked | None = None
         self._watchdog = Watchdog(manager.settings.sender.stalled_after_s)
         self.restarts: Counter[Cause] = Counter()
-        self.history: deque[tuple[int, Cause, str]] = deque(maxlen=_HISTORY)
+        self.history = LinkHistory()
         self.pace: Pace | None = None
         self._rate: Mapping[str, Any] | None = None
         self._pace_timer: Timer | None = None
@@ -207,7 +206,7 @@ class PulsarLink:
         self.state, self.cause, self.cause_text = "waiting", cause, text
         self.restarts[cause] += 1
         self.manager.restarts[self.target, cause] += 1
-        self.history.append((self.manager.clock.wall_ms(), cause, text))
+        self.history.add(self.manager.clock.wall_ms(), cause, text)
         self._timer = self.manager.timers.after(self.manager.backoff_s(self.failures), self.connect)
         self.failures += 1
 
@@ -475,7 +474,7 @@ class PulsarLink:
             cause_text=text,
             remedy=cause.remedy,
             restarts=sum(self.restarts.values()),
-            history=[{"at_ms": at_ms, "cause": str(cause), "text": text} for at_ms, cause, text in self.history],
+            history=self.history.shown(),
             connected=self.state == "open",
             backlog_entries=entries,
             backlog_messages=max(entries, self.log.state.outbox.totals[1] - done[1]) if entries else 0,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.leadership import DriftingClock
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from global_config import deferred, edits, keys
 from global_config.admin import ConfigAdmin
 from global_config.deferred import CONFLICTS, EDITS, MERGED, DeferredEdits
@@ -122,13 +122,7 @@ class World:
         self.number = 0
 
     def run(self) -> None:
-        loop = SimLoop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run(self._main(), limit_s=500)
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+        run_alone(self._main(), limit_s=500)
 
     async def _main(self) -> None:
         self.config = EmbeddedStore()
@@ -282,16 +276,6 @@ def test_each_rule_is_needed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> No
             World(seed).run()
 
 
-def _run(work: Any) -> None:
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(work)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> None:
     async def main() -> None:
         world = World(1)
@@ -340,7 +324,7 @@ def test_a_conflict_is_ended_either_way_and_what_needs_a_majority_waits() -> Non
         assert [row["because"] for row in broker_edits.status()["conflicts"]] == [f"namespace {NS} was deleted"]
         await broker_edits.stop()
 
-    _run(main())
+    run_alone(main())
 
 
 def test_bytes_that_are_no_edit_are_an_error_that_names_them() -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
+from benchmarks.servers import free_port
 from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
 from global_config.node import ConfigNode, ConfigNodeSettings
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, PeerError
@@ -20,18 +23,10 @@ from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftSettings
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from region_node.instance.ca import ensure_certificates
+from region_node.instance.ca import authority, ensure_certificates
 
 REGIONS = ("ap", "eu", "us")
 SETTINGS = ConfigNodeSettings(raft=RaftSettings(core=CoreSettings(election_timeout_s=0.4, heartbeat_s=0.1)), request_timeout_s=2.0)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def tls_of(folder: Path, role: str, region: str) -> ConfigTls:
@@ -50,7 +45,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path) -> None:
     async def main() -> None:
-        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, free_ports(3), strict=True)}
+        addresses = {name: f"127.0.0.1:{free_port()}" for name in REGIONS}
         nodes: dict[str, ConfigNode] = {}
         clients: dict[str, MetaClient] = {}
         disks: list[SystemDisk] = []
@@ -96,7 +91,7 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
     """ap and eu are the first; us reaches each by an address of its settings, and they reach us by that of the configuration."""
 
     async def main() -> None:
-        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(REGIONS, free_ports(3), strict=True)}
+        addresses = {name: f"127.0.0.1:{free_port()}" for name in REGIONS}
         nodes: dict[str, ConfigNode] = {}
         disks: list[SystemDisk] = []
 
@@ -157,7 +152,7 @@ def pair(certificates: Path, a: ConfigTls | None, b: ConfigTls | None, main: Cal
     """Two transports: "us" with the material `a`, which calls "eu" with `b`."""
 
     async def run() -> None:
-        addresses = {name: f"127.0.0.1:{port}" for name, port in zip(("us", "eu"), free_ports(2), strict=True)}
+        addresses = {name: f"127.0.0.1:{free_port()}" for name in ("us", "eu")}
         us, eu = (
             GrpcTransport(name, addresses, rng=random.Random(1), port=int(addresses[name].rpartition(":")[2]), tls=tls)
             for name, tls in (("us", a), ("eu", b))
@@ -236,6 +231,38 @@ def test_another_ca_is_taken_without_a_restart(certificates: Path, tmp_path: Pat
         us.renew(old)
         with pytest.raises(HeliographError):
             await forwarded(us, 8)
+
+    pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
+
+
+def test_a_connection_that_stands_by_a_ca_that_was_taken_out_is_refused(certificates: Path, tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, list(REGIONS))
+    both = b"".join((folder / "ca.pem").read_bytes() for folder in (certificates, tmp_path))
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        eu.renew(replace(tls_of(tmp_path, "config", "eu"), ca=both))
+        assert await forwarded(us) == b"request!", "both are trusted"
+        eu.renew(tls_of(tmp_path, "config", "eu"))
+        with pytest.raises(HeliographError, match="the certificate is none of a member"):
+            await us.forward("eu", b"request", timeout_s=5.0)
+
+    pair(certificates, replace(tls_of(certificates, "config", "us"), ca=both), tls_of(certificates, "config", "eu"), main)
+
+
+def test_a_ca_that_is_there_again_with_the_same_key_is_trusted_on_and_a_file_of_none_changes_nothing(certificates: Path) -> None:
+    root, key = authority(certificates)
+    again = x509.CertificateBuilder(root.subject, root.subject, key.public_key(), 1, root.not_valid_before_utc, root.not_valid_after_utc, list(root.extensions))
+    pem = again.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        assert await forwarded(us) == b"request!"
+        eu.renew(replace(tls_of(certificates, "config", "eu"), ca=pem))
+        assert await forwarded(us) == b"request!"
+        with pytest.raises(ConfigError, match="file of CAs"):
+            eu.renew(replace(tls_of(certificates, "config", "eu"), ca=b"-----BEGIN CERTIFICATE-----\nAAAA"))
+        assert await forwarded(us) == b"request!"
 
     pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
 

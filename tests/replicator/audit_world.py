@@ -13,7 +13,9 @@ from typing import Any
 from heliograph.model.coordinates import Coordinate
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
-from heliograph.wire.run import FLAG_HIDDEN, Run, decode_block, encode_block
+from heliograph.wire.block import decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.entries import is_passing
 from replicator.log import ReplicatedLog
 from tests.replicator.fake_ledger import Store
 from tests.replicator.link_instance import Instance, TestRegion
@@ -131,15 +133,16 @@ def joined(run: Run, ledger: int, first: int) -> bytes:
 
 
 def held(region: TestRegion) -> dict[Position, tuple[Coordinate, bytes]]:
-    """Position -> (coordinate, bytes) of every entry of a region that is no SKIP."""
+    """Position -> (coordinate, bytes) of every entry of a region that is no SKIP, and no record of a tree. What is only passed on is marked."""
     state, out = region.log.state, {}
     for ledger, first, run in region.store.runs():
+        passes = is_passing(run)
         for i in range(run.count):
-            if run.flags is not None and run.flags[i] & FLAG_HIDDEN:
+            if run.flags is not None and run.flags[i] & FLAG_HIDDEN and not passes:
                 continue
             at = (ledger, first + i)
             coordinate = (state.origin_at(at), at) if run.origin is None else (run.origin, run.coordinate(i))
-            out[at] = (coordinate, bytes(run.parts[i]))
+            out[at] = (coordinate, (b"passing " if passes else b"") + bytes(run.parts[i]))
     return out
 
 

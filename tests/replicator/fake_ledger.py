@@ -14,7 +14,8 @@ from typing import Any
 from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.wire.run import Run, decode_block, encode_block
+from heliograph.wire.block import decode_block, encode_block
+from heliograph.wire.run import Run
 from storage.managed_ledger.cursor import Cursor
 
 
@@ -221,6 +222,12 @@ class FakeLedger:
             out.append((ledger, first + start, piece))
             max_entries, max_bytes = max_entries - piece.count, max_bytes - piece.size_bytes
         return out
+
+    async def first_from(self, position: Position) -> Position | None:
+        for (ledger, first), count, _ in self.store.blocks:
+            if (ledger, first + count - 1) >= position:
+                return max((ledger, first), position)
+        return None
 
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         if self.store.read_s:

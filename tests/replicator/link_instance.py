@@ -6,7 +6,7 @@ Is: a listener that speaks what links need (CONNECT, LOOKUP, private commands), 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from geo_tests.sim.simulation import Simulation
@@ -35,12 +35,16 @@ class View:
         self.infos = infos
         self.callbacks: list[Callable[[str], None]] = []
         self.namespaces: dict[str, object] = {"t/n": "known"}
+        self.broken: dict[str, str] = {}
 
     def cluster(self, name: str) -> None:
         return None
 
     def region(self, name: str) -> RegionInfo | None:
         return self.infos.get(name)
+
+    def regions(self) -> list[RegionInfo]:
+        return [self.infos[name] for name in sorted(self.infos)]
 
     def namespace(self, namespace: str) -> object | None:
         return self.namespaces.get(namespace)
@@ -51,8 +55,15 @@ class View:
 
     def set(self, info: RegionInfo) -> None:
         self.infos[info.name] = info
-        for callback in self.callbacks:
-            callback(f"/regions/{info.name}")
+        self._tell(info.name)
+
+    def remove(self, name: str) -> None:
+        del self.infos[name]
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        for callback in list(self.callbacks):
+            callback(f"/regions/{name}")
 
 
 class Listener(asyncio.Protocol):
@@ -218,6 +229,13 @@ class Instance:
             self.view.infos[region.name] = region.info
         for region in self.regions.values():
             region.brokers = [Broker(region, i) for i in range(brokers)]
+
+    def choose(self, topology: Any, regions: Iterable[str] | None = None) -> None:
+        """`replicationTopology`, as the configuration of these regions says it (None: of all)."""
+        for name in self.names if regions is None else regions:
+            region = self.regions[name]
+            broker = region.brokers[region.owner]
+            broker.machine.run(broker.links.obey, region.log, {"replicationTopology": topology})
 
     async def load(self) -> None:
         await asyncio.sleep(0.01)

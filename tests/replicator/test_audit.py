@@ -6,6 +6,7 @@ A mutant is the same code with one rule taken out; the damage must then stay, or
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -16,10 +17,13 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
+from heliograph.wire import link_audit
 from heliograph.wire.link import SkipReason, SkipRecord
-from replicator import audit_pass, audit_repair
+from heliograph.wire.link_audit import Ask
+from replicator import audit_pass, audit_repair, audit_scan, link, receiver_stream
 from replicator.audit_findings import Fault
 from replicator.audit_settings import AuditSettings
+from replicator.entries import is_passing
 from replicator.manager import LinkSettings
 from tests.replicator.audit_world import Damaged, held, with_part
 from tests.replicator.link_instance import Instance, TestRegion
@@ -84,8 +88,7 @@ def spoil(damaged: Damaged, region: TestRegion, rng: random.Random) -> None:
                 if at not in copies.gone and copies.entry(at).origin is not None:
                     copies.flip(at, rng, consistent=True)
             case 3:
-                if at not in copies.gone and copies.entry(at).origin is not None:
-                    entry = copies.entry(at)
+                if at not in copies.gone and (entry := copies.entry(at)).origin is not None and not is_passing(entry):
                     region.log.append_late(entry, lambda _: None, lambda _: None)
             case 4:
                 last = max(p for p in truth if p[0] == at[0])
@@ -142,6 +145,106 @@ def test_what_is_spoilt_in_one_region_is_found_and_put_right(block: int) -> None
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+async def passed_on_and_spoilt(damaged: Damaged, rng: random.Random) -> None:
+    """Over a chain: regions on the way hold, hidden, what is meant for those behind them."""
+    damaged.instance.choose({"kind": "chain", "regions": list(damaged.instance.names)})
+    await asyncio.sleep(2)
+    damaged.instance.regions["us"].publish(5, ("sa",))
+    await fill(damaged, rng)
+    await asyncio.sleep(3)
+    damaged.remember()
+    region = rng.choice([damaged.instance.regions[name] for name in ("eu", "ap")])
+    copies = damaged.copies[region.name]
+    hidden = [at for at, (_, data) in damaged.truth[region.name].items() if data.startswith(b"passing ")]
+    shown = region.bodies()
+    kind, at = rng.randrange(3), rng.choice(hidden)
+    if kind:
+        copies.flip(at, rng, consistent=kind == 1)
+    else:
+        copies.gone[at] = copies.holed[at] = None
+    report = await damaged.audit(region)
+    wanted = (Fault.UNREADABLE, Fault.DIFFERENT, Fault.DAMAGED)[kind]
+    assert report.found == report.repaired == Counter({str(wanted): 1}) and not report.unchecked, report.shown()
+    check(damaged)
+    spoil(damaged, region, rng)
+    await audit_until_quiet(damaged)
+    check(damaged)
+    assert sorted(region.bodies()) == sorted(shown), "what was hidden stays so"
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_what_a_region_only_passes_on_is_compared_and_put_right_too(block: int) -> None:
+    for seed in range(block * 6, block * 6 + 6):
+        try:
+            play(passed_on_and_spoilt, seed=seed, names=("us", "eu", "ap", "sa"))
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+async def without_its_origin(damaged: Damaged, rng: random.Random) -> None:
+    """us is gone for good: what eu has lost of it comes back from ap, and nothing that was never meant for eu."""
+    await fill(damaged, rng)
+    us, eu = damaged.instance.regions["us"], damaged.instance.regions["eu"]
+    us.publish(6, ("ap",))
+    us.publish(6)
+    await asyncio.sleep(3)
+    damaged.remember()
+    for name in ("eu", "ap"):
+        damaged.instance.sim.network.cut("us", name)
+        damaged.instance.sim.network.reset("us", name)
+    damaged.auditor(us).storage = None
+    copies = damaged.copies["eu"]
+    elsewhere = {coordinate for coordinate, _ in damaged.truth["ap"].values()}
+    of_us = [at for at, (coordinate, _) in damaged.truth["eu"].items() if coordinate[0] == us.log.origin and coordinate in elsewhere]
+    lost, flipped = rng.sample(of_us, 2)
+    copies.gone[lost] = copies.holed[lost] = None
+    copies.flip(flipped, rng, consistent=False)
+    report = await damaged.audit(eu)
+    assert report.found == report.repaired == Counter({"unreadable": 1, "damaged": 1}) and report.unchecked, report.shown()
+    check(damaged)
+
+
+def test_where_a_region_is_gone_the_others_put_each_other_right() -> None:
+    for seed in range(6):
+        try:
+            play(without_its_origin, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_mutant_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    monkeypatch.setattr(audit_pass.AuditPass, "_look_elsewhere", nothing)
+    with pytest.raises(AssertionError):
+        play(without_its_origin)
+
+
+def test_an_origin_that_knows_of_no_such_question_is_asked_for_what_is_shown() -> None:
+    """An earlier version at the other end: it tells of what was published for the asker, and nothing that is only passed on is missed."""
+
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link, "ask_frame", earlier)
+            patch.setattr(receiver_stream, "ask_frame", earlier)
+            damaged.instance.choose({"kind": "chain", "regions": list(damaged.instance.names)})
+            await asyncio.sleep(2)
+            await fill(damaged, rng)
+            await asyncio.sleep(3)
+            assert any(data.startswith(b"passing ") for data in (data for _, data in held(damaged.instance.regions["eu"]).values()))
+            for region in damaged.instance.regions.values():
+                report = await damaged.audit(region)
+                assert not report.found and not report.unchecked and not report.error, report.shown()
+
+    def earlier(stream: int, request: int, ask: Ask) -> Any:
+        return real(stream, request, dataclasses.replace(ask, passing=False))
+
+    real = link_audit.ask_frame
+    play(scenario, names=("us", "eu", "ap", "sa"))
 
 
 def test_a_whole_copy_says_nothing_is_wrong_and_asks_once_a_range() -> None:
@@ -357,6 +460,18 @@ def test_mutant_digests_that_always_agree(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_mutant_lost_ones_are_appended_without_a_look_at_holes(monkeypatch: pytest.MonkeyPatch) -> None:
     _harm(monkeypatch, audit_pass.Hole, "may_hold", lambda self, origin, at: False)
+
+
+def test_mutant_what_passes_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_scan, "_reach", lambda log, piece, ask, to: frozenset((to,)))
+    with pytest.raises(AssertionError):
+        play(passed_on_and_spoilt, names=("us", "eu", "ap", "sa"))
+
+
+def test_mutant_what_passed_is_shown_after_its_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_repair, "passing", lambda run, region: [run])
+    with pytest.raises(AssertionError):
+        play(passed_on_and_spoilt, names=("us", "eu", "ap", "sa"))
 
 
 def test_mutant_late_ones_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

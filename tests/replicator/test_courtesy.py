@@ -9,8 +9,13 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.wire.run import Run
+from replicator import yielding
 from replicator.courtesy import SHORT_TURN_BYTES, TURN_BYTES, Publishing, Window
+from replicator.manager import LinkSettings
+from replicator.sender import SenderSettings
 from replicator.sends import Send
+from replicator.yielding import Yielding
+from storage.managed_ledger.appends import Appends
 from tests.replicator.link_instance import Instance
 
 _MB = 1_000_000
@@ -83,3 +88,53 @@ def test_a_drain_gives_the_loop_back_after_each_turn(live: bool) -> None:
             assert SHORT_TURN_BYTES / 2 < max(sent.values()) <= (SHORT_TURN_BYTES if live else TURN_BYTES) + 40_000
 
         sim.run(scenario(), limit_s=120)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_drain_is_slowed_beside_publishers_for_whom_it_is_dear(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link alone brings 2.5 MB a second: so much fits into its window on that way."""
+    monkeypatch.setattr(yielding, "_START_BYTES_PER_S", 200_000.0)
+    with Simulation(5) as sim:
+
+        async def scenario() -> None:
+            settings = LinkSettings(sender=SenderSettings(window_bytes=256 << 10), drain_floor_bytes_per_s=100_000.0)
+            instance = Instance(sim, ("us", "eu"), settings=settings)
+            sim.network.latency("us", "eu", 0.05, 0.05)
+            await instance.load()
+            us, eu = instance.regions["us"], instance.regions["eu"]
+            links, loop = us.brokers[0].links, asyncio.get_running_loop()
+            appends = Appends()
+            links.yielding = Yielding(appends, 100_000.0, links.clock.monotonic, lambda after_s: links._run_later(links.yielding.run, after_s))
+            us.publish(1)
+            await asyncio.sleep(3)
+            sim.network.cut("us", "eu")
+            await asyncio.sleep(10)
+            for _ in range(200):
+                us.publish(30, body_bytes=500)
+            first = sent = us.outgoing("eu").core.bytes_sent
+            sent_at = loop.time()
+
+            def publishes() -> None:
+                nonlocal sent, sent_at
+                before, sent = sent, us.outgoing("eu").core.bytes_sent
+                sent_at = loop.time() if sent > before else sent_at
+                appends.of(us.log.topic).confirmed(1, 100, 2, 0.02 if loop.time() - sent_at < 0.1 else 0.0015)
+                loop.call_later(0.02, publishes)
+
+            if live:
+                publishes()
+            sim.network.heal("us", "eu")
+            while us.outgoing("eu").core.bytes_sent == first:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.02)
+            began, slowed = loop.time(), 0
+            while us.link("eu").backlog_entries:
+                await asyncio.sleep(0.1)
+                slowed += us.link("eu").slowed
+            took = loop.time() - began
+            assert eu.bodies() == us.bodies()
+            if live:
+                assert took > 5 and slowed > 30, (took, slowed)
+            else:
+                assert took < 3 and not slowed, (took, slowed)
+
+        sim.run(scenario(), limit_s=300)

@@ -10,9 +10,12 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import format_coordinate
+from heliograph.wire.link import SkipReason, SkipRecord
 from replicator import link
 from replicator.audit_settings import AuditSettings
+from replicator.lookup import Status, position_of
 from replicator.manager import LinkSettings
+from replicator.trees import is_skip
 from tests.replicator.audit_world import Damaged
 from tests.replicator.link_instance import Instance
 
@@ -79,6 +82,81 @@ def test_it_begins_where_the_policy_says(position: str, expected: int) -> None:
         at = us.store.runs()[0]
         policy = {"position": position, "timeMs": times[6], "coordinate": format_coordinate((us.log.origin, (at[0], 32)))}
         await switched_on(instance, policy, expected)
+
+    play(scenario)
+
+
+def test_what_outlived_its_time_for_replication_is_named_expired_and_not_sent() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, eu = instance.regions.values()
+        broker = us.brokers[0]
+        us.publish(4)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "eu")
+        broker.machine.run(broker.links.obey, us.log, {"replicationTTL": 5})
+        await asyncio.sleep(12)  # it is noticed
+        for _ in range(10):
+            us.publish(5)
+            await asyncio.sleep(2)
+        instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(20)
+        here = us.bodies()
+        gone = [body for body in here if body not in eu.bodies()]
+        assert gone and gone == here[4 : 4 + len(gone)], "the oldest of what was held up, in one piece"
+        assert 20 <= len(gone) < 50, len(gone)
+        (missing,) = eu.log.vector.missing(us.log.origin)
+        found = [SkipRecord.decode(run.parts[0]) for _, _, run in eu.store.runs() if is_skip(run)]
+        assert [(record.reason, record.after, record.through) for record in found] == [(SkipReason.EXPIRED, *missing)]
+        at = us.store.runs()[1]
+        assert (await position_of(eu.log, us.log.origin, (at[0], at[1]))).status is Status.LOST
+        us.publish(3)
+        await asyncio.sleep(2)
+        assert eu.bodies()[-3:] == us.bodies()[-3:] and us.link("eu").backlog_entries == 0
+        damaged = Damaged(instance)
+        report = await damaged.audit(eu)
+        assert not report.found, report.shown()
+
+    play(scenario)
+
+
+def test_what_a_receipt_waits_for_does_not_outlive_its_time() -> None:
+    """Else a publisher would hear that eu has what was given up on the way there."""
+
+    async def scenario(instance: Instance) -> None:
+        us, eu = instance.regions.values()
+        broker = us.brokers[0]
+        durability = {"regions": 2, "degradeAfterMs": 0}
+        broker.machine.run(broker.links.obey, us.log, {"replicationTTL": 5, "durability": durability})
+        instance.sim.network.cut("us", "eu")
+        for _ in range(10):
+            us.publish(5)
+            await asyncio.sleep(2)
+        instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(20)
+        assert eu.bodies() == us.bodies() and not eu.log.vector.missing(us.log.origin)
+        broker.machine.run(broker.links.obey, us.log, {"replicationTTL": 5})
+        instance.sim.network.cut("us", "eu")
+        for _ in range(10):
+            us.publish(5)
+            await asyncio.sleep(2)
+        instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(20)
+        assert eu.log.vector.missing(us.log.origin), "nothing waits any more"
+
+    play(scenario)
+
+
+def test_without_the_policy_everything_is_sent_however_old() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, eu = instance.regions.values()
+        broker = us.brokers[0]
+        broker.machine.run(broker.links.obey, us.log, {"messageTTL": 1})
+        instance.sim.network.cut("us", "eu")
+        us.publish(5)
+        await asyncio.sleep(60)
+        instance.sim.network.heal("us", "eu")
+        await asyncio.sleep(20)
+        assert eu.bodies() == us.bodies() and not eu.log.vector.missing(us.log.origin)
 
     play(scenario)
 

@@ -31,13 +31,6 @@ def play(scenario: Callable[[Instance], Coroutine[Any, Any, None]]) -> None:
         sim.run(main(), limit_s=300)
 
 
-def choose(instance: Instance, topology: Any, regions: tuple[str, ...] = NAMES) -> None:
-    for name in regions:
-        region = instance.regions[name]
-        broker = region.brokers[0]
-        broker.machine.run(broker.links.obey, region.log, {"replicationTopology": topology})
-
-
 def carried(instance: Instance, source: str) -> dict[str, int]:
     return {target: instance.regions[source].link(target).run_bytes for target in NAMES if target != source}
 
@@ -52,7 +45,7 @@ def same_everywhere(instance: Instance) -> None:
 
 def test_a_chain_hands_on_and_the_way_back_to_a_mesh_loses_nothing() -> None:
     async def scenario(instance: Instance) -> None:
-        choose(instance, CHAIN)
+        instance.choose(CHAIN)
         await asyncio.sleep(2)
         for region in instance.regions.values():
             region.publish(20)
@@ -64,7 +57,7 @@ def test_a_chain_hands_on_and_the_way_back_to_a_mesh_loses_nothing() -> None:
         assert us["eu"] > 0 and us["ap"] == us["sa"] == 0, us
         assert instance.regions["us"].link("sa").backlog_entries == 0, "the end of the way is seen from its beginning"
         for topology in ({"kind": "star", "center": "ap"}, None):
-            choose(instance, topology)
+            instance.choose(topology)
             for _ in range(10):
                 for region in instance.regions.values():
                     region.publish(3)
@@ -85,7 +78,7 @@ def without(instance: Instance, name: str) -> None:
 
 def around(instance: Instance) -> Coroutine[Any, Any, None]:
     async def scenario() -> None:
-        choose(instance, CHAIN)
+        instance.choose(CHAIN)
         await asyncio.sleep(2)
         us = instance.regions["us"]
         us.publish(10)
@@ -94,7 +87,7 @@ def around(instance: Instance) -> Coroutine[Any, Any, None]:
         us.publish(10)
         await asyncio.sleep(5)
         assert len(instance.regions["ap"].bodies()) == 10 and us.link("ap").backlog_entries == 10, "it waits, and its origin knows"
-        choose(instance, {"kind": "mesh"}, ("us", "ap", "sa"))
+        instance.choose({"kind": "mesh"}, ("us", "ap", "sa"))
         us.publish(10)
         await asyncio.sleep(20)
         assert len(instance.regions["ap"].bodies()) == len(instance.regions["sa"].bodies()) == 30

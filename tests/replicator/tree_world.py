@@ -12,9 +12,10 @@ from typing import Any
 from heliograph.model.positions import Position
 from heliograph.model.routes import tree
 from heliograph.wire import link as wire
+from heliograph.wire.block import decode_block
 from heliograph.wire.link import Heartbeat, SkipRecord, StreamBeat
 from heliograph.wire.pulsar_pb2 import MessageMetadata
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run, decode_block
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 from replicator.planting import plant
 from replicator.trees import is_skip
 from tests.replicator.link_world import Coordinate, Region, SimLink, World

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,13 +9,14 @@ import pytest
 
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.ledgers import LedgerWorld
-from geo_tests.sim.loop import SimFailure
+from geo_tests.sim.loop import SimFailure, collect
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata
 from storage.bookie.journal_dir import JournalDir
 from storage.ledger import append, recover, recovery
 from storage.ledger.port import END
 from storage.managed_ledger import cursor, keeping, tail, trim
+from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
 SEEDS = 60
 MUTANT_SEEDS = 240
@@ -27,7 +27,7 @@ def run(seed: int) -> LedgerWorld:
     try:
         world.run()
     finally:
-        gc.collect()
+        collect()
     return world
 
 
@@ -130,17 +130,6 @@ def entries_are_confirmed_before_the_topic_names_the_ledger(patch: pytest.Monkey
         drain(self)
 
     patch.setattr(tail.Tail, "drain", drained)
-
-
-def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
-    def advance(self: cursor.Cursor) -> None:
-        for ledger in sorted(self._acked):
-            pairs = list(self._acked[ledger].pairs())
-            if pairs and (ledger, pairs[-1][1] - 1) > self.mark_delete:
-                self._move((ledger, pairs[-1][1] - 1))
-                return
-
-    patch.setattr(cursor.Cursor, "_advance", advance)
 
 
 def an_acknowledgement_is_not_stored(patch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,47 @@ def test_time_that_stands_still_fails_the_run(monkeypatch: pytest.MonkeyPatch) -
             sim.run(main())
 
 
+def test_a_process_that_is_stopped_goes_on_where_it_was_and_its_clock_has_gone_on() -> None:
+    with Simulation(1) as sim:
+        machine, seen = sim.machine("a"), list[tuple[str, float]]()
+
+        async def serve(machine: Machine) -> None:
+            class Echo(asyncio.Protocol):
+                def data_received(self, data: bytes) -> None:
+                    seen.append((data.decode(), machine.clock.monotonic() - START_S))
+
+            await machine.loop.create_server(Echo, machine.host, 7000)
+            while True:
+                await asyncio.sleep(1)
+                seen.append(("tick", machine.clock.monotonic() - START_S))
+
+        async def send() -> None:
+            transport, _ = await sim.loop.create_connection(asyncio.Protocol, "a", 7000)
+            await asyncio.sleep(1)
+            transport.write(b"one")
+            await asyncio.sleep(1)
+
+        async def main() -> None:
+            machine.start(serve)
+            await asyncio.sleep(1.5)
+            assert seen == [("tick", 1.0)]
+            life = machine.stop()
+            await sim.call("b", send)
+            await asyncio.sleep(5 - sim.now())
+            assert seen == [("tick", 1.0)] and life is machine.life and life is not None
+            sim.loop.go_on(life)
+            await asyncio.sleep(1.5)
+            assert sorted(seen[1:]) == [("one", 5.0), ("tick", 5.0), ("tick", 6.0)]
+            machine.stop()
+            machine.kill()
+            assert life.held is None
+            sim.loop.go_on(life)
+            await asyncio.sleep(5)
+            assert len(seen) == 4, "what was stopped and killed does not go on"
+
+        sim.run(main(), limit_s=60)
+
+
 def test_tasks_hash_by_number() -> None:
     with Simulation(1) as sim:
 

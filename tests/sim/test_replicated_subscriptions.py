@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -36,6 +35,4 @@ def test_claims_that_are_taken_for_more_than_they_say_are_found(monkeypatch: pyt
             run_seed(seed, SETTINGS)
         except (Violation, SimFailure):
             return
-        finally:
-            gc.collect()
     pytest.fail("5 seeds hold although regions claim what nobody acknowledged")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,8 @@ from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from replicator import dedup, intake, link, receiver, sender
-from storage.managed_ledger import cursor, managed_ledger
+from storage.managed_ledger import managed_ledger
+from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
 SEEDS = 200
 BLOCKS = 50
@@ -125,19 +125,8 @@ def a_retry_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
                 waiting.done([(waiting.run.count, -1, -1)])
         settled(self)
 
-    settled = log.ReplicatedLog._settle
-    patch.setattr(log.ReplicatedLog, "_settle", settle)
-
-
-def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
-    def advance(self: cursor.Cursor) -> None:
-        for ledger in sorted(self._acked):
-            pairs = list(self._acked[ledger].pairs())
-            if pairs and (ledger, pairs[-1][1] - 1) > self.mark_delete:
-                self._move((ledger, pairs[-1][1] - 1))
-                return
-
-    patch.setattr(cursor.Cursor, "_advance", advance)
+    settled = log.ReplicatedLog.settle
+    patch.setattr(log.ReplicatedLog, "settle", settle)
 
 
 def the_state_is_stored_ahead_of_its_position(patch: pytest.MonkeyPatch) -> None:
@@ -211,20 +200,13 @@ MUTANTS: dict[Mutant, WorldSettings] = {
 }
 
 
-def run(seed: int, settings: WorldSettings = WILD) -> None:
-    try:
-        run_seed(seed, settings)
-    finally:
-        gc.collect()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
 def test_a_wrong_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
     for seed in range(MUTANT_SEEDS):
         try:
-            run(seed, MUTANTS[mutant])
+            run_seed(seed, MUTANTS[mutant])
         except (Violation, SimFailure, AssertionError, HeliographError, TimeoutError):
             return
     pytest.fail(f"{MUTANT_SEEDS} seeds hold although {mutant.__name__.replace('_', ' ')}")

@@ -1,0 +1,109 @@
+"""Credentials: by what this region proves to a real Pulsar cluster who it is, and what the cluster must prove.
+
+Is: files on the gateway's brokers, read whenever a connection is made: authorities, a client certificate, a token; and of OAuth 2 the request that brings a
+token, and how long that holds. Isn't: the asking (`region_node.clusters`), or a connection.
+Invariants: no secret stands in the configuration; a file that cannot be read is named in the error, its content never is.
+Source: docs/protocols/interop.md, "Who it is, there".
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from heliograph.model.errors import NotAllowed
+from heliograph.model.policies import PulsarCluster
+
+_HOLDS_S = 60.0
+"""A token of which nothing says how long it holds."""
+_RENEWED_AFTER = 0.8
+
+
+def token_of(cluster: PulsarCluster) -> str:
+    """By which this region is known there; "": by none. Raises NotAllowed where its file cannot be read."""
+    return _read(cluster.token_file, cluster, "token").decode().strip() if cluster.token_file else ""
+
+
+def tls_of(cluster: PulsarCluster) -> ssl.SSLContext:
+    """Which authorities its brokers must prove to be of, and the certificate that is shown to them. Raises NotAllowed where a file cannot be read."""
+    authorities = _read(cluster.trust_file, cluster, "authorities").decode() if cluster.trust_file else None
+    try:
+        context = ssl.create_default_context(cadata=authorities)
+    except ssl.SSLError as error:
+        raise NotAllowed(f"cluster {cluster.name}: {cluster.trust_file} holds no certificates: {error}") from error
+    if cluster.certificate_file:
+        for path, what in ((cluster.certificate_file, "certificate"), (cluster.key_file, "key")):
+            if path:
+                _read(path, cluster, what)
+        try:
+            context.load_cert_chain(cluster.certificate_file, cluster.key_file or None, password=_no_password)
+        except (ssl.SSLError, NotAllowed) as error:
+            where = cluster.key_file or cluster.certificate_file
+            raise NotAllowed(f"cluster {cluster.name}: {cluster.certificate_file} and the key in {where} are no pair in PEM without a password") from error
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """OAuth 2: who asks which issuer for a token, as Pulsar's key file has it; with `audience` and `scope` where the issuer wants them."""
+
+    issuer: str
+    client: str
+    secret: str
+    audience: str = ""
+    scope: str = ""
+
+    @classmethod
+    def of(cls, cluster: PulsarCluster) -> ClientCredentials:
+        """Raises NotAllowed where the file cannot be read, or is no such file."""
+        blob = _read(cluster.oauth_file, cluster, "OAuth client")
+        try:
+            given = json.loads(blob)
+            made = cls(
+                *(str(given[name]) for name in ("issuer_url", "client_id", "client_secret")), *(str(given.get(name, "")) for name in ("audience", "scope"))
+            )
+            private = secret_may_go_to(made.issuer)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise NotAllowed(
+                f"cluster {cluster.name}: {cluster.oauth_file} must be JSON with issuer_url, client_id, and client_secret, maybe audience and scope"
+            ) from error
+        if not private:
+            raise NotAllowed(f"cluster {cluster.name}: issuer_url {made.issuer} in {cluster.oauth_file} must be https://, the secret goes there")
+        return made
+
+    @property
+    def metadata_url(self) -> str:
+        """Where the issuer says where tokens are given."""
+        return f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+
+    @property
+    def form(self) -> dict[str, str]:
+        """Of the request for a token."""
+        form = {"grant_type": "client_credentials", "client_id": self.client, "client_secret": self.secret}
+        return form | {name: value for name, value in (("audience", self.audience), ("scope", self.scope)) if value}
+
+
+def secret_may_go_to(url: str) -> bool:
+    """By TLS only, but on this machine. Raises ValueError where it is no URL."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")))
+
+
+def lasts_s(expires_in: object) -> float:
+    """For how long a token is used that the issuer says holds so many seconds: another is asked for before it ends."""
+    known = isinstance(expires_in, int | float) and not isinstance(expires_in, bool) and expires_in > 0
+    return _RENEWED_AFTER * (float(expires_in) if known else _HOLDS_S)  # type: ignore[arg-type]
+
+
+def _no_password() -> str:
+    raise NotAllowed("the key is encrypted")
+
+
+def _read(path: str, cluster: PulsarCluster, what: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise NotAllowed(f"cluster {cluster.name}: the file of its {what} cannot be read on this broker: {path}: {error.strerror}") from error

@@ -1,0 +1,270 @@
+"""Tails: what survivors of a region's loss hold of an origin that has ended, and this region does not, is fetched from all of them at once.
+
+Is: which origins have ended, what is lacking, and the merge of what the other regions tell. Isn't: the questions (`replicator.auditor` asks them), or the
+end of an origin, which the global configuration says: a higher epoch of its region, or no region of that number any more.
+No prefix of one helper is trusted: it passed over what was meant for others only. So every other region of the topic is asked for the same range, what they
+tell is merged by coordinate, what is not meant for this region is left out, and only then the prefix moves over the range, once and in order. Where one of
+them cannot be asked, nothing is concluded, and nothing moves.
+Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.intake`), so nothing is stored twice whoever delivers meanwhile;
+an entry is stored only with the bytes of its first publish; what each helper has trimmed or misses is named as missing.
+Not fetched: what has a tree (its last tree goes on), transactions, and this region's own past epochs.
+Source: docs/protocols/links.md, "When a region is lost for good".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.coordinates import Origin, Range
+from heliograph.model.errors import CorruptData, HeliographError, LinkError, PeerError
+from heliograph.model.policies import RegionInfo
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.model.routes import Routes, delivers
+from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.link_audit import Ask, Told, What
+from heliograph.wire.run import Run
+from replicator.audit_channels import LinkChannels
+from replicator.audit_scan import NOTHING_HELD
+from replicator.causes import Cause
+from replicator.entries import addressed_to, received
+from replicator.intake import Verdict
+from replicator.log import ReplicatedLog
+from replicator.sends import Send, SendRun, joined, just_before
+
+if TYPE_CHECKING:
+    from replicator.manager import LinkManager
+
+events = logging.getLogger("replicator")
+
+_LOOKS, _LOOKS_AT_ONCE = 20, 500
+"""Topics a second: always, and for a while after a region came, went, or got another epoch, or after something was lacking somewhere."""
+_AT_ONCE_S = 120.0
+_AGAIN_S = 5.0
+"""After an attempt that did not come to its end; and so often it is said whom a topic waits for."""
+
+
+class Tails:
+    """Of one broker."""
+
+    def __init__(self, manager: LinkManager) -> None:
+        self._manager, self._channels = manager, LinkChannels(manager)
+        self._epochs: dict[int, int] = {}
+        """Region number -> its epoch."""
+        self._round: list[str] = []
+        self._routes: dict[str, Routes] = {}
+        """Topics whose policy says which region sends to which."""
+        self._pulling = ""
+        self._not_before = self._at_once_until = self._said_after = 0.0
+        self.entries = 0
+        """Fetched since the broker's start."""
+
+    def regions_changed(self, regions: Sequence[RegionInfo]) -> None:
+        """regions: all of the configuration; none: they are not known, or not all of them."""
+        epochs = {region.number: region.epoch for region in regions}
+        if epochs != self._epochs:
+            self._epochs, self._round = epochs, []
+            self._at_once_until = self._manager.clock.monotonic() + _AT_ONCE_S
+
+    def obey(self, log: ReplicatedLog, routes: Routes | None) -> None:
+        """routes: the policy `replicationRoutes`; None: everyone sends to everyone."""
+        if routes is None:
+            self._routes.pop(log.topic, None)
+        else:
+            self._routes[log.topic] = routes
+
+    def forget(self, log: ReplicatedLog) -> None:
+        """It is unloaded here."""
+        self._routes.pop(log.topic, None)
+
+    def sources(self, log: ReplicatedLog) -> list[str]:
+        """The regions that send the topic here: those that the routes name, connected or not; without routes those that are connected, because each of
+        the others is a target as well, or has left the topic.
+        """
+        if (routes := self._routes.get(log.topic)) is not None:
+            return [source for source in routes if delivers(routes, source, self._manager.region)]
+        return [source for source, link in log.incoming.items() if link.connected]
+
+    def ended(self, origin: Origin) -> bool:
+        """Nothing is first published under it any more, wherever it is held."""
+        return bool(self._epochs) and self._epochs.get(origin[0], origin[1] + 1) > origin[1]
+
+    def tick(self) -> None:
+        """Once a second: a few topics are looked at, one is seen to at a time."""
+        now = self._manager.clock.monotonic()
+        if self._pulling or now < self._not_before:
+            return
+        if not self._round:
+            self._round = list(self._manager.logs)
+        for _ in range(min(_LOOKS_AT_ONCE if now < self._at_once_until else _LOOKS, len(self._round))):
+            log = self._manager.logs.get(self._round.pop())
+            if log is None or not (lacking := self.lacking(log)):
+                continue
+            self._at_once_until = now + _AT_ONCE_S
+            if away := sorted({*self._manager.peers(log)} - self._channels.regions(log).keys()):
+                self._waits(log, f"there is no link with {', '.join(away)} now", now)
+                continue
+            self._pulling = log.topic
+            self._manager.spawn(self._see_to(log, lacking))
+            return
+
+    def _waits(self, log: ReplicatedLog, why: str, now: float) -> None:
+        if now >= self._said_after:
+            self._said_after = now + _AGAIN_S
+            events.info("link.tail_waits topic=%s error=%s", log.topic, why)
+
+    def lacking(self, log: ReplicatedLog) -> dict[Origin, Position]:
+        """Origin that has ended -> the furthest of it that some region holds, where this one holds less."""
+        found: dict[Origin, Position] = {}
+        for region in self._manager.peers(log):
+            if region not in log.known:
+                continue
+            for origin in (vector := log.known[region][0]):
+                through = vector.prefix(origin)
+                if through > log.state.intake.submitted(origin) and through > found.get(origin, BEFORE_ALL) and self._fetched(log, origin):
+                    found[origin] = through
+        return found
+
+    def _fetched(self, log: ReplicatedLog, origin: Origin) -> bool:
+        state = log.state
+        routed = origin not in state.vector and log.topic in self._routes  # whether it may come here at all is not known then
+        return self.ended(origin) and not state.is_own(origin) and origin not in state.trees and state.transactions is None and not routed
+
+    def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
+        """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region has told that it holds less."""
+        return self.ended(origin) and all(region in log.known and log.known[region][0].prefix(origin) < at for region in self._manager.peers(log))
+
+    # -- one topic -----------------------------------------------------------------------------------------------------
+
+    async def _see_to(self, log: ReplicatedLog, lacking: Mapping[Origin, Position]) -> None:
+        try:
+            for origin, through in sorted(lacking.items()):
+                count = await self._pull(log, origin, through)
+                self.entries += count
+                if log.state.intake.submitted(origin) < through:
+                    raise LinkError(Cause.MOVED, f"nobody tells any more of what was told to be held of {origin} up to {through}")
+                events.warning("link.tail_fetched topic=%s origin=%s through=%s entries=%s", log.topic, origin, through, count)
+        except HeliographError as error:
+            self._not_before = (now := self._manager.clock.monotonic()) + _AGAIN_S
+            self._waits(log, str(error), now)
+        finally:
+            self._pulling = ""
+        self.tick()  # the next one, without a wait
+
+    async def _pull(self, log: ReplicatedLog, origin: Origin, through: Position) -> int:
+        """Returns how many entries are here now that were not. Raises LinkError where somebody cannot be asked now; what storage raises."""
+        regions, name, count = self._manager.peers(log), await self._name(log, origin), 0
+        while (after := log.state.intake.submitted(origin)) < through:
+            told = {}
+            for region in regions:
+                answer = await self._manager.auditor.ask(log, region, Ask(What.ENTRIES, origin, after, through))
+                if answer.refusal and answer.refusal != NOTHING_HELD:
+                    raise LinkError(Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}")
+                if answer.holes:
+                    raise LinkError(Cause.STORAGE, f"{region} cannot read {answer.holes} entries that it holds of {origin}: its audit repairs them")
+                if not answer.refusal and answer.upto > after:
+                    told[region] = answer
+            if not told:
+                break
+            if log.closed is not None:
+                raise log.closed
+            if log.state.intake.submitted(origin) != after or regions != self._manager.peers(log):
+                regions = self._manager.peers(log)
+                continue  # something has come meanwhile, or somebody else is to be asked, too
+            upto = min(answer.upto for answer in told.values())
+            entries = merged(told.values(), origin, upto, self._manager.region)
+            lost = common([self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()])
+            await _append(log, in_order(origin, after, upto, entries, lost, self._manager.region), name)
+            count += len(entries)
+        return count
+
+    def _lost(self, log: ReplicatedLog, region: str, told: Told, origin: Origin, after: Position, upto: Position) -> list[Range]:
+        """What of (after, upto] this region may have lost, or trimmed."""
+        out = [(after, min(told.low, upto))] if told.low > after else []
+        known = log.known.get(region)
+        missing = () if known is None else known[0].missing(origin)
+        return out + [(max(low, after), min(high, upto)) for low, high in missing if low < upto and high > max(after, told.low)]
+
+    async def _name(self, log: ReplicatedLog, origin: Origin) -> str:
+        """Of the origin's region, also where the configuration has forgotten it: what came from it before says so."""
+        known = self._manager.region_name(origin[0])
+        low, _ = log.state.positions.around(origin, log.vector.prefix(origin))
+        at = max(low, log.ledger.first_position())
+        if known is None and at <= log.ledger.last_confirmed:
+            for _, _, run in await log.ledger.read(at, 64, 1 << 20):
+                if run.origin == origin and not run.flags:
+                    try:
+                        known = entry_metadata(run.parts[0])[0].replicated_from
+                    except CorruptData:
+                        continue
+                    break
+        return known or f"region-{origin[0]}"
+
+
+def merged(told: Iterable[Told], origin: Origin, upto: Position, region: str) -> dict[Position, Run]:
+    """By coordinate, each entry of `told` that was published for `region`, up to `upto`. Raises PeerError, LinkError."""
+    found: dict[Position, Run] = {}
+    for answer in told:
+        for run in answer.runs:
+            if run.origin != origin:
+                raise PeerError(f"tail: asked for entries of region {origin[0]}, got others")
+            if run.transaction is not None:
+                raise LinkError(Cause.REFUSED, f"{origin} has transactions: whether they were committed is not known from entries")
+            for index in range(run.count):
+                entry = run.cut(index, index + 1)
+                if entry.coordinate(0) <= upto and addressed_to(entry, frozenset((region,))) is None:
+                    found.setdefault(entry.coordinate(0), entry)
+    return found
+
+
+def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
+    """What lies in one range at least of each; none of them overlap within one."""
+    out = list(ranges[0]) if ranges else []
+    for others in ranges[1:]:
+        out = [(max(a, c), min(b, d)) for a, b in out for c, d in others if max(a, c) < min(b, d)]
+    return sorted(out)
+
+
+def in_order(origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str) -> list[Send]:
+    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and, where nothing follows, what is not meant for this region."""
+    out: list[Send] = []
+    at = after
+    for coordinate in (*sorted(entries), None):
+        end = upto if coordinate is None else just_before(coordinate)
+        gone = max((min(high, end) for low, high in lost if low < end and high > at), default=at)
+        if gone > at:
+            out.append(SkipRecord(origin, at, gone, SkipReason.LOST, region))
+            at = gone
+        if coordinate is not None:
+            out.append(SendRun(at, entries[coordinate]))
+            at = coordinate
+    if at < upto:
+        out.append(SkipRecord(origin, at, upto, SkipReason.FILTERED, region))
+    return out
+
+
+async def _append(log: ReplicatedLog, sends: list[Send], name: str) -> None:
+    """All at once, in order; returns once it is durable. Raises what the append raises, PeerError where bytes are not those of the first publish."""
+    stored = [send if isinstance(send, SkipRecord) else SendRun(send.previous, received(send.run, name)) for send in joined(sends)]
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(stored)
+
+    def done(_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left and not ended.done():
+            ended.set_result(None)
+
+    def failed(error: HeliographError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    for send in stored:
+        append = partial(log.append_skip, send) if isinstance(send, SkipRecord) else partial(log.append_replicated, send.previous, send.run)
+        if append(done, failed) is not Verdict.ACCEPT:
+            raise LinkError(Cause.GAPS, "what came meanwhile is judged first")
+    await ended

@@ -1,0 +1,342 @@
+"""What some survivors of a region's loss have of it, the others fetch: all of it that is meant for them, once, in order, and what none has is named."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.coordinates import Vector
+from heliograph.model.policies import RegionInfo
+from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.run import Run
+from replicator import audit_scan
+from replicator.lookup import Status, position_of
+from replicator.sends import SendRun
+from replicator.tails import Tails, common, in_order
+from tests.replicator.audit_world import Damaged
+from tests.replicator.link_instance import Instance, TestRegion
+
+Scenario = Callable[[Instance], Coroutine[Any, Any, None]]
+
+
+def play(seed: int, names: tuple[str, ...], scenario: Scenario) -> None:
+    with Simulation(seed) as sim:
+
+        async def main() -> None:
+            instance = Instance(sim, names)
+            await instance.load()
+            Damaged(instance)  # what others ask is read from each region's store
+            await scenario(instance)
+            assert all(not region.faults for region in instance.regions.values())
+
+        sim.run(main(), limit_s=900)
+
+
+def lose(instance: Instance, name: str, *, rebuilt: bool) -> None:
+    """For good: its machine is gone; it left the configuration, or what comes back under its name has another epoch."""
+    region = instance.regions[name]
+    leave(instance, name)
+    if rebuilt:
+        instance.view.set(replace(region.info, epoch=region.info.epoch + 1))
+    else:
+        instance.view.remove(name)
+
+
+def leave(instance: Instance, name: str) -> None:
+    """It is no region of the topic any more, and cannot be reached."""
+    instance.regions.pop(name, None)
+    for other in instance.regions:
+        instance.sim.network.cut(name, other)
+    for region in instance.regions.values():
+        broker = region.brokers[region.owner]
+        broker.machine.run(broker.links.attach, region.log, list(instance.regions))
+        region.log.incoming = {source: link for source, link in region.log.incoming.items() if source != name}
+
+
+def of(region: TestRegion, number: int) -> list[int]:
+    """Bodies that the region of that number published, as they lie in `region`."""
+    return [body for body in region.bodies() if body // 1_000_000 == number]
+
+
+def fetched(instance: Instance) -> int:
+    return sum(region.brokers[0].links.tails.entries for region in instance.regions.values())
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_what_only_one_survivor_has_the_other_gets_too(rebuilt: bool) -> None:
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap = instance.regions.values()
+        instance.view.set(RegionInfo(name="earlier", number=9, epoch=2))  # somebody's origin has ended: us's has not
+        us.publish(10)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "ap")
+        us.publish(7)
+        us.publish(4, to=("eu",))
+        us.publish(5, to=("ap",))
+        us.publish(6, to=("eu", "ap"))
+        eu.publish(3)
+        await asyncio.sleep(5)
+        assert len(of(eu, 1)) == 27 and len(of(ap, 1)) == 10
+        leave(instance, "us")
+        await asyncio.sleep(90)
+        assert len(of(ap, 1)) == 10, "its origin may come back: nobody else speaks for it"
+        instance.regions["us"] = us
+        lose(instance, "us", rebuilt=rebuilt)
+        await asyncio.sleep(15)
+        lacked = [1_000_000 + n for n in (*range(17), *range(26, 32))]
+        assert of(ap, 1) == lacked and of(ap, 2) == of(eu, 2)
+        assert fetched(instance) == 13
+        origin = us.log.origin
+        assert ap.log.vector.prefix(origin) == eu.log.vector.prefix(origin)
+        await asyncio.sleep(30)
+        assert of(ap, 1) == lacked and fetched(instance) == 13, "once"
+        beyond = (eu.log.vector.prefix(origin)[0], eu.log.vector.prefix(origin)[1] + 1)
+        assert (await position_of(ap.log, origin, beyond)).status is Status.LOST
+        assert (await position_of(ap.log, eu.log.origin, (1 << 20, 0))).status is Status.AWAITED
+        names = {run.producers[0][0] for _, _, run in ap.store.runs() if run.origin == origin and run.producers}
+        assert names == {"us-producer"}
+
+    play(1, ("us", "eu", "ap"), scenario)
+
+
+def test_who_cannot_be_asked_is_waited_for() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap, af = instance.regions.values()
+        instance.sim.network.cut("us", "ap")
+        us.publish(5, to=("eu", "ap"))
+        us.publish(5, to=("af", "ap"))
+        us.publish(5)
+        await asyncio.sleep(5)
+        assert not of(ap, 1)
+        instance.sim.network.cut("af", "ap")
+        await asyncio.sleep(10)
+        lose(instance, "us", rebuilt=False)
+        await asyncio.sleep(60)
+        assert not of(ap, 1), "by what eu has alone, af's would be passed over"
+        instance.sim.network.heal("af", "ap")
+        auditor = af.brokers[0].links.auditor
+        storage, auditor.storage = auditor.storage, None
+        await asyncio.sleep(30)
+        assert not of(ap, 1), "af answers that it cannot say now"
+        auditor.storage = storage
+        await asyncio.sleep(30)
+        assert of(ap, 1) == [1_000_000 + n for n in range(15)]
+        assert len(of(eu, 1)) == 10 and len(of(af, 1)) == 10
+
+    play(2, ("us", "eu", "ap", "af"), scenario)
+
+
+def test_what_nobody_was_heard_of_yet_is_not_lost() -> None:
+    """The topic has just come to this broker: what others hold is not known, and no acknowledgement of it may be given up."""
+
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap = instance.regions.values()
+        us.publish(5)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "ap")
+        us.publish(5)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("eu", "ap")
+        await asyncio.sleep(10)
+        lose(instance, "us", rebuilt=False)
+        origin, at = us.log.origin, eu.log.vector.prefix(us.log.origin)
+        ap.log.known = {}
+        assert (await position_of(ap.log, origin, at)).status is Status.AWAITED
+        instance.sim.network.heal("eu", "ap")
+        await asyncio.sleep(30)
+        assert (await position_of(ap.log, origin, at)).status is Status.HERE
+
+    play(4, ("us", "eu", "ap"), scenario)
+
+
+def test_who_has_left_the_topic_is_not_waited_for() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, _, ap, af = instance.regions.values()
+        af.publish(1)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "ap")
+        us.publish(5)
+        await asyncio.sleep(3)
+        for region in instance.regions.values():
+            broker = region.brokers[region.owner]
+            broker.machine.run(broker.links.attach, region.log, [] if region is af else ["us", "eu", "ap"])
+        del instance.regions["af"]
+        await asyncio.sleep(10)
+        lose(instance, "us", rebuilt=False)
+        await asyncio.sleep(30)
+        assert "af" in ap.log.incoming and len(of(ap, 1)) == 5
+
+    play(5, ("us", "eu", "ap", "af"), scenario)
+
+
+def test_a_region_that_only_sends_here_is_asked_too_also_before_it_has_come() -> None:
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap, _ = instance.regions.values()
+        routes = {"us": ["eu", "ap", "af"], "eu": ["ap"], "ap": ["eu"], "af": ["ap"]}
+        for region in instance.regions.values():
+            broker = region.brokers[region.owner]
+            broker.machine.run(broker.links.attach, region.log, routes[region.name])
+            broker.machine.run(broker.links.obey, region.log, {"replicationRoutes": routes})
+        us.publish(5)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("us", "ap")
+        us.publish(5, to=("af", "ap"))
+        us.publish(5)
+        await asyncio.sleep(3)
+        instance.sim.network.cut("af", "ap")
+        await asyncio.sleep(10)
+        instance.regions.pop("us")
+        for other in ("eu", "ap", "af"):
+            instance.sim.network.cut("us", other)
+        ap.log.incoming = {}  # as after the topic came to another broker
+        instance.view.remove("us")
+        await asyncio.sleep(60)
+        assert len(of(eu, 1)) == 10 and len(of(ap, 1)) == 5, "af, which has not come yet, may hold more"
+        instance.sim.network.heal("af", "ap")
+        await asyncio.sleep(60)
+        assert of(ap, 1) == [1_000_000 + n for n in range(15)]
+
+    play(6, ("us", "eu", "ap", "af"), scenario)
+
+
+def test_a_region_that_cannot_be_read_has_not_ended() -> None:
+    """The configuration has a value of it that only a newer version understands."""
+
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap = instance.regions.values()
+        instance.sim.network.cut("us", "ap")
+        us.publish(5)
+        await asyncio.sleep(3)
+        instance.view.broken["/regions/us"] = "of a version that is not known here"
+        lose(instance, "us", rebuilt=False)
+        await asyncio.sleep(60)
+        assert len(of(eu, 1)) == 5 and not of(ap, 1)
+        del instance.view.broken["/regions/us"]
+        instance.view.set(eu.info)
+        await asyncio.sleep(15)
+        assert len(of(ap, 1)) == 5
+
+    play(7, ("us", "eu", "ap"), scenario)
+
+
+def test_topics_are_seen_to_one_behind_another_and_none_waits_for_one_that_cannot_be() -> None:
+    origin = (1, 1, 5)
+
+    class Seen(Tails):
+        def lacking(self, log: Any) -> dict[Any, Any]:
+            return {} if log.at else {origin: (1, 1)}
+
+        async def _pull(self, log: Any, *_: Any) -> int:
+            await asyncio.sleep(0)
+            log.at = (1, 1)
+            return 1
+
+    def log(number: int) -> Any:
+        made = SimpleNamespace(topic=f"t{number}", incoming={}, at=())
+        made.state = SimpleNamespace(intake=SimpleNamespace(submitted=lambda _: made.at))
+        return made
+
+    async def main() -> None:
+        logs = {made.topic: made for made in map(log, range(300))}
+        links = {topic: {"eu": SimpleNamespace(asks=number % 3 > 0)} for number, topic in enumerate(logs)}
+        manager: Any = SimpleNamespace(
+            region="ap", clock=SimpleNamespace(monotonic=lambda: 7.0), logs=logs, links=links.__getitem__, region_number=lambda _: 2,
+            peers=lambda _: ["eu"], spawn=asyncio.ensure_future,
+        )
+        tails = Seen(manager)
+        tails.regions_changed([RegionInfo(name="eu", number=2)])
+        tails.tick()
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        assert tails.entries == 200 and all(bool(found.at) is links[found.topic]["eu"].asks for found in logs.values())
+
+    asyncio.run(main())
+
+
+def test_what_no_survivor_may_tell_of_is_named_as_missing() -> None:
+    """eu has trimmed a part of it, ap was cut off from the beginning."""
+
+    async def scenario(instance: Instance) -> None:
+        us, eu, ap = instance.regions.values()
+        instance.sim.network.cut("us", "ap")
+        us.publish(5)
+        await asyncio.sleep(3)
+        eu.ledger.rollover()
+        us.publish(5)
+        await asyncio.sleep(3)
+        eu.ledger.trim((1, 99))
+        lose(instance, "us", rebuilt=False)
+        await asyncio.sleep(30)
+        assert of(ap, 1) == [1_000_000 + n for n in range(5, 10)]
+        origin = us.log.origin
+        assert ap.log.vector.missing(origin) and not eu.log.vector.missing(origin)
+        assert (await position_of(ap.log, origin, us.store.runs()[0][:2])).status is Status.LOST
+
+    play(3, ("us", "eu", "ap"), scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_survivors_hold_the_same_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(audit_scan, "_TOLD_BYTES", rng.choice((1, 300, 2 << 20)))  # answers come in several parts
+
+    async def scenario(instance: Instance) -> None:
+        regions = dict(instance.regions)
+        us, others = regions["us"], [name for name in regions if name != "us"]
+        published: list[tuple[int, tuple[str, ...]]] = []
+        for _ in range(rng.randrange(6, 14)):
+            for other in others:
+                if rng.random() < 0.4:
+                    (instance.sim.network.cut if rng.random() < 0.6 else instance.sim.network.heal)("us", other)
+            for _ in range(rng.randrange(1, 4)):
+                to = tuple(rng.sample(others, rng.randrange(1, 3))) if rng.random() < 0.4 else ()
+                count = rng.randrange(1, 6)
+                published += [(1_000_000 + us.sequence + n, to) for n in range(count)]
+                us.publish(count, to=to)
+            if rng.random() < 0.5:
+                regions[rng.choice(others)].publish(rng.randrange(1, 4))
+            await asyncio.sleep(rng.uniform(0.01, 2))
+        if rng.random() < 0.5:
+            instance.sim.network.cut(*rng.sample(others, 2))
+        lose(instance, "us", rebuilt=rng.random() < 0.5)
+        await asyncio.sleep(rng.uniform(0, 8))
+        for i, one in enumerate(others):
+            for other in others[i + 1 :]:
+                instance.sim.network.heal(one, other)
+        regions[others[0]].publish(2)
+        await asyncio.sleep(60)
+        somewhere = {body for name in others for body in of(regions[name], 1)}
+        for name in others:
+            wanted = [body for body, to in published if body in somewhere and (not to or name in to)]
+            assert of(regions[name], 1) == wanted, name
+
+    play(seed, ("us", "eu", "ap", "af"), scenario)
+
+
+def test_what_all_miss_is_missing_and_what_one_may_have_is_not() -> None:
+    assert common([[((7, 0), (7, 9)), ((7, 20), (7, 30))], [((7, 5), (7, 25))]]) == [((7, 5), (7, 9)), ((7, 20), (7, 25))]
+    assert common([[((7, 0), (7, 9))], []]) == []
+    origin = (1, 1, 5)
+    entry = Run([b"x"], [1], origin=origin, spans=((7, 12, 1),), checksums=[0])
+    moves = in_order(origin, (7, 3), (7, 30), {(7, 12): entry}, [((7, 5), (7, 9)), ((7, 20), (7, 25))], "ap")
+    assert moves == [
+        SkipRecord(origin, (7, 3), (7, 9), SkipReason.LOST, "ap"),
+        SendRun((7, 9), entry),
+        SkipRecord(origin, (7, 12), (7, 25), SkipReason.LOST, "ap"),
+        SkipRecord(origin, (7, 25), (7, 30), SkipReason.FILTERED, "ap"),
+    ]
+    vector = Vector()
+    vector.advance(origin, (7, 3))
+    for move in moves:
+        if isinstance(move, SkipRecord) and move.loss:
+            vector.skip(origin, move.after, move.through)
+        else:
+            vector.advance(origin, move.through if isinstance(move, SkipRecord) else (7, 12))
+    assert vector.missing(origin) == (((7, 3), (7, 9)), ((7, 12), (7, 25)))

@@ -1,0 +1,21 @@
+"""Rules that are broken on purpose in more than one simulation. Each must be found.
+
+Is: patches. Isn't: the mutants of one world alone, which stand beside it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.managed_ledger import cursor
+
+
+def the_mark_delete_position_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: cursor.Cursor) -> None:
+        for ledger in sorted(self._acked):
+            pairs = list(self._acked[ledger].pairs())
+            if pairs and (ledger, pairs[-1][1] - 1) > self.mark_delete:
+                self._move((ledger, pairs[-1][1] - 1))
+                return
+
+    patch.setattr(cursor.Cursor, "_advance", advance)
