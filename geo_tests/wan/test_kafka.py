@@ -35,7 +35,7 @@ from geo_tests.wan.kafka_support import (
     transactional,
 )
 from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
-from heliograph.wire.kafka_records import build_batch
+from heliograph.wire.kafka_records import HEADER_BYTES, TRANSACTIONAL, build_batch, sealed
 from tests.broker.processes import Region
 from tests.wire.test_kafka_codec import made
 
@@ -703,6 +703,39 @@ def test_a_reader_of_committed_data_comes_past_what_was_aborted(region: Region) 
             position = 6
     seen += [m.value() for m in take(reader, 1)] if len(seen) < 2 else []
     assert seen == [b"first", b"last"]
+    reader.close()
+
+
+def test_a_batch_of_a_partition_that_was_not_added_is_refused(region: Region) -> None:
+    """Nobody would tell that partition of the transaction's end, and readers would wait behind it for ever."""
+    create(region, "half-added", 2)
+    host, port = servers(region).split(":")
+    plain = build_batch([(1, None, b"v", ())])
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
+        ask(raw, "metadata", 4, {"topics": [{"name": "half-added"}], "allow_auto_topic_creation": False})
+        fresh = {"transactional_id": "half", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+        deadline = time.monotonic() + DEADLINE_S
+        while True:  # who is asked where the coordinator is makes one
+            ask(raw, "find_coordinator", 3, {"key": "half", "key_type": 1})
+            given = ask(raw, "init_producer_id", 3, fresh)
+            if given["error_code"] == 0:
+                break
+            assert time.monotonic() < deadline, given
+        who = {"transactional_id": "half", "producer_id": given["producer_id"], "producer_epoch": given["producer_epoch"]}
+        batch = sealed(plain[HEADER_BYTES:], TRANSACTIONAL, 0, 1, 1, 1, producer=given["producer_id"], epoch=given["producer_epoch"])
+
+        def publish(partition: int) -> int:
+            rows = [{"name": "half-added", "partition_data": [{"index": partition, "records": batch}]}]
+            answer = ask(raw, "produce", 7, {"transactional_id": "half", "acks": -1, "timeout": 1000, "topic_data": rows})
+            code: int = answer["responses"][0]["partition_responses"][0]["error_code"]
+            return code
+
+        ask(raw, "add_partitions_to_txn", 2, {**who, "topics": [{"name": "half-added", "partitions": [0]}]})
+        assert [publish(1), publish(0)] == [48, 0]
+        assert ask(raw, "end_txn", 2, {**who, "committed": True})["error_code"] == 0
+        assert publish(0) == 48, "what comes when it has ended is in no transaction"
+    reader = consumer(region, "half-added", isolation_level="read_committed")
+    assert [reader.get_watermark_offsets(ck.TopicPartition("half-added", p), timeout=30)[1] for p in (0, 1)] == [1, 0]
     reader.close()
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from geo_tests.wan.kafka_support import DEADLINE_S, ck, consumer, create, get, producer, rest, send, take
+from geo_tests.wan.instance import eventually
+from geo_tests.wan.kafka_support import ck, consumer, create, get, producer, rest, send, take
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan
 TOPIC = "public/cold/archive"
 PATH = "/admin/v2/persistent/public/cold/archive-partition-0"
-
-
-def until(true: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
 
 
 def test_ledgers_in_the_object_store_are_read_at_their_offsets(kafka_region: Region) -> None:
@@ -33,9 +26,14 @@ def test_ledgers_in_the_object_store_are_read_at_their_offsets(kafka_region: Reg
         send(made, TOPIC, values[first : first + 60], key=b"k", headers=[("h", b"\xfe")], timestamp=1_700_000_000_000 + first)
     rest(region, "PUT", f"{PATH}/offload?rollOver=true")
     found: dict[str, Any] = {}
-    until(lambda: found.update(get(region, f"{PATH}/offload")) or found["status"] in ("SUCCESS", "ERROR"))
+    eventually(lambda: found.update(get(region, f"{PATH}/offload")) or found["status"] in ("SUCCESS", "ERROR"), "the offload has ended")
     assert found["status"] == "SUCCESS", found
-    until(lambda: (rows := get(region, f"{PATH}/internalStats")["ledgers"]) and not any(row["onBookies"] for row in rows if row["entries"]))
+
+    def rid() -> bool:
+        rows = get(region, f"{PATH}/internalStats")["ledgers"]
+        return bool(rows) and not any(row["onBookies"] for row in rows if row["entries"])
+
+    eventually(rid, "the bookies are rid of it")
     rest(region, "PUT", f"{PATH}/unload")  # its next owner has nothing in memory
     send(made, TOPIC, [b"new"], timestamp=1_700_000_001_000)
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import time
 import urllib.request
 from collections import Counter
@@ -21,8 +22,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from geo_tests.wan.disaster import cut_off
-from geo_tests.wan.instance import Instance, eventually, rest
+from geo_tests.wan.disaster import cut_off, dr
+from geo_tests.wan.instance import PROGRAM, Instance, eventually, heliograph, rest
 from geo_tests.wan.kafka_support import DEADLINE_S, ck, take
 from heliograph.client.blocks import BlockReader
 from heliograph.model.coordinates import Coordinate
@@ -124,6 +125,36 @@ def test_a_group_goes_on_in_another_region(instance: Instance) -> None:
     there.close()
     values = {b"eu-%d" % i for i in range(30)} | {b"us-%d" % i for i in range(400)}
     assert done | {m.value() for m in rest} == values and not done & {m.value() for m in rest}, "each message once, by one of the two"
+
+
+def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
+    us, eu, name = kafka_address(instance, "us"), kafka_address(instance, "eu"), "persistent://public/moving/turns"
+    send(us, "turns", [b"%d" % i for i in range(100)])
+    dr(instance, "us", "subscription-set", name, "kafka.one", "--active", "us")
+    first, second = consumer(us, "one", "turns"), consumer(eu, "one", "turns")
+    try:
+        got = [m.value() for m in take(first, 100)]
+        first.commit(asynchronous=False)
+        assert second.poll(1.0) is None
+        (row,) = dr(instance, "eu", "subscriptions", "public/moving")
+        assert row["waiting"] == "it is active in region us" and row["active"] == "us"
+        send(us, "turns", [b"%d" % i for i in range(100, 150)])
+        command = [PROGRAM, "dr", "subscription-move", name, "kafka.one", "--to", "eu", "--drain", "40", "--admin", instance.admin("us")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as moving:
+            while moving.poll() is None:
+                if (message := first.poll(0.2)) is not None and not message.error():
+                    got.append(message.value())
+                    first.commit(message, asynchronous=False)
+            assert moving.returncode == 0, moving.communicate()[0]
+        done = len(got)
+        send(us, "turns", [b"%d" % i for i in range(150, 200)])
+        rest = [m.value() for m in take(second, 200 - done)]
+        assert [*got, *rest] == [b"%d" % i for i in range(200)], "each message once, by one of the two"
+        assert first.poll(1.0) is None, "it waits where it is"
+    finally:
+        first.close()
+        second.close()
+    heliograph("dr", "subscription-unset", name, "kafka.one", "--admin", instance.admin("us"))
 
 
 def test_where_both_regions_publish_the_repeats_are_counted(instance: Instance) -> None:
@@ -270,8 +301,42 @@ def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Ins
     assert all(bodies[b"%d" % n] == 2 for n in range(50)) and bodies[b"transactional 1"] == 2 and not bodies[b"transactional 0"]
 
 
+TORN = 40
+"""Messages of a transaction whose end does not arrive."""
+
+
+def foreign(instance: Instance) -> list[dict[str, Any]]:
+    """What stands open in eu of topic "torn"."""
+    found: list[dict[str, Any]] = rest("GET", f"{instance.admin('eu')}/heliograph/v1/topics/public/moving/torn-partition-0/transactions/foreign")
+    return found
+
+
+def settle(instance: Instance, *, check: bool = True) -> str:
+    command = "transactions", "settle", "--from", "us", "--commit", "--namespace", "public/moving", "--admin", instance.admin("eu")
+    done = heliograph(*command, check=check)
+    return done.stdout + done.stderr
+
+
+def tear(instance: Instance, us: str, eu: str) -> None:
+    """A transaction that us has committed is on its way to eu, slowly: some of it is there, and its end is not."""
+    send(us, "torn", [b"before"])
+    eventually(lambda: watermark(eu, "torn") == 1, "the topic is in eu")
+    for proxy in instance.proxies("link", "us", "eu"):
+        proxy.add_toxic(name="narrow", type="bandwidth", stream="upstream", attributes={"rate": 150})
+    rng = random.Random(3)
+    made = ck.Producer({"bootstrap.servers": us, "transactional.id": "torn", "linger.ms": 0, "log_level": 0})
+    made.init_transactions(DEADLINE_S)
+    made.begin_transaction()
+    for n in range(TORN):
+        made.produce("torn", b"%02d" % n + rng.randbytes(100_000))
+    made.commit_transaction(DEADLINE_S)
+    eventually(lambda: foreign(instance), "some of it is in eu")
+    assert "connected" in settle(instance, check=False), "us is not lost"
+
+
 def test_a_region_is_killed_under_load(instance: Instance) -> None:
-    """Its group goes on in the other at the exact message of one of its commits; what is there is read without a gap. It comes last: us is gone."""
+    """Its group goes on in the other at the exact message of one of its commits; what is there is read without a gap; a transaction whose end has not
+    come is ended there by an operator. It comes last: us is gone."""
     us, eu = kafka_address(instance, "us"), kafka_address(instance, "eu")
     send(eu, "load", [b"before-%d" % i for i in range(7)])  # so that offsets of the two regions are not the same
     reader = consumer(us, "loaded", "load")
@@ -296,6 +361,7 @@ def test_a_region_is_killed_under_load(instance: Instance) -> None:
     read = max(begins)
     write(2000)
     eventually(lambda: watermark(eu, "load") > 7 + read, "something that the group has not read")
+    tear(instance, us, eu)
     cut_off(instance, "us", cut=True)  # what the supervisor starts again is heard by nobody
     for row in instance.status()["regions"]["us"]["processes"]:
         if row["pid"]:
@@ -310,3 +376,12 @@ def test_a_region_is_killed_under_load(instance: Instance) -> None:
     there.close()
     assert found[0] in begins, "where one of its commits was"
     assert found[0] >= 290 and found == list(range(found[0], end)), "from there on all that eu has, once, in order"
+    (torn,) = foreign(instance)
+    assert torn["region"] == "us" and 0 < torn["messages"] < TORN and watermark(eu, "torn") == 1, "readers stand before it"
+    for row in instance.status()["regions"]["us"]["processes"]:
+        heliograph("process", "kill", row["name"], "--data", str(instance.data), check=False)
+    eventually(lambda: "committed in persistent://public/moving/torn" in settle(instance, check=False), "us answers no more, and an operator decides")
+    shown = consumer(eu, "reads-torn", "torn")
+    assert [m.value()[:2] for m in take(shown, 1 + torn["messages"])] == [b"be", *(b"%02d" % n for n in range(torn["messages"]))]
+    shown.close()
+    assert foreign(instance) == []

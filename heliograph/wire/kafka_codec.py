@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from heliograph.model.errors import PeerError
+from heliograph.wire.kafka_produce import decode_produce, encode_produce
 from heliograph.wire.kafka_schemas import API_ROWS
 from heliograph.wire.run import Buffer
 
@@ -350,6 +351,7 @@ class Api:
 
 APIS: dict[int, Api] = {row[0]: Api(*row[:5], _parse(row[5])[0], _parse(row[6])[0]) for row in API_ROWS}
 BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
+_PRODUCE = BY_NAME["produce"]
 
 
 @lru_cache(512)
@@ -373,6 +375,13 @@ class Request:
 
 def decode_request(frame: Buffer) -> Request:
     """A frame without its size. Raises PeerError; for a known request of an unknown version only `supported` is False."""
+    if (produced := decode_produce(frame)) is not None:
+        return Request(_PRODUCE, *produced, frame)
+    return decode_any(frame)
+
+
+def decode_any(frame: Buffer) -> Request:
+    """The same of any request, by its schema."""
     reader = Reader(memoryview(frame))
     key, version, correlation = reader.scalar(_I16), reader.scalar(_I16), reader.scalar(_I32)
     api = APIS.get(key)
@@ -400,6 +409,13 @@ def encode_fields(name: str, version: int, fields: Mapping[str, Any], *, answer:
 
 def encode_answer(api: Api, version: int, correlation: int, fields: Mapping[str, Any]) -> list[Buffer]:
     """A whole frame, as buffers."""
+    if api is _PRODUCE and (produced := encode_produce(version, correlation, fields)) is not None:
+        return [produced]
+    return encode_any(api, version, correlation, fields)
+
+
+def encode_any(api: Api, version: int, correlation: int, fields: Mapping[str, Any]) -> list[Buffer]:
+    """The same of any answer, by its schema."""
     writer = Writer()
     head = _I32.pack(correlation)
     if api.is_flexible(version) and api.name != "api_versions":

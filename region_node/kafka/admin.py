@@ -41,7 +41,7 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
         try:
             if names.count(topic["name"]) > 1:
                 raise Refused(Code.INVALID_REQUEST, "the topic is named twice in this request")
-            count, values = await _create(connection, topic, request.fields.get("validate_only", False))
+            count, values = await _create(connection, request, topic)
             row["num_partitions"], row["replication_factor"] = count, 1
             if not request.fields.get("validate_only", False):
                 name = connection.broker.name(topic["name"])
@@ -56,8 +56,8 @@ async def create_topics(connection: KafkaConnection, request: Request) -> Fields
     return {"topics": rows}
 
 
-async def _create(connection: KafkaConnection, topic: Fields, validate_only: bool) -> tuple[int, dict[str, str]]:
-    broker = connection.broker
+async def _create(connection: KafkaConnection, request: Request, topic: Fields) -> tuple[int, dict[str, str]]:
+    broker, validate_only = connection.broker, request.fields.get("validate_only", False)
     _check(connection)
     name, count = broker.name(topic["name"]), topic["num_partitions"]
     if topic["assignments"]:
@@ -77,6 +77,7 @@ async def _create(connection: KafkaConnection, topic: Fields, validate_only: boo
         if await broker.cluster.partitions(name):
             raise AlreadyExists(f"Topic '{topic['name']}' already exists.")
         return count, values
+    broker.quotas.changes(connection, request.client, count, strict=request.version >= 6)
     try:
         await broker.cluster.create(name, count)
     except AlreadyExists as error:
@@ -98,18 +99,19 @@ async def delete_topics(connection: KafkaConnection, request: Request) -> Fields
                 row["name"] = connection.broker.of_id(topic["topic_id"])
             else:
                 row["topic_id"] = connection.broker.ids.known(connection.broker.name(topic["name"]))
-            await _delete(connection, row["name"])
+            await _delete(connection, request, row["name"])
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"responses": rows}
 
 
-async def _delete(connection: KafkaConnection, kafka: str) -> None:
+async def _delete(connection: KafkaConnection, request: Request, kafka: str) -> None:
     broker = connection.broker
     name = broker.name(kafka)
     count = await broker.cluster.partitions(name)
     if not count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    broker.quotas.changes(connection, request.client, count, strict=request.version >= 5)
     await broker.delete_topic(name)
     await broker.coordinator.forget_topic(kafka)
     log.info("kafka.topic_deleted", extra={"topic": str(name), "partitions": count})
@@ -131,6 +133,7 @@ async def create_partitions(connection: KafkaConnection, request: Request) -> Fi
             if name is connection.broker.cluster.part(name, 0):
                 raise Refused(Code.INVALID_PARTITIONS, "The topic was made as one that has no partitions: make another, and move to it")
             if not request.fields["validate_only"]:
+                connection.broker.quotas.changes(connection, request.client, topic["count"] - present, strict=request.version >= 3)
                 await connection.broker.cluster.grow(name, topic["count"])
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)

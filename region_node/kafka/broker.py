@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from global_config.keys import PARTITIONED
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
@@ -21,8 +22,9 @@ from region_node.kafka.commits import Commits
 from region_node.kafka.configs import Configs
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.fetch import FetchSessions
+from region_node.kafka.group_turns import GroupTurns
 from region_node.kafka.log import KafkaLog
-from region_node.kafka.positions import GroupPositions, group_of
+from region_node.kafka.positions import PREFIX, GroupPositions, group_of, subscription_of
 from region_node.kafka.producer_ids import ProducerIds
 from region_node.kafka.quotas import ClientQuotas
 from region_node.kafka.scram import ScramUsers
@@ -37,6 +39,7 @@ from region_node.usage import Usage
 
 if TYPE_CHECKING:
     from global_config.admin import ConfigAdmin
+    from region_node.dr.turns import SubscriptionTurns
     from region_node.kafka.coordinator import Coordinator
     from region_node.kafka.transactions import KafkaTransactions
 
@@ -96,10 +99,20 @@ class KafkaBroker:
         self.producer_ids = ProducerIds(meta, region_number)
         self.ids = cluster.ids
         self.quotas = ClientQuotas(meta, clock)
+        self.turns = GroupTurns(self.name)
         self.delete_part: DeletePart = self._delete_here
         """Deletes a topic wherever it is owned; the composition knows how to reach other brokers."""
         self._logs: dict[str, KafkaLog] = {}
+        self._read_now: dict[KafkaLog, None] = {}
+        self._at_once: dict[tuple[str, int], KafkaLog] = {}
+        """What `loaded` has found; those that are closed meanwhile go at the next look."""
+        self._stop = topics.view.on_change(self._partitions_changed)
         self._names: dict[str, TopicName] = {}
+
+    def follow_turns(self, turns: SubscriptionTurns) -> None:
+        """From now on groups work where it is their turn, as subscriptions do."""
+        self.turns.waits = lambda topics, group: turns.waits(topics, subscription_of(group))
+        turns.group_members = lambda name: self.coordinator.members_of(group_of(name)) if name.startswith(PREFIX) else 0
 
     def name(self, kafka: str) -> TopicName:
         """Raises Refused."""
@@ -119,13 +132,24 @@ class KafkaBroker:
 
     def loaded(self, kafka: str, partition: int) -> KafkaLog | None:
         """The partition's log where it can be used at once. Raises Refused."""
+        log = self._at_once.get((kafka, partition))
+        if log is not None and not log.topic.closed:
+            return log
         name = self.name(kafka)
         if not self.cluster.may_have(name, partition):
             return None
         log = self._logs.get(str(self.cluster.part(name, partition)))
         if log is None or log.topic.closed:
             return None
+        self._at_once[kafka, partition] = log
         return log
+
+    def _partitions_changed(self, key: str) -> None:
+        if key.startswith(PARTITIONED):  # a name may stand for another topic now
+            self._at_once.clear()
+
+    def close(self) -> None:
+        self._stop()
 
     async def log(self, kafka: str, partition: int) -> KafkaLog:
         """The partition's log, loaded where this broker owns it. Raises Refused, NotFound, NotOwner, and what storage raises."""
@@ -141,7 +165,7 @@ class KafkaBroker:
         text = str(part)
         log = self._logs.get(text)
         if log is None or log.topic is not topic:
-            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock)
+            made = KafkaLog(topic, self.counts, self.meta, self.tasks, self.configs, self.clock, self._read_now)
             await made.open()
             log = self._logs.get(text)
             if log is None or log.topic is not topic:  # two may have asked at once
@@ -152,6 +176,8 @@ class KafkaBroker:
         """Those that are loaded."""
         for text in [text for text, log in self._logs.items() if log.topic.closed]:
             del self._logs[text]
+        for key in [key for key, log in self._at_once.items() if log.topic.closed]:
+            del self._at_once[key]
         return list(self._logs.values())
 
     def check(self, principal: Principal, action: Action, kafka: str) -> None:
@@ -197,13 +223,16 @@ class KafkaBroker:
             if topic.converted_out:
                 yield "heliograph_kafka_topic_converted_out_total", "counter", of_topic, float(topic.converted_out)
         held = {"fetch_sessions": len(self.sessions), "groups": len(self.coordinator)}
-        gauges = {"connections": self.connections(), "partitions_loaded": len(self._logs), **held}
+        gauges = {"connections": self.connections(), "partitions_loaded": len(self.logs()), **held}
         for name, count in gauges.items():
             yield f"heliograph_kafka_{name}", "gauge", labels, float(count)
 
     async def tell_cache(self) -> None:
-        """Of all that are loaded."""
-        for log in self.logs():
+        """Of those that are read, or were at the last look."""
+        for log in list(self._read_now):
+            if log.topic.closed:
+                del self._read_now[log]
+                continue
             try:
                 await log.tell_cache()
             except HeliographError:

@@ -1,7 +1,9 @@
 """Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
 
-Is: ids, settings, committed offsets, and sequences of topics that are no longer in the configuration. Isn't: the deletion of a topic.
+Is: ids, settings, committed offsets, and sequences of topics that are no longer in the configuration, and of single partitions, and topics without any,
+whose data is about to go. Isn't: the deletion of a topic.
 Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
+Of a partition it is gone before its data is, so that no crash in between leaves offsets that speak of other records.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
 from heliograph.raft.store import prefix_end
-from region_node.kafka.sequence_store import PREFIX
+from region_node.kafka.sequence_store import PREFIX, key_of
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker
@@ -30,9 +32,19 @@ class Cleaning:
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker = broker
         self._stop: Callable[[], None] = broker.topics.view.on_change(self._changed)
+        broker.topics.on_deleting = self.part_deleted
 
     def close(self) -> None:
         self._stop()
+        self._broker.topics.on_deleting = None
+
+    async def part_deleted(self, part: TopicName) -> None:
+        """One partition, or a topic without any, is about to lose its data. Raises what the metadata raises: then it is not deleted now."""
+        broker, topic = self._broker, part.partitioned
+        if not part.persistent or (part.partition >= 0 and not broker.topics.view.partitions(str(topic))):
+            return  # the whole topic goes: `_clean` does that at once for all of its partitions
+        await broker.coordinator.forget_partition(broker.cluster.kafka_name(topic), max(0, part.partition))
+        await broker.meta.delete(key_of(str(part)))
 
     def _changed(self, key: str) -> None:
         if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(topic := key.removeprefix(PARTITIONED)):

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, Put, prefix_end
+from heliograph.raft.store import ABSENT, MetadataStore, Put, pages_under
 
 OFFSETS = "/kafka/offsets/"
 FORMAT = 1
@@ -50,7 +50,7 @@ class Committed:
 
     async def load(self) -> None:
         prefix = group_prefix(self.group)
-        found = await self._meta.range(prefix, prefix_end(prefix))
+        found = [row async for rows in pages_under(self._meta, prefix) for row in rows]
         self.rows, self._versions = {}, {}
         for key, blob, version in found:
             self._read(key, blob, version)
@@ -91,16 +91,26 @@ class Committed:
         return chunks
 
     async def delete(self, keys: Iterable[Key]) -> None:
-        doomed = set(keys)
+        """What another coordinator has committed since we knew of these rows stays. Raises VersionConflict where others write again and again, and what the
+        metadata raises."""
+        doomed = {key: self.rows[key] for key in keys if key in self.rows}
         for chunk in sorted({self._chunk(key) for key in doomed}):
-            left = {key: row for key, row in self._of(chunk).items() if key not in doomed}
-            if left:
-                await self._write(chunk, left)
-            else:
-                await self._meta.delete(chunk)
-                self._versions.pop(chunk, None)
-        for key in doomed:
-            self.rows.pop(key, None)
+            for tries_left in reversed(range(_TRIES)):
+                left = {key: row for key, row in self._of(chunk).items() if doomed.get(key) != row}
+                try:
+                    if left:
+                        await self._write(chunk, left)
+                    elif chunk in self._versions:
+                        await self._meta.delete(chunk, expected=self._versions[chunk])
+                        self._versions.pop(chunk, None)
+                    break
+                except VersionConflict:
+                    if not tries_left:
+                        raise
+                    await self._read_again(chunk)
+        for key, row in doomed.items():
+            if self.rows.get(key) == row:
+                del self.rows[key]
 
     async def delete_all(self) -> None:
         await self.delete(list(self.rows))
@@ -123,10 +133,12 @@ class Committed:
         self._versions[chunk] = await self._meta.put(put.key, put.value, expected=put.expected)
 
     async def _read_again(self, chunk: str) -> None:
+        """What is stored is true: a row that is not there any more was deleted, with its topic or its partition."""
         found = await self._meta.get(chunk)
-        if found is None:
-            self._versions.pop(chunk, None)
-        else:
+        for key in self._of(chunk):
+            del self.rows[key]
+        self._versions.pop(chunk, None)
+        if found is not None:
             self._read(chunk, *found)
 
 

@@ -17,9 +17,10 @@ from heliograph.model.errors import HeliographError, PeerError
 from heliograph.wire.kafka_codec import Fields, Request, decode_request, encode_answer
 from heliograph.wire.run import Buffer
 from region_node.kafka.produce import begin_produce
-from region_node.kafka.quotas import Limits
+from region_node.kafka.quotas import Limits, Shared
 from region_node.kafka.requests import HANDLERS, refuse_version
 from region_node.kafka.sasl import Login
+from region_node.kafka.work import Worked
 
 if TYPE_CHECKING:
     from region_node.kafka.listener import KafkaListener
@@ -59,6 +60,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.client_software = ""
         self.limits: tuple[str, Limits] | None = None
         """(client id, the quotas that held for it when it was last looked)"""
+        self._quota_timers: dict[Shared, asyncio.TimerHandle] = {}
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._frame: bytearray | None = None
@@ -84,6 +86,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.certificate = transport.get_extra_info("peercert")
         self._transport.set_write_buffer_limits(high=1 << 20)
         self.listener.connections[self] = None
+        if isinstance(peer, tuple) and (late_s := self.broker.quotas.connected(peer[0])) > 0:
+            self.hold_reading(True, "address")
+            self.listener.loop.call_later(late_s, self.close, "too many connections a second from this address")
+            return
         self.login.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,6 +97,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._waiting, self.closed = deque(left), True
         self.listener.connections.pop(self, None)
         self.listener.budget.forget(self)
+        for timer in self._quota_timers.values():
+            timer.cancel()
+        self._quota_timers.clear()
+        self.broker.quotas.let_go(self)
         self._slots.clear()
         self._out, self._transport, self._frame = [], None, None
         self._finish_waiting()
@@ -143,11 +153,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.release(reason)
             self._advance()
 
-    def hold_for(self, wait_s: float) -> None:
-        """A quota of this client is used up until then."""
-        reason = object()
-        self.hold_reading(True, reason)
-        self.listener.loop.call_later(wait_s, self.hold_reading, False, reason)
+    @property
+    def held_for(self) -> list[Shared]:
+        """Quotas that are used up."""
+        return list(self._quota_timers)
+
+    def hold_for(self, wait_s: float, quota: Shared) -> None:
+        """A quota of this client is used up for so long from now on; 0: it is not any more."""
+        timer = self._quota_timers.pop(quota, None)
+        if timer is not None:
+            timer.cancel()
+        if wait_s > 0:
+            self._quota_timers[quota] = self.listener.loop.call_later(wait_s, self.hold_for, 0.0, quota)
+            if timer is None:
+                self.hold_reading(True, quota)
+        elif timer is not None:
+            if not self._quota_timers:
+                self.broker.quotas.let_go(self)
+            self.hold_reading(False, quota)
 
     def hold(self, reason: object) -> None:
         """Nothing is read while anybody has a reason."""
@@ -275,8 +298,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if request is None:
                 slot.answer = await work
             else:
-                answer = await HANDLERS[request.api.name](self, request)
-                slot.answer = [] if answer is None else self.encode(request, answer)
+                slot.answer = await self._answer(request)
         except PeerError as error:
             self.close(str(error))
         except HeliographError as error:
@@ -290,6 +312,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._finish_waiting()
             else:
                 self.answered(slot, slot.answer)
+
+    async def _answer(self, request: Request) -> list[Buffer]:
+        work = HANDLERS[request.api.name](self, request)
+        if self.broker.quotas.active:
+            answer = await (timed := Worked(work, self.broker.clock.monotonic))
+            self.charge(request, answer, timed.seconds)
+        else:
+            answer = await work
+        return [] if answer is None else self.encode(request, answer)
+
+    def charge(self, request: Request, answer: Fields | None, seconds: float) -> None:
+        """So long has the broker worked on this request: its quotas may say that nothing more is read for a while, and the answer says so too."""
+        if self.login.principal is not None:
+            wait_ms = self.broker.quotas.worked(self, request.client, request.api.name, seconds)
+            if answer is not None and wait_ms:
+                answer["throttle_time"] = max(wait_ms, answer.get("throttle_time", 0))
 
     def encode(self, request: Request, answer: Fields) -> list[Buffer]:
         return encode_answer(request.api, request.version, request.correlation, answer)

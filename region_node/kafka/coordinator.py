@@ -17,9 +17,9 @@ from urllib.parse import quote, unquote
 
 from heliograph.model.errors import HeliographError, VersionConflict
 from heliograph.model.names import TopicName
-from heliograph.raft.store import ABSENT, prefix_end
+from heliograph.raft.store import ABSENT, pages_under
 from heliograph.wire.kafka_codec import Fields
-from region_node.kafka.committed import Committed
+from region_node.kafka.committed import OFFSETS, Committed, group_prefix
 from region_node.kafka.errors import Code, Refused
 from region_node.kafka.group import EMPTY, Group
 
@@ -105,6 +105,7 @@ class Coordinator:
 
     def _give_up(self, group: str, code: Code) -> None:
         found = self._held.pop(group, None)
+        self._broker.turns.forget(group)
         if found is not None:
             found.group.dissolve(code)
             self._deliver(found.group.take_answers())
@@ -184,6 +185,8 @@ class Coordinator:
         for name, held in list(self._held.items()):
             if not self._broker.cluster.owns(self.place(name)):
                 self._give_up(name, Code.NOT_COORDINATOR)
+            elif self._broker.turns.tick(held, self.now):
+                self._broker.tasks.spawn(self.settle(held))
             elif held.group.state == EMPTY and settings.offsets_retention_s >= 0:
                 before = now_ms - int(settings.offsets_retention_s * 1000)
                 old = [key for key, row in held.offsets.rows.items() if max(row.at_ms, held.group.empty_since_ms) < before]
@@ -196,6 +199,11 @@ class Coordinator:
             log.info("kafka.offsets_expired", extra={"group": held.group.name, "partitions": len(old)})
         except HeliographError as error:  # the next tick tries again
             log.warning("kafka.offsets_not_expired", extra={"group": held.group.name, "error": str(error)})
+
+    def members_of(self, group: str) -> int:
+        """Of a group that is coordinated here; 0: of others."""
+        held = self._held.get(group)
+        return 0 if held is None else len(held.group.members)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -211,12 +219,10 @@ class Coordinator:
 
     async def names(self) -> list[str]:
         """Groups that this broker coordinates, also those that nobody has asked for since it does."""
-        from region_node.kafka.committed import OFFSETS
-
         found: dict[str, None] = {}
         for prefix in (GROUPS, OFFSETS):
-            for key, _, _ in await self._broker.meta.range(prefix, prefix_end(prefix)):
-                found[unquote(key.removeprefix(prefix).partition("/")[0])] = None
+            async for rows in pages_under(self._broker.meta, prefix):
+                found.update(dict.fromkeys(unquote(key.removeprefix(prefix).partition("/")[0]) for key, _, _ in rows))
         return sorted(name for name in found if self._broker.cluster.owns(self.place(name)))
 
     async def delete(self, group: str) -> None:
@@ -232,13 +238,19 @@ class Coordinator:
 
     async def forget_topic(self, kafka: str) -> None:
         """A topic is deleted: no group keeps offsets of it, whoever coordinates it."""
-        from region_node.kafka.committed import OFFSETS
-
-        quoted = quote(kafka, safe="")
-        rows = await self._broker.meta.range(OFFSETS, prefix_end(OFFSETS))
-        for key, _, _ in rows:
-            if key.split("/")[-2] == quoted:
+        for group in await self._broker.positions.groups_of(kafka):
+            prefix = f"{group_prefix(group)}{quote(kafka, safe='')}/"
+            for key in [key async for rows in pages_under(self._broker.meta, prefix) for key, _, _ in rows]:
                 await self._broker.meta.delete(key)
         for held in self._held.values():
             for row in [row for row in held.offsets.rows if row[0] == kafka]:
                 del held.offsets.rows[row]
+
+    async def forget_partition(self, kafka: str, index: int) -> None:
+        """It begins anew, or its topic is deleted: no group keeps an offset of it. Raises what the metadata raises."""
+        for group in await self._broker.positions.groups_of(kafka):
+            committed = Committed(self._broker.meta, group)
+            await committed.load()
+            await committed.delete([(kafka, index)])
+        for held in self._held.values():
+            held.offsets.rows.pop((kafka, index), None)

@@ -366,6 +366,19 @@ class Group:
                     self._answers.append((waiting, {"error_code": code, "member_id": member.id}))
             member.joining = member.syncing = None
 
+    def begin_again(self, now: float) -> None:
+        """Its members are to join again."""
+        if self.members:
+            self._prepare(now)
+
+    def expel(self) -> None:
+        """Its members are out, as if each had left, and hear so when they ask for anything."""
+        for member in list(self.members.values()):
+            self._drop(member)
+        self._pending.clear()
+        self.generation += 1
+        self.state, self.protocol, self.leader, self.changed = EMPTY, "", "", True
+
     # -- storing --------------------------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka_codec import Fields, Request
 from region_node.kafka.committed import Row
-from region_node.kafka.coordinator import Held
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.group import Member
+from region_node.kafka.group_turns import subscribed, topics_of
 from region_node.security.authorization import Action
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
         held = await broker.coordinator.held(fields["group_id"])
         session_s = fields["session_timeout"] / 1000
         rebalance_ms = fields.get("rebalance_timeout", -1)
+        protocols = [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]]
+        broker.turns.check(fields["group_id"], topics_of(protocols[0][1]) if protocols else ())
         member = Member(
             fields["member_id"],
             fields.get("group_instance_id"),
@@ -45,7 +47,7 @@ async def join_group(connection: KafkaConnection, request: Request) -> Fields:
             "/" + connection.address.rpartition(":")[0],
             session_s,
             rebalance_ms / 1000 if rebalance_ms >= 0 else session_s,
-            [(protocol["name"], protocol["metadata"]) for protocol in fields["protocols"]],
+            protocols,
         )
         waiter = broker.coordinator.waiter()
         held.group.join(
@@ -122,6 +124,8 @@ async def offset_commit(connection: KafkaConnection, request: Request) -> Fields
     whole, held = Code.NONE, None
     try:
         held = await coordinator.held(fields["group_id"])
+        if not held.group.members:
+            broker.turns.check(fields["group_id"], {topic["name"] for topic in fields["topics"]})
         whole = held.group.committed(
             coordinator.now, fields.get("member_id", ""), fields.get("group_instance_id"), fields.get("generation_id_or_member_epoch", -1)
         )
@@ -209,7 +213,7 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
         held = await connection.broker.coordinator.held(fields["group_id"])
         if held.group.members and held.group.protocol_type != "consumer":
             raise Refused(Code.NON_EMPTY_GROUP)
-        used = subscribed(held)
+        used = subscribed(held.group)
         doomed = [
             (topic["name"], part["partition_index"]) for topic in fields["topics"] for part in topic["partitions"] if topic["name"] not in used
         ]
@@ -228,21 +232,6 @@ async def offset_delete(connection: KafkaConnection, request: Request) -> Fields
             for topic in fields["topics"]
         ]
     }
-
-
-def subscribed(held: Held) -> set[str]:
-    """Topics that a member of the group names in its subscription."""
-    out: set[str] = set()
-    for member in held.group.members.values():
-        data = member.metadata(held.group.protocol) or (member.protocols[0][1] if member.protocols else b"")
-        at = 6
-        for _ in range(int.from_bytes(data[2:6], "big") if len(data) >= 6 else 0):
-            size = int.from_bytes(data[at : at + 2], "big")
-            out.add(data[at + 2 : at + 2 + size].decode("utf-8", "replace"))
-            at += 2 + size
-            if at >= len(data):
-                break
-    return out
 
 
 # -- administration ----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class KafkaListener:
             self._kept_at = now
             self.broker.tasks.spawn(self.broker.keep())
         self.broker.coordinator.tick()
+        self.broker.quotas.tick()
         if not self._looking:
             self._looking = True
             self.broker.tasks.spawn(self._look())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import CorruptData, HeliographError
@@ -24,6 +25,7 @@ from region_node.kafka.compacted import CompactedReads
 from region_node.kafka.producers import Sequences
 from region_node.kafka.sequence_store import SequenceStore
 from region_node.subscriptions.ready import Tasks
+from region_node.topics.keeping import KAFKA_CURSOR
 from region_node.topics.topic import Topic
 
 if TYPE_CHECKING:
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 READ_CURSOR = "pulsar.kafka.reader"
 """Not durable: tells the entry cache how far back Kafka's consumers read."""
-KEEP_CURSOR = "pulsar.kafka"
-"""Keeps what Kafka's retention wants kept, and remembers where the log begins for Kafka's clients. No subscription."""
 LEADER_EPOCH = 0
 """A log is never cut back, so clients never need to ask where two epochs part."""
 _UNSEEN = FLAG_HIDDEN | FLAG_MARKER
@@ -46,12 +46,15 @@ class KafkaLog:
     """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read."""
 
     __slots__ = (
-        *("_configs", "_ends", "_first", "_oldest_read", "_undecided", "compaction", "counts", "keeper", "ledger"),
+        *("_configs", "_ends", "_first", "_oldest_read", "_read_now", "_undecided", "compaction", "counts", "keeper", "ledger"),
         *("low", "name", "reader", "sequences", "store", "topic", "transactions"),
     )
 
-    def __init__(self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks, configs: Configs, clock: Clock) -> None:
-        self.topic, self.counts, self._configs = topic, counts, configs
+    def __init__(
+        self, topic: Topic, counts: Counts, meta: MetadataStore, tasks: Tasks, configs: Configs, clock: Clock, read_now: dict[KafkaLog, None]
+    ) -> None:
+        """read_now: where it puts itself when it is read, and takes itself out once the cache knows that it is not any more."""
+        self.topic, self.counts, self._configs, self._read_now = topic, counts, configs, read_now
         self.compaction = CompactedReads(topic, clock)
         self.name = str(topic.name.partitioned)
         """Of the topic that it is a partition of."""
@@ -70,7 +73,7 @@ class KafkaLog:
 
     async def open(self) -> None:
         """Finds, or makes, the cursor that keeps its messages."""
-        self.keeper = await self.ledger.open_cursor(KEEP_CURSOR, BEFORE_ALL)
+        self.keeper = await self.ledger.open_cursor(KAFKA_CURSOR, BEFORE_ALL)
         self.low = int(self.keeper.properties.get("low", 0))
         await self.follow_keeper()
         self.sequences = await self.store.load()
@@ -163,6 +166,7 @@ class KafkaLog:
     def _reads(self, at: Position) -> None:
         if self._oldest_read is None or at < self._oldest_read:
             self._oldest_read = at
+            self._read_now[self] = None
 
     async def tell_cache(self) -> None:
         """Now and then: from the oldest place that was read since the last time, the cache keeps what it can; nothing, where nobody reads."""
@@ -170,6 +174,7 @@ class KafkaLog:
         if at is None:
             if self.reader is not None:
                 self.reader.reading = None
+            self._read_now.pop(self, None)
             return
         if self.reader is None:
             self.reader = await self.ledger.open_cursor(READ_CURSOR, (at[0], at[1] - 1), durable=False)
@@ -284,24 +289,18 @@ class KafkaLog:
         return pieces[0][2] if pieces and pieces[0][:2] == position else None
 
     async def at_time(self, time_ms: int) -> tuple[int, int]:
-        """(offset, time) of the first record of that time or later, by halving over entries, whose times are taken to grow; (-1, -1): none."""
+        """(offset, time) of the first record of that time or later; (-1, -1): none. Times are taken to grow from entry to entry: ledgers are halved by the
+        times of their last entries, then the one that is left, so that few entries are read of however many there are."""
         await self.ledger.whole()
-        infos = [info for info in self.ledger.ledgers() if info.entries]
         end = self.ledger.last_confirmed
-        for info in infos:
-            high = min(info.entries - 1, end[1]) if info.ledger == end[0] else info.entries - 1
-            if info.ledger > end[0] or await self._newest((info.ledger, high)) < time_ms:
-                continue
-            low = 0
-            while low < high:
-                middle = (low + high) // 2
-                if await self._newest((info.ledger, middle)) >= time_ms:
-                    high = middle
-                else:
-                    low = middle + 1
-            offset, time = await self._within((info.ledger, low), time_ms)
-            return (self.start_offset, time) if offset == self.log_offset else (offset, time)
-        return -1, -1
+        lasts = [min((info.ledger, info.entries - 1), end) for info in self.ledger.ledgers() if info.entries and info.ledger <= end[0]]
+        which = await _first(len(lasts), lambda index: self._reaches(lasts[index], time_ms))
+        if which == len(lasts):
+            return -1, -1
+        ledger, last = lasts[which]
+        entry = await _first(last, lambda index: self._reaches((ledger, index), time_ms))
+        offset, time = await self._within((ledger, entry), time_ms)
+        return (self.start_offset, time) if offset == self.log_offset else (offset, time)
 
     async def newest_time(self) -> tuple[int, int]:
         """(offset, time) of the record with the highest time, of the last entries; (-1, -1): none."""
@@ -318,17 +317,18 @@ class KafkaLog:
                     base += count
         return best
 
-    async def _newest(self, position: Position) -> int:
+    async def _reaches(self, position: Position, time_ms: int) -> bool:
+        """Whether an entry has a record of that time or later."""
         run = await self._one(position)
         if run is None:
-            return 0
+            return False
         flag = 0 if run.flags is None else run.flags[0]
         if flag & _UNSEEN:
-            return run.time_ms
+            return run.time_ms >= time_ms
         if flag & FLAG_KAFKA:
-            return peek_batch(batch_of(run.parts[0])).max_time
+            return peek_batch(batch_of(run.parts[0])).max_time >= time_ms
         times = self._times(run.parts[0], flag, run.messages, 0)
-        return max((time for _, time in times), default=run.time_ms)
+        return max((time for _, time in times), default=run.time_ms) >= time_ms
 
     async def _within(self, position: Position, time_ms: int) -> tuple[int, int]:
         run = await self._one(position)
@@ -378,12 +378,24 @@ class KafkaLog:
                     self.keeper.ack_cumulative(horizon)
                 return
             if before_ms > 0:
-                await self.ledger.expire_before(before_ms, [KEEP_CURSOR])
+                await self.ledger.expire_before(before_ms, [KAFKA_CURSOR])
             if size_bytes >= 0 and self.ledger.size_bytes > size_bytes:
-                await self.ledger.drop_to(size_bytes, [KEEP_CURSOR])
+                await self.ledger.drop_to(size_bytes, [KAFKA_CURSOR])
             await self.follow_keeper()
         except HeliographError:
             pass  # the next look tries again
+
+
+async def _first(count: int, holds: Callable[[int], Awaitable[bool]]) -> int:
+    """The first of 0..count-1 that it holds for, where it holds for all behind that one too; `count`: for none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if await holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def _at(base: int, batch: memoryview) -> bytes:

@@ -11,7 +11,7 @@ Source: docs/protocols/kafka.md, "Groups in several regions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -38,6 +38,11 @@ def group_of(subscription: str) -> str:
     return unquote(subscription.removeprefix(PREFIX))
 
 
+def _groups(topic: Topic) -> list[str]:
+    """Names of its subscriptions that are groups' positions."""
+    return [name for name in topic.subscriptions if name.startswith(PREFIX)]
+
+
 class GroupPositions:
     """Of one broker: for the partitions that it owns."""
 
@@ -47,6 +52,10 @@ class GroupPositions:
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
         """(topic's full name, subscription) -> (the offset that both sides have, the cursor's count of changes then)."""
         self._busy = False
+        self._rows: dict[str, dict[tuple[str, str], None]] = {}
+        """Topic, as keys have it -> (group, chunk) of every row of committed offsets that it has in the region."""
+        self._followed: dict[Topic, None] = {}
+        """Loaded topics with groups' cursors, in namespaces of several regions."""
         self.repeats = 0
         """Messages that groups have read again here although they were committed in another region: where several regions publish."""
         self.behind: dict[tuple[str, str], int] = {}
@@ -55,20 +64,46 @@ class GroupPositions:
 
     async def start(self) -> None:
         self._stop = self._broker.meta.watch(OFFSETS, self._on_row)
+        self._visited(list(self._broker.topics.loaded.values()))
+        self._broker.topics.visitors.append(self._visited)
 
     def close(self) -> None:
         self._stop()
+        if self._visited in self._broker.topics.visitors:
+            self._broker.topics.visitors.remove(self._visited)
 
-    def _several_regions(self, kafka: str) -> bool:
-        policies = self._broker.topics.view.namespace(self._broker.name(kafka).namespace)
+    def _several_regions(self, namespace: str) -> bool:
+        policies = self._broker.topics.view.namespace(namespace)
         return policies is not None and len(policies.regions) > 1
+
+    def _visited(self, topics: Sequence[Topic]) -> None:
+        """Something has happened on these: they were loaded, or have a subscription more."""
+        several: dict[str, bool] = {}
+        for topic in topics:
+            namespace = topic.name.namespace
+            if namespace not in several:
+                several[namespace] = self._several_regions(namespace)
+            if several[namespace] and not topic.volatile and not topic.closed and _groups(topic):
+                self._followed[topic] = None
+
+    async def groups_of(self, kafka: str) -> list[str]:
+        """Groups that have committed offsets of a topic, whoever coordinates them."""
+        await self._broker.meta.synced(OFFSETS)
+        return sorted({unquote(group) for group, _ in self._rows.get(quote(kafka, safe=""), ())})
 
     # -- from rows to cursors ---------------------------------------------------------------------------------------------------
 
     def _on_row(self, key: str, blob: bytes | None, version: int) -> None:
-        group, kafka = (unquote(part) for part in key.removeprefix(OFFSETS).split("/")[:2])
+        of_group, of_topic, chunk = key.removeprefix(OFFSETS).split("/")
+        group, kafka = unquote(of_group), unquote(of_topic)
+        if blob is not None:
+            self._rows.setdefault(of_topic, {})[of_group, chunk] = None
+        elif of_topic in self._rows:
+            self._rows[of_topic].pop((of_group, chunk), None)
+            if not self._rows[of_topic]:
+                del self._rows[of_topic]
         try:
-            if not self._several_regions(kafka):
+            if not self._several_regions(self._broker.name(kafka).namespace):
                 return
             if blob is not None:
                 for partition, row in decode(blob).items():
@@ -164,24 +199,28 @@ class GroupPositions:
 
     async def look(self) -> None:
         """Cursors that other regions have moved: what the group has committed there counts here."""
-        several: dict[str, bool] = {}
-        for gone in [key for key in self.behind if key[0] not in self._broker.topics.loaded]:
-            del self.behind[gone]
-        for topic in list(self._broker.topics.loaded.values()):
-            namespace = topic.name.namespace
-            if namespace not in several:
-                policies = self._broker.topics.view.namespace(namespace)
-                several[namespace] = policies is not None and len(policies.regions) > 1
-            if topic.volatile or topic.closed or not several[namespace]:
-                continue
-            for name in [name for name in topic.subscriptions if name.startswith(PREFIX)]:
+        self._forget([topic for topic in self._followed if topic.closed or not _groups(topic)])
+        for topic in list(self._followed):
+            for name in _groups(topic) if self._several_regions(topic.name.namespace) else ():
                 try:
                     await self._follow(topic, name)
                 except HeliographError as error:  # the next look tries again
                     log.info("kafka.position_not_read", extra={"topic": topic.text, "subscription": name, "error": str(error)})
 
+    def _forget(self, gone: list[Topic]) -> None:
+        """They are other brokers' by now, or no group has a position in them any more."""
+        for topic in gone:
+            del self._followed[topic]
+        names = {topic.text for topic in gone if self._broker.topics.loaded.get(topic.text) in (topic, None)}
+        if names:  # else the same topic was loaded again meanwhile
+            self.behind = {key: count for key, count in self.behind.items() if key[0] not in names}
+            self._known = {key: known for key, known in self._known.items() if key[0] not in names}
+
     async def _follow(self, topic: Topic, name: str) -> None:
-        cursor: Any = topic.subscriptions[name].cursor
+        found = topic.subscriptions.get(name)
+        if found is None or topic.closed:  # it went while another one was looked at
+            return
+        cursor: Any = found.cursor
         key = (topic.text, name)
         known = self._known.get(key)
         if known is not None and known[1] == cursor.changes:

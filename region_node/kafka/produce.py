@@ -30,6 +30,7 @@ from heliograph.wire.kafka_records import (
 )
 from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
 from heliograph.wire.run import FLAG_KAFKA, Buffer, Run, TxnId
+from region_node.kafka.configs import COMPACT
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import KafkaLog
 from region_node.kafka.producers import Sent
@@ -136,6 +137,7 @@ class Producing:
         frame = self._request.frame
         assert isinstance(frame, bytearray)
         own, topic = broker.configs.of(log.name), log.topic
+        compacts = COMPACT in own.get("cleanup.policy", "")
         size_max = int(own["max.message.bytes"]) if "max.message.bytes" in own else broker.settings.message_bytes_max
         size_max = min(size_max, MESSAGE_BYTES_MAX, topic.policies.limit("maxMessageSize") or MESSAGE_BYTES_MAX)
         if size > size_max:
@@ -151,7 +153,7 @@ class Producing:
             if not records:
                 raise Refused(Code.INVALID_RECORD, "no records for a partition")
             count = len(records)
-            if log.compacts:
+            if compacts:
                 check_keys(records)
             entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
             counts.converted_in += count
@@ -161,7 +163,7 @@ class Producing:
             count = head.offsets
             if head.attributes & CONTROL:
                 raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
-            if log.compacts:
+            if compacts:
                 check_keys(records_of(view))
             if head.attributes & TRANSACTIONAL:
                 txn = log.transactions.get(head.producer, (-1, None))[1]
@@ -200,6 +202,7 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
     """Takes the request at once where every partition's log is loaded here; False: `produce` must load them first."""
     request, broker = slot.request, connection.broker
     assert request is not None
+    begun, worked_s = broker.clock.monotonic() if broker.quotas.active else 0.0, 0.0
     transactional = request.fields.get("transactional_id") is not None
     logs: dict[tuple[str, int], KafkaLog | HeliographError] = {}
     for topic in request.fields["topic_data"]:
@@ -214,9 +217,13 @@ def begin_produce(connection: KafkaConnection, slot: Slot) -> bool:
 
     def finish(answer: Fields) -> None:
         if not connection.closed and not _told_by_closing(connection, request, answer):
+            if begun:
+                connection.charge(request, answer, worked_s)
             connection.answered(slot, [] if request.fields["acks"] == 0 else connection.encode(request, answer))
 
     Producing(connection, request, finish).publish(logs)
+    if begun:
+        worked_s = broker.clock.monotonic() - begun
     return True
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka_codec import Fields, Request
 from region_node.kafka.errors import Code, Refused, code_of
-from region_node.kafka.quotas import DEFAULT, NONE, Entity, check, name_of, named
+from region_node.kafka.quota_table import ADDRESS, DEFAULT, NONE, Entity, check, name_of, named
+from region_node.kafka.quotas import canonical
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection
@@ -30,20 +31,29 @@ def _check(connection: KafkaConnection) -> None:
 
 
 def _entity(rows: list[Fields]) -> Entity:
-    parts = {USER: NONE, CLIENT: NONE}
+    parts = {USER: NONE, CLIENT: NONE, IP: NONE}
     for row in rows:
-        kind = row["entity_type"]
-        if kind == IP:
-            raise Refused(Code.INVALID_REQUEST, "addresses have no quotas here: users and client ids have")
+        kind, name = row["entity_type"], row["entity_name"]
         if kind not in parts or parts[kind] != NONE:
-            raise Refused(Code.INVALID_REQUEST, f"an entity is a {USER}, a {CLIENT}, or one of each, and not {kind!r} here")
-        parts[kind] = named(row["entity_name"])
+            raise Refused(Code.INVALID_REQUEST, f"Unhandled client quota entity type: {kind}, or one that is named twice")
+        if kind == IP and name is not None:
+            try:
+                name = canonical(name)
+            except ValueError as error:
+                raise Refused(Code.INVALID_REQUEST, f"{name} is not a valid IP address; names of hosts are not looked up here") from error
+        parts[kind] = named(name)
     if not rows:
         raise Refused(Code.INVALID_REQUEST, "Invalid empty client quota entity")
+    if parts[IP] != NONE:
+        if len(rows) > 1:
+            raise Refused(Code.INVALID_REQUEST, "Invalid quota entity combination: an address goes with nothing else")
+        return ADDRESS, parts[IP]
     return parts[USER], parts[CLIENT]
 
 
 def _rows(entity: Entity) -> list[Fields]:
+    if entity[0] == ADDRESS:
+        return [{"entity_type": IP, "entity_name": name_of(entity[1])}]
     return [{"entity_type": kind, "entity_name": name_of(part)} for kind, part in zip((USER, CLIENT), entity, strict=True) if part != NONE]
 
 
@@ -58,11 +68,10 @@ async def alter_client_quotas(connection: KafkaConnection, request: Request) -> 
             for op in entry["ops"]:
                 if op["key"] in changes:
                     raise Refused(Code.INVALID_REQUEST, f"{op['key']} is named twice")
-                if not op["remove"]:
-                    check(op["key"], op["value"])
+                check(entity, op["key"], None if op["remove"] else op["value"])
                 changes[op["key"]] = None if op["remove"] else op["value"]
             if not request.fields["validate_only"]:
-                await connection.broker.quotas.change(entity, changes)
+                await connection.broker.quotas.table.change(entity, changes)
         except HeliographError as error:
             row["error_code"], row["error_message"] = code_of(error), str(error)
     return {"entries": rows}
@@ -75,8 +84,9 @@ async def describe_client_quotas(connection: KafkaConnection, request: Request) 
     except HeliographError as error:
         return {"error_code": code_of(error), "error_message": str(error), "entries": None}
     strict, rows = request.fields["strict"], list[Fields]()
-    for entity, rates in sorted(connection.broker.quotas.table.items()):
-        parts = {USER: entity[0], CLIENT: entity[1], IP: NONE}
+    for entity, rates in sorted(connection.broker.quotas.table.rows.items()):
+        of_address = entity[0] == ADDRESS
+        parts = {USER: NONE, CLIENT: NONE, IP: entity[1]} if of_address else {USER: entity[0], CLIENT: entity[1], IP: NONE}
         if all(_fits(parts[kind], match) for kind, match in wanted.items()) and not (
             strict and any(part != NONE for kind, part in parts.items() if kind not in wanted)
         ):
@@ -94,6 +104,8 @@ def _filters(components: list[Fields]) -> dict[str, str | None]:
         if how not in (EXACT, DEFAULT_ONLY, ANY) or (component["match"] is None) != (how != EXACT):
             raise Refused(Code.INVALID_REQUEST, f"{how} is no way to match, or goes without a name or with one")
         out[kind] = None if how == ANY else DEFAULT if how == DEFAULT_ONLY else named(component["match"])
+    if IP in out and len(out) > 1:
+        raise Refused(Code.INVALID_REQUEST, "Invalid entity filter component combination: an address goes with nothing else")
     return out
 
 

@@ -1,133 +1,110 @@
-"""ClientQuotas: how many bytes a second a user, or a client by its id, may produce and fetch at one broker, as Kafka's tools set them.
+"""ClientQuotas: what a user, a client by its id, or an address may take of one broker, as Kafka's tools set it.
 
-Is: the table of quotas in the region's metadata, which of them holds for whom, and how long who is above waits. Isn't: the rates of topics and resource
-groups (`region_node.topics.rates`), which hold too.
-Invariants: the most particular quota holds, and no other; who is above it is answered, told the time, and not read from until then; what was taken stays
-taken when quotas change. Without any quota a request costs one look.
-Source: Kafka KIP-13, KIP-219, KIP-546; docs/protocols/kafka.md, "Quotas".
-
-    /kafka/quotas/{user}/{client}  ->  [1, {name: bytes a second}]        a part is - (none), * (the default), or = and a name
+Is: which of the quotas that are set holds for whom, and how long who is above it waits. Isn't: the table of what is set (`quota_table`), how long a
+request has worked (`work`), or the rates of topics and resource groups (`region_node.topics.rates`), which hold too.
+Invariants: the most particular quota holds, and no other; who is above it is answered, told the time, and not read from until then, or until the quota is
+gone; what was taken stays taken when quotas change, and when its connections come and go. Without any quota a request costs one look.
+Source: Kafka KIP-13, KIP-124, KIP-219, KIP-546, KIP-599, KIP-612; docs/protocols/kafka.md, "Quotas".
 """
 
 from __future__ import annotations
 
-import logging
+import ipaddress
 import math
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
-from heliograph.model.errors import CorruptData, VersionConflict
-from heliograph.model.ledgers import pack, unpack
-from heliograph.raft.store import ABSENT, MetadataStore
+from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from region_node.kafka.errors import Code, Refused
+from region_node.kafka.quota_table import CONNECTIONS, FETCH, MUTATION, PRODUCE, REQUEST, Entity, QuotaTable, named
 from region_node.subscriptions.throttle import Bucket
 
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection
 
-log = logging.getLogger("region_node.kafka")
-
-QUOTAS = "/kafka/quotas/"
-PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"
-_NAMES = (PRODUCE, FETCH)
-NONE, DEFAULT = "-", "*"
 ANONYMOUS = "ANONYMOUS"
 """Kafka's name for users where nobody has to say who they are."""
-_BUCKETS_MAX = 10_000
-_TRIES = 16
-Entity = tuple[str, str]
-"""(user, client), each as a part of the key."""
+_CHANGES = ("create_topics", "delete_topics", "create_partitions")
+_MICROS_A_PERCENT = 10_000
+_BURST_S = {MUTATION: 11.0}
+"""A bucket holds so much: Kafka's eleven windows of a second for changes; a second of everything else."""
+_WAIT_MAX_S = {REQUEST: 1.0, CONNECTIONS: 1.0}
+"""Kafka's window: nobody waits longer at once."""
+_MS_MAX = (1 << 31) - 1
 
 
-def named(name: str | None) -> str:
-    """None: the default."""
-    return DEFAULT if name is None else "=" + quote(name, safe="")
+class Shared(Bucket):
+    """What all connections that a quota is for take from."""
 
+    __slots__ = ("__weakref__", "wait_max_s")
 
-def name_of(part: str) -> str | None:
-    """The reverse, of a part that is there."""
-    return None if part == DEFAULT else unquote(part[1:])
+    def __init__(self, name: str, rate: float, now: float) -> None:
+        super().__init__(0, rate, now, _BURST_S.get(name, 1.0))
+        self.wait_max_s = _WAIT_MAX_S.get(name, math.inf)
+
+    @property
+    def full(self) -> bool:
+        """Then it is as good as a new one."""
+        return self._bytes_left >= max(1.0, self.size_bytes * self._period_s)
 
 
 class Limits(NamedTuple):
     """What holds for one user with one client id. `version`: of the table then."""
 
     version: int
-    produce: Bucket | None
-    fetch: Bucket | None
+    produce: Shared | None
+    fetch: Shared | None
+    request: Shared | None
+    mutation: Shared | None
 
 
 class ClientQuotas:
-    """As one broker knows and keeps them. Make it on the event loop."""
+    """As one broker keeps them. Make it on the event loop."""
 
     def __init__(self, meta: MetadataStore, clock: Clock) -> None:
-        self._meta, self._clock = meta, clock
-        self.table: dict[Entity, dict[str, float]] = {}
+        self._clock = clock
+        self.table = QuotaTable(meta, self._changed)
         self.active = False
-        self.version = 0
-        self._buckets: OrderedDict[tuple[str, Entity], Bucket] = OrderedDict()
-        self._stop: Callable[[], None] = meta.watch(QUOTAS, self._on_key)
+        self._buckets: WeakValueDictionary[tuple[str, Entity], Shared] = WeakValueDictionary()
+        self._used: dict[Shared, None] = {}
+        """Kept until they are full again, whoever still has a connection: a client that comes again finds what it has taken."""
+        self._held: dict[KafkaConnection, None] = {}
 
     def close(self) -> None:
-        self._stop()
+        self.table.close()
 
-    def _on_key(self, key: str, value: bytes | None, _version: int) -> None:
-        user, _, client = key.removeprefix(QUOTAS).partition("/")
-        if value is None:
-            self.table.pop((user, client), None)
-        else:
-            try:
-                self.table[user, client] = _read(value)
-            except CorruptData as error:  # the one that was known before holds on
-                log.warning("kafka.quota_unreadable", extra={"key": key, "error": str(error)})
-        self.active, self.version = bool(self.table), self.version + 1
+    def _changed(self) -> None:
+        self.active = self.table.active
+        for connection in list(self._held):
+            self._look_again(connection)
 
     # -- who has which ----------------------------------------------------------------------------------------------------------
 
     def limits(self, user: str, client: str) -> Limits:
-        """Of the connections of that user with that client id; look again once `version` has changed."""
+        """Of the connections of that user with that client id; look again once the table's `version` has changed."""
         whole = (named(user), named(client))
-        return Limits(self.version, self._bucket(PRODUCE, whole), self._bucket(FETCH, whole))
+        return Limits(self.table.version, *(self._bucket(name, self.table.rate(name, whole)) for name in (PRODUCE, FETCH, REQUEST, MUTATION)))
 
-    def rate(self, name: str, whole: Entity) -> tuple[float, Entity] | None:
-        """(bytes a second, who shares them): of the most particular quota."""
-        user, client = whole
-        for entry in (
-            *((user, client), (user, DEFAULT), (user, NONE)),
-            *((DEFAULT, client), (DEFAULT, DEFAULT), (DEFAULT, NONE)),
-            *((NONE, client), (NONE, DEFAULT)),
-        ):
-            rate = self.table.get(entry, {}).get(name)
-            if rate is not None:
-                return rate, (user if entry[0] != NONE else NONE, client if entry[1] != NONE else NONE)
-        return None
-
-    def _bucket(self, name: str, whole: Entity) -> Bucket | None:
-        found = self.rate(name, whole)
+    def _bucket(self, name: str, found: tuple[float, Entity] | None) -> Shared | None:
         if found is None:
             return None
-        rate, shared, now = found[0], (name, found[1]), self._clock.monotonic()
+        rate, shared, now = found[0] * (_MICROS_A_PERCENT if name == REQUEST else 1), (name, found[1]), self._clock.monotonic()
         bucket = self._buckets.get(shared)
         if bucket is None:
-            bucket = self._buckets[shared] = Bucket(0, rate, now)
-            if len(self._buckets) > _BUCKETS_MAX:
-                self._buckets.popitem(last=False)
+            bucket = self._buckets[shared] = Shared(name, rate, now)
         elif bucket.size_bytes != rate:
             bucket.set_rates(0, rate, now)
-        self._buckets.move_to_end(shared)
         return bucket
-
-    # -- what is used -----------------------------------------------------------------------------------------------------------
 
     def _limits_of(self, connection: KafkaConnection, client: str) -> Limits:
         known = connection.limits
-        if known is None or known[0] != client or known[1].version != self.version:
+        if known is None or known[0] != client or known[1].version != self.table.version:
             assert connection.login.principal is not None
             known = connection.limits = client, self.limits(connection.login.principal.role or ANONYMOUS, client)
         return known[1]
+
+    # -- what is used -----------------------------------------------------------------------------------------------------------
 
     def produced(self, connection: KafkaConnection, client: str, size_bytes: int) -> int:
         """A request was taken; returns for how many ms its connection is held now."""
@@ -142,47 +119,78 @@ class ClientQuotas:
         bucket = self._limits_of(connection, client).fetch
         return None if bucket is None else max(1, int(bucket.size_bytes))
 
-    def _spend(self, connection: KafkaConnection, bucket: Bucket | None, size_bytes: int) -> int:
+    def worked(self, connection: KafkaConnection, client: str, request: str, seconds: float) -> int:
+        """A request's answer is ready, after so many seconds of this broker's thread; returns for how many ms its connection is held now."""
+        limits = self._limits_of(connection, client)
+        wait_ms = self._spend(connection, limits.request, math.ceil(seconds * 1e6))
+        return max(wait_ms, self._spend(connection, limits.mutation, 0)) if request in _CHANGES else wait_ms
+
+    def changes(self, connection: KafkaConnection, client: str, partitions: int, *, strict: bool) -> None:
+        """So many partitions are about to be made or deleted. Raises Refused where the rate is used up and the client can be told so (strict)."""
+        bucket = self._limits_of(connection, client).mutation if self.active else None
+        if bucket is None:
+            return
+        bucket.refill(self._clock.monotonic())
+        if strict and bucket.wait_s > 0:
+            raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+        self._take(bucket, partitions)
+
+    def connected(self, address: str) -> float:
+        """A client has connected from there; above 0: it is one too many, and is to be closed after so many seconds, as Kafka does."""
+        if not self.table.addresses:
+            return 0.0
+        bucket = self._bucket(CONNECTIONS, self.table.address_rate(canonical(address)))
+        if bucket is None:
+            return 0.0
+        bucket.refill(self._clock.monotonic())
+        wait_s = min(bucket.wait_s, bucket.wait_max_s)
+        if wait_s <= 0:
+            self._take(bucket, 1)
+        return wait_s
+
+    def _take(self, bucket: Shared, amount: int) -> None:
+        bucket.spend(0, amount)
+        self._used[bucket] = None
+
+    def _spend(self, connection: KafkaConnection, bucket: Shared | None, amount: int) -> int:
         if bucket is None:
             return 0
         bucket.refill(self._clock.monotonic())
-        bucket.spend(0, size_bytes)
-        wait_s = bucket.wait_s
+        self._take(bucket, amount)
+        wait_s = min(bucket.wait_s, bucket.wait_max_s)
         if wait_s <= 0:
             return 0
-        connection.hold_for(wait_s)
-        return min(math.ceil(wait_s * 1000), (1 << 31) - 1)
+        if not connection.closed:
+            self._held[connection] = None
+            connection.hold_for(wait_s, bucket)
+        return min(math.ceil(wait_s * 1000), _MS_MAX)
 
-    # -- changes ----------------------------------------------------------------------------------------------------------------
+    # -- as time goes by ---------------------------------------------------------------------------------------------------------
 
-    async def change(self, entity: Entity, changes: dict[str, float | None]) -> None:
-        """Sets quotas; None takes one away. Raises VersionConflict where others change it again and again, and what the metadata raises."""
-        key = QUOTAS + "/".join(entity)
-        for left in reversed(range(_TRIES)):
-            found = await self._meta.get(key)
-            values = {**({} if found is None else _read(found[0])), **changes}
-            rates = {name: rate for name, rate in values.items() if rate is not None}
-            try:
-                if rates:
-                    await self._meta.put(key, pack([rates]), expected=ABSENT if found is None else found[1])
-                elif found is not None:
-                    await self._meta.delete(key, expected=found[1])
-                return
-            except VersionConflict:
-                if not left:
-                    raise
+    def tick(self) -> None:
+        """What is full again need not be remembered."""
+        now = self._clock.monotonic()
+        for bucket in list(self._used):
+            bucket.refill(now)
+            if bucket.full:
+                del self._used[bucket]
 
+    def let_go(self, connection: KafkaConnection) -> None:
+        """It is not held any more, or it is gone."""
+        self._held.pop(connection, None)
 
-def _read(blob: bytes) -> dict[str, float]:
-    rates = unpack("client quota", blob)[0]
-    if not isinstance(rates, dict) or not all(isinstance(name, str) and isinstance(rate, (int, float)) and rate > 0 for name, rate in rates.items()):
-        raise CorruptData("client quota: expected rates above 0 by their names")
-    return {name: float(rate) for name, rate in rates.items()}
+    def _look_again(self, connection: KafkaConnection) -> None:
+        """Quotas have changed: whoever is held by one that is gone goes on, and by one of another rate waits as long as that says."""
+        assert connection.limits is not None
+        limits, now = self._limits_of(connection, connection.limits[0]), self._clock.monotonic()
+        for bucket in connection.held_for:
+            bucket.refill(now)
+            still = any(bucket is each for each in limits[1:])
+            connection.hold_for(min(bucket.wait_s, bucket.wait_max_s) if still else 0.0, bucket)
 
 
-def check(name: str, rate: float) -> None:
-    """Raises Refused."""
-    if name not in _NAMES:
-        raise Refused(Code.INVALID_REQUEST, f"{name} is no quota that is kept here; there are {' and '.join(_NAMES)}")
-    if not rate >= 1 or rate != int(min(rate, 1e18)):
-        raise Refused(Code.INVALID_REQUEST, f"{name} must be a whole number of bytes a second, at least 1, not {rate}")
+def canonical(address: str) -> str:
+    """One form of each address. Raises ValueError for what is none."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)

@@ -5,8 +5,8 @@ Is: one table. Isn't: an answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import PeerError
 from heliograph.wire.kafka_codec import BY_NAME, Fields, Request, encode_answer
@@ -17,7 +17,7 @@ from region_node.kafka.errors import Code
 if TYPE_CHECKING:
     from region_node.kafka.connection import KafkaConnection
 
-Handler = Callable[["KafkaConnection", Request], Awaitable[Fields | None]]
+Handler = Callable[["KafkaConnection", Request], Coroutine[Any, Any, Fields | None]]
 
 HANDLERS: dict[str, Handler] = {
     "produce": produce.produce,

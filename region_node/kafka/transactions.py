@@ -22,15 +22,18 @@ from urllib.parse import quote, unquote
 import msgpack
 
 from heliograph.model.errors import CorruptData, HeliographError, NotAllowed, VersionConflict
-from heliograph.raft.store import ABSENT, MetadataStore, Put, prefix_end
+from heliograph.raft.store import ABSENT, MetadataStore, Put, pages_under, prefix_end
 from heliograph.wire.run import TxnId
 from region_node.kafka.committed import Committed, Row, decode, encode
 from region_node.kafka.errors import Code, Refused
+from region_node.transactions.coordinator import Status
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
+from region_node.transactions.keeping import as_stored
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker
     from region_node.kafka.log import KafkaLog
+    from region_node.transactions.keeping import KeptCoordinator
     from region_node.transactions.service import Transactions
 
 log = logging.getLogger("region_node.kafka")
@@ -82,6 +85,10 @@ class KafkaTransactions:
         self._broker, self._service = broker, service
         self._meta: MetadataStore = broker.meta
         self._locks: dict[str, asyncio.Lock] = {}
+        self._looked_at: dict[int, KeptCoordinator] = {}
+        """Coordinators that ran here at the last look, by their numbers."""
+        self._unfinished: dict[str, None] = {}
+        """Ids whose transaction was decided, and may not have ended."""
 
     def topic_of(self, transactional_id: str) -> str:
         """The topic whose owner coordinates that id. Raises Refused."""
@@ -188,6 +195,7 @@ class KafkaTransactions:
                 return
             if record.intent not in (OPEN, wanted):
                 raise Refused(Code.INVALID_TXN_STATE)
+            self._unfinished[transactional_id] = None  # also where this write's answer is lost
             record = await self._put(transactional_id, replace(record, intent=wanted))
             if (await self._finish(transactional_id, record, wanted)).intent != OPEN:
                 raise Refused(Code.PRODUCER_FENCED, "the transaction's time was over, and it was aborted")
@@ -205,21 +213,35 @@ class KafkaTransactions:
             raise Refused(Code.NOT_COORDINATOR, str(error)) from error
         await self._move_offsets(transactional_id, record, happened == COMMIT)
         free = await self._put(transactional_id, replace(record, txn=None, intent=OPEN))
+        self._unfinished.pop(transactional_id, None)
         return free if happened == intent else replace(free, intent=ABORT)
 
     async def recover(self) -> None:
-        """Finishes what was decided and not finished, of ids that are coordinated here."""
-        for key, blob, version in await self._meta.range(IDS, prefix_end(IDS)):
-            record, transactional_id = Record.decode(blob, version), unquote(key.removeprefix(IDS))
-            if record.intent and record.txn is not None and not self._lock(transactional_id).locked():
-                async with self._lock(transactional_id):
-                    try:
-                        await self._mine(transactional_id)
-                        current = await self._get(transactional_id)
-                        if current is not None and current.intent and current.txn is not None:
-                            await self._finish(transactional_id, current, current.intent)
-                    except HeliographError as error:
-                        log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
+        """Finishes what was decided and not finished: what failed here, and where a coordinator has come from another broker all ids that are its.
+
+        Raises what the metadata raises: then the next call looks again.
+        """
+        loaded = dict(self._service.loaded)
+        fresh = {number for number, coordinator in loaded.items() if self._looked_at.get(number) is not coordinator}
+        if fresh:
+            async for rows in pages_under(self._meta, IDS):
+                for key, blob, version in rows:
+                    transactional_id = unquote(key.removeprefix(IDS))
+                    if self._service.coordinator_of(transactional_id) in fresh and _decided(transactional_id, blob, version):
+                        self._unfinished[transactional_id] = None
+        self._looked_at = loaded
+        for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
+            async with self._lock(transactional_id):
+                try:
+                    await self._mine(transactional_id)
+                    current = await self._get(transactional_id)
+                    if current is not None and current.intent and current.txn is not None:
+                        await self._finish(transactional_id, current, current.intent)
+                except HeliographError as error:
+                    log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
+                    if not isinstance(error, Refused):
+                        continue  # the next call tries again
+                self._unfinished.pop(transactional_id, None)  # also where another broker has it by now
 
     # -- offsets ----------------------------------------------------------------------------------------------------------------
 
@@ -243,10 +265,11 @@ class KafkaTransactions:
     async def unstable(self, group: str) -> set[tuple[str, int]]:
         """Partitions of which some transaction that is open holds offsets of this group."""
         quoted, out = quote(group, safe=""), set[tuple[str, int]]()
-        for key, blob, _ in await self._meta.range(TXN_OFFSETS, prefix_end(TXN_OFFSETS)):
-            parts = key.removeprefix(TXN_OFFSETS).split("/")
-            if parts[1] == quoted:
-                out |= {(unquote(parts[2]), partition) for partition in decode(msgpack.unpackb(blob)[3])}
+        async for rows in pages_under(self._meta, TXN_OFFSETS):
+            for key, blob, _ in rows:
+                parts = key.removeprefix(TXN_OFFSETS).split("/")
+                if parts[1] == quoted:
+                    out |= {(unquote(parts[2]), partition) for partition in decode(msgpack.unpackb(blob)[3])}
         return out
 
     async def _move_offsets(self, transactional_id: str, record: Record, commit: bool) -> None:
@@ -272,14 +295,30 @@ class KafkaTransactions:
         return epoch, None if txn is None else (txn[0], txn[1])
 
     async def txn_of(self, log_of: KafkaLog, producer: int, epoch: int) -> TxnId:
-        """The transaction that a batch of this producer belongs to. Raises Refused."""
+        """The transaction that a batch of this producer belongs to; its coordinator must know that it is open, and that this partition takes part.
+
+        Else nobody would tell the partition of its end, and readers would wait behind it for ever. Raises Refused, CorruptData, and what the metadata raises.
+        """
         found = await self.of_producer(producer)
         if found is None or found[0] > epoch:
             raise Refused(Code.INVALID_PRODUCER_EPOCH, f"producer {producer} of epoch {epoch} is fenced")
         if found[0] < epoch or found[1] is None:
             raise Refused(Code.INVALID_TXN_STATE, f"producer {producer} has no transaction")
+        txn = await as_stored(self._meta, found[1])
+        if txn is None or txn.status != Status.OPEN or log_of.topic.text not in txn.partitions:
+            raise Refused(Code.INVALID_TXN_STATE, f"{log_of.topic.text} was not added to the transaction of producer {producer}")
         log_of.transactions[producer] = (epoch, found[1])
         return found[1]
+
+
+def _decided(transactional_id: str, blob: bytes, version: int) -> bool:
+    """Whether a transaction of that id was to end, and may not have."""
+    try:
+        record = Record.decode(blob, version)
+    except CorruptData as error:  # its producer hears of it
+        log.warning("kafka.transactional_id_unreadable", extra={"id": transactional_id, "error": str(error)})
+        return False
+    return bool(record.intent) and record.txn is not None
 
 
 def _held(blob: bytes, producer: int, epoch: int) -> dict[int, Row]:

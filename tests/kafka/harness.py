@@ -21,6 +21,7 @@ from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_codec import BY_NAME, decode_fields, encode_fields
 from region_node.kafka.broker import KafkaBroker
+from region_node.kafka.cleaning import Cleaning
 from region_node.kafka.cluster import LISTENER, Cluster, node_url
 from region_node.kafka.connection import KafkaConnection
 from region_node.kafka.coordinator import Coordinator
@@ -85,9 +86,9 @@ class OwnerOfAll:
 class Client:
     """One connection. `answers`: frames that came, without their sizes."""
 
-    def __init__(self, listener: KafkaListener) -> None:
+    def __init__(self, listener: KafkaListener, address: str = "127.0.0.1") -> None:
         self.protocol = KafkaConnection(listener, tls=False)
-        self.transport = FakeTransport(self.protocol)  # type: ignore[arg-type]
+        self.transport = FakeTransport(self.protocol, address)  # type: ignore[arg-type]
         self.protocol.connection_made(self.transport)
 
     def raw(self, data: bytes) -> None:
@@ -162,6 +163,7 @@ class Face:
         )
         self.broker.number = 0
         self.broker.coordinator = Coordinator(self.broker)
+        self.cleaning = Cleaning(self.broker)
         self.listener = KafkaListener(self.broker)
 
     async def start(self) -> None:
@@ -172,10 +174,12 @@ class Face:
         await self.broker.positions.start()
 
     async def close(self) -> None:
+        self.cleaning.close()
         self.broker.coordinator.close()
         self.broker.positions.close()
         self.ids.close()
         self.broker.quotas.close()
+        self.broker.close()
         await self.listener.close()
         await self.topics.close()
         self.view.close()

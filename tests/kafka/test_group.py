@@ -81,7 +81,7 @@ def test_a_new_member_waits_until_the_others_have_come_back() -> None:
     again = world.join(member)
     assert world.told[again]["generation_id"] == world.told[two]["generation_id"] == 2
     assert world.group.state == COMPLETING
-    assert world.group.sync(world.now, member, None, 1, {}, "late") is None
+    world.group.sync(world.now, member, None, 1, {}, "late")
     world.collect()
     assert world.told["late"]["error_code"] == Code.ILLEGAL_GENERATION
 
@@ -273,3 +273,18 @@ def test_histories(seed: int) -> None:
     assert world.group.state == STABLE and members, (world.group.state, members, waiting)
     assert all(m.assignment == f"{world.group.generation}:{m.id}".encode() for m in world.group.members.values())
     assert world.group.state != EMPTY and not waiting
+
+
+def test_members_that_are_expelled_are_unknown_and_may_come_again() -> None:
+    world = World()
+    one, static = world.join(), world.join(instance="i")
+    again = world.join(world.told[one]["member_id"]) if one in world.told else one
+    world.stable(again, static)
+    member, waiting = world.told[again]["member_id"], world.join(world.told[again]["member_id"], protocols=[("range", b"others")])
+    assert world.group.state == PREPARING and waiting not in world.told
+    world.group.expel()
+    world.collect()
+    assert world.told[waiting]["error_code"] == Code.UNKNOWN_MEMBER_ID and world.group.state == EMPTY and world.group.changed
+    assert world.group.heartbeat(world.now, member, None, world.group.generation) == Code.UNKNOWN_MEMBER_ID
+    back = world.join(instance="i")
+    assert world.told[back]["error_code"] == 0 and world.told[back]["leader"] == world.told[back]["member_id"]

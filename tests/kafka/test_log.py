@@ -28,6 +28,21 @@ async def filled(face: Face, client: Client, ledgers: int) -> KafkaLedger:
     return cast(KafkaLedger, ledger)
 
 
+def test_a_time_is_found_by_few_reads_however_many_ledgers_there_are() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        ledger = await filled(face, client, 120)
+        log = await face.broker.log("orders", 0)
+        for offset in (0, 1, 239, 240, 477, 479):
+            before = ledger.reads
+            assert await log.at_time(offset * STEP_MS) == (offset, offset * STEP_MS)
+            assert ledger.reads - before <= 10, "seven ledgers of 120, two entries, and the one that holds it"
+        before = ledger.reads
+        assert await log.at_time(480 * STEP_MS) == (-1, -1) and ledger.reads - before <= 7
+
+    with_face(run)
+
+
 def test_ends_offsets_and_times_of_very_many_ledgers() -> None:
     async def run(face: Face) -> None:
         client = Client(face.listener)

@@ -12,7 +12,20 @@ import pytest
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_records import build_batch
 from region_node.kafka.errors import Code
-from region_node.kafka.quotas import ANONYMOUS, DEFAULT, FETCH, NONE, PRODUCE, QUOTAS, ClientQuotas, named
+from region_node.kafka.quota_table import (
+    CONNECTIONS,
+    DEFAULT,
+    FETCH,
+    MUTATION,
+    NONE,
+    PRODUCE,
+    QUOTAS,
+    REQUEST,
+    name_of,
+    named,
+)
+from region_node.kafka.quotas import ANONYMOUS, ClientQuotas, canonical
+from region_node.kafka.work import Worked
 from region_node.security.authorization import Authorization
 from region_node.security.principal import Principal
 from region_node.security.settings import SecuritySettings
@@ -20,7 +33,7 @@ from tests.kafka.harness import Client, Face, request, with_face
 from tests.pulsar.harness import settle
 from tests.topics.fake import FakeClock
 
-USER, CLIENT = "user", "client-id"
+USER, CLIENT, IP = "user", "client-id", "ip"
 
 
 def entity(*parts: tuple[str, str | None]) -> list[dict[str, Any]]:
@@ -54,15 +67,15 @@ def test_the_most_particular_quota_holds() -> None:
         order = [(NONE, DEFAULT), (NONE, tool), (DEFAULT, NONE), (DEFAULT, DEFAULT), (DEFAULT, tool), (ann, NONE), (ann, DEFAULT), (ann, tool)]
         shared = [(NONE, tool), (NONE, tool), (ann, NONE), (ann, tool), (ann, tool), (ann, NONE), (ann, tool), (ann, tool)]
         for number, (entry, who) in enumerate(zip(order, shared, strict=True), 1):
-            await quotas.change(entry, {PRODUCE: float(number)})
+            await quotas.table.change(entry, {PRODUCE: float(number)})
             await settle(20)
-            assert quotas.rate(PRODUCE, (ann, tool)) == (float(number), who)
-            assert quotas.rate(FETCH, (ann, tool)) is None
-        assert quotas.rate(PRODUCE, (named("bob"), named("other"))) == (4.0, (named("bob"), named("other")))
+            assert quotas.table.rate(PRODUCE, (ann, tool)) == (float(number), who)
+            assert quotas.table.rate(FETCH, (ann, tool)) is None
+        assert quotas.table.rate(PRODUCE, (named("bob"), named("other"))) == (4.0, (named("bob"), named("other")))
         before = quotas.limits("ann", "tool").produce
         assert before is not None and quotas.limits("ann", "tool").produce is before, "one bucket for all connections of both"
         before.spend(0, 1000)
-        await quotas.change((ann, tool), {PRODUCE: 20.0})
+        await quotas.table.change((ann, tool), {PRODUCE: 20.0})
         await settle(20)
         after = quotas.limits("ann", "tool").produce
         assert after is before and after.wait_s > 40, "what was taken stays taken"
@@ -103,7 +116,11 @@ def test_quotas_are_seen_as_they_were_set() -> None:
         ([("ip", "10.0.0.1")], (PRODUCE, 1.0)),
         ([("group", "g")], (PRODUCE, 1.0)),
         ([(USER, "a"), (USER, "b")], (PRODUCE, 1.0)),
-        ([(USER, "a")], ("request_percentage", 50.0)),
+        ([(IP, "10.0.0.1"), (USER, "a")], (CONNECTIONS, 1.0)),
+        ([(IP, "no address")], (CONNECTIONS, 1.0)),
+        ([(IP, None)], (CONNECTIONS, 0.5)),
+        ([(USER, "a")], (CONNECTIONS, 1.0)),
+        ([(USER, "a")], (REQUEST, 0.0)),
         ([(USER, "a")], ("no_such_rate", 1.0)),
         ([(USER, "a")], (PRODUCE, 0.0)),
         ([(USER, "a")], (PRODUCE, -5.0)),
@@ -215,21 +232,205 @@ def test_bad_bytes_in_the_store_change_nothing() -> None:
     async def run() -> None:
         store = EmbeddedStore()
         quotas = ClientQuotas(store, FakeClock())
-        await quotas.change((named("a"), NONE), {PRODUCE: 5.0})
+        await quotas.table.change((named("a"), NONE), {PRODUCE: 5.0})
         await settle(20)
         for bad in (b"", b"\x09", b"\x01\x91\x01", b"\x01\x91\x81\xa1a\xff"):
             await store.put(f"{QUOTAS}{named('a')}/{NONE}", bad)
             await settle(20)
-            assert quotas.rate(PRODUCE, (named("a"), NONE)) == (5.0, (named("a"), NONE))
+            assert quotas.table.rate(PRODUCE, (named("a"), NONE)) == (5.0, (named("a"), NONE))
         quotas.close()
 
     asyncio.run(run())
 
 
 def test_names_go_into_keys_and_back() -> None:
-    from region_node.kafka.quotas import name_of
-
     names = ["", "-", "*", "=", "/", "a/b", "%2F", "é"]
     assert [name_of(named(name)) for name in names] == names
     assert not any("/" in named(name) for name in names) and len({*map(named, names), NONE, DEFAULT}) == len(names) + 2
     assert all(named(a) != named(b) for a, b in itertools.combinations(names, 2)) and name_of(DEFAULT) is None
+
+
+def batch_of(size_bytes: int) -> dict[str, Any]:
+    """A Produce request to `t`, which has one partition."""
+    batch = build_batch([(1, b"k", b"x" * size_bytes, ())])
+    return {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]}
+
+
+async def make_t(client: Client) -> None:
+    await client.ask("metadata", 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+
+
+def test_who_waits_goes_on_when_the_quota_goes() -> None:
+    """A connection that is far above its quota would wait for hours: it is read from again as soon as nothing says so any more."""
+
+    async def run(face: Face) -> None:
+        admin, held, other = Client(face.listener), Client(face.listener), Client(face.listener)
+        await make_t(admin)
+        assert (await alter(admin, entity((CLIENT, "")), (PRODUCE, 1.0)))[0] == 0
+        assert (await held.ask("produce", 7, batch_of(5000)))["throttle_time"] > 4_000_000
+        held.raw(request("produce", 7, batch_of(1)))
+        assert (await alter(other, entity((USER, "somebody")), (PRODUCE, 9.0)))[0] == 0
+        await settle(50)
+        assert not held.answers() and not held.transport.reading, "another quota does not free it"
+        assert (await alter(Client(face.listener), entity((CLIENT, "")), (PRODUCE, None)))[0] == 0
+        await settle(50)
+        assert held.answers() and held.transport.reading, "what came meanwhile is answered"
+        assert (await held.ask("produce", 7, batch_of(5000)))["throttle_time"] == 0
+
+    with_face(run)
+
+
+def test_a_quota_that_is_raised_shortens_the_wait() -> None:
+    async def run(face: Face) -> None:
+        admin, held = Client(face.listener), Client(face.listener)
+        await make_t(admin)
+        assert (await alter(admin, entity((USER, ANONYMOUS)), (PRODUCE, 1.0)))[0] == 0
+        await held.ask("produce", 7, batch_of(5000))
+        assert not held.transport.reading
+        assert (await alter(Client(face.listener), entity((USER, ANONYMOUS)), (PRODUCE, 1e9)))[0] == 0
+        face.clock.now += 1
+        assert (await alter(Client(face.listener), entity((USER, ANONYMOUS)), (PRODUCE, 2e9)))[0] == 0
+        assert held.transport.reading
+
+    with_face(run)
+
+
+def test_a_client_that_comes_again_finds_what_it_has_taken_however_many_there_are() -> None:
+    async def run(face: Face) -> None:
+        quotas = face.broker.quotas
+        await quotas.table.change((NONE, DEFAULT), {PRODUCE: 1000.0})
+        await settle(20)
+
+        def takes(client: str) -> int:
+            return quotas.produced(Client(face.listener).protocol, client, 900)
+
+        assert takes("first") == 0
+        for number in range(10_500):
+            quotas.limits(ANONYMOUS, f"client-{number}")
+        staying = quotas.limits(ANONYMOUS, "staying").produce
+        quotas.tick()
+        assert takes("first") > 0, "a second's bytes are used up, also over another connection"
+        assert quotas.limits(ANONYMOUS, "staying").produce is staying, "who is connected shares it with who comes"
+        face.clock.now += 2
+        quotas.tick()
+        assert not quotas._used and takes("first") == 0, "what is full again is not remembered"
+
+    with_face(run)
+
+
+def test_a_request_percentage_is_time_of_the_brokers_thread() -> None:
+    async def run(face: Face) -> None:
+        client, clock = Client(face.listener), face.clock
+        await make_t(client)
+        assert (await alter(client, entity((USER, ANONYMOUS)), (REQUEST, 10.0)))[0] == 0
+        plain = clock.monotonic
+
+        def slow() -> float:
+            clock.now += 0.03
+            return plain()
+
+        clock.monotonic = slow  # type: ignore[method-assign]
+        told = [(await Client(face.listener).ask("metadata", 4, {"topics": [], "allow_auto_topic_creation": False}))["throttle_time"] for _ in range(8)]
+        assert told[-1] > 0, "30 ms and more of each request, where a tenth of a second is allowed"
+        assert max(told) <= 1000, "nobody waits longer than a second at once, as in Kafka"
+        answer = await Client(face.listener).ask("produce", 7, batch_of(1))
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0 and answer["throttle_time"] > 0
+
+    with_face(run)
+
+
+def test_waiting_is_no_work() -> None:
+    async def run() -> None:
+        now = 0.0
+        gate: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def request() -> int:
+            nonlocal now
+            now += 1
+            found = await gate
+            now += 2
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                now += 4
+                return found
+            raise AssertionError("not cancelled")
+
+        timed = Worked(request(), lambda: now)
+
+        async def awaited() -> int:
+            return await timed
+
+        task = asyncio.create_task(awaited())
+        await settle(5)
+        now += 100
+        gate.set_result(7)
+        await settle(5)
+        now += 100
+        task.cancel()
+        assert await task == 7 and timed.seconds == 7
+
+        async def fails() -> None:
+            raise ValueError("as it is")
+
+        with pytest.raises(ValueError, match="as it is"):
+            await Worked(fails(), lambda: now)
+
+    asyncio.run(run())
+
+
+def creation(*names: str, partitions: int = 1) -> dict[str, Any]:
+    wanted = [{"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []} for name in names]
+    return {"topics": wanted, "timeout": 1000}
+
+
+def test_a_rate_of_changes_refuses_who_can_be_told_and_slows_who_cannot() -> None:
+    async def run(face: Face) -> None:
+        assert (await alter(Client(face.listener), entity((USER, None)), (MUTATION, 1.0)))[0] == 0
+        first = await Client(face.listener).ask("create_topics", 7, creation("a", partitions=12))
+        assert first["topics"][0]["error_code"] == 0 and first["throttle_time"] > 0, "a burst of eleven seconds"
+        refused = await Client(face.listener).ask("create_topics", 7, creation("b"))
+        assert refused["topics"][0]["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED and refused["throttle_time"] > 0
+        more = {"topics": [{"name": "a", "count": 13, "assignments": None}], "timeout": 1000, "validate_only": False}
+        grown = await Client(face.listener).ask("create_partitions", 3, more)
+        assert grown["results"][0]["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED
+        gone = await Client(face.listener).ask("delete_topics", 5, {"topic_names": ["a"], "timeout": 1000})
+        assert gone["responses"][0]["error_code"] == Code.THROTTLING_QUOTA_EXCEEDED
+        old = Client(face.listener)
+        assert (await old.ask("create_topics", 4, creation("b")))["topics"][0]["error_code"] == 0
+        assert not old.transport.reading, "it is not read from until the rate has recovered"
+        face.clock.now += 60
+        assert (await Client(face.listener).ask("create_topics", 7, creation("c")))["topics"][0]["error_code"] == 0
+
+    with_face(run)
+
+
+def test_connections_from_an_address_beyond_its_rate_are_closed_later() -> None:
+    async def run(face: Face) -> None:
+        admin = Client(face.listener, "10.0.0.9")
+        assert (await alter(admin, entity((IP, "10.0.0.1")), (CONNECTIONS, 2.0)))[0] == 0
+        assert (await alter(admin, entity((IP, None)), (CONNECTIONS, 1000.0)))[0] == 0
+        ask = request("api_versions", 0, {})
+
+        def answered(address: str) -> tuple[Client, bool]:
+            client = Client(face.listener, address)
+            client.raw(ask)
+            return client, client.transport.reading
+
+        assert [answered(address)[1] for address in ("10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.2")] == [True, True, False, True]
+        late, reading = answered("10.0.0.1")
+        await settle(50)
+        assert not reading and not late.answers(), "nothing of it is answered"
+        face.clock.now += 1
+        assert answered("10.0.0.1")[1], "refused ones count for nothing"
+        shown = await described(admin, (IP, 2, None))
+        assert sorted(shown, key=str) == sorted([([(IP, "10.0.0.1")], {CONNECTIONS: 2.0}), ([(IP, None)], {CONNECTIONS: 1000.0})], key=str)
+        assert await described(admin, (USER, 2, None)) == []
+
+    with_face(run)
+
+
+def test_addresses_have_one_form() -> None:
+    assert canonical("::ffff:10.0.0.1") == canonical("10.0.0.1") and canonical("::0001") == "::1" == canonical("::1%lo")
+    with pytest.raises(ValueError):
+        canonical("localhost")

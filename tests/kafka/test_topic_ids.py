@@ -107,6 +107,26 @@ def test_a_topic_deleted_by_the_other_protocol_loses_its_id() -> None:
     with_face(run)
 
 
+def test_a_name_that_has_partitions_later_stands_for_those() -> None:
+    async def run(face: Face) -> None:
+        client = Client(face.listener)
+        await settle(20)
+        await face.topics.create_topic(str(ORDERS))
+        rows = produce(b"")["topic_data"][0]["partition_data"]
+        fields = {"transactional_id": None, "acks": -1, "timeout": 1000, "topic_data": [{"name": "orders", "partition_data": rows}]}
+
+        async def offset() -> int:
+            found: int = (await client.ask("produce", 7, fields))["responses"][0]["partition_responses"][0]["base_offset"]
+            return found
+
+        assert [await offset(), await offset()] == [0, 1]
+        await face.admin.create_partitioned(str(ORDERS), 2)
+        await settle(50)
+        assert await offset() == 0, "of partition 0, which is another topic"
+
+    with_face(run)
+
+
 def test_a_session_speaks_of_topics_in_one_way() -> None:
     async def run(face: Face) -> None:
         client = Client(face.listener)

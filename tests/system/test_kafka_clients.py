@@ -147,6 +147,12 @@ def test_javas_tool_sets_quotas(region: Region, jars: Path) -> None:
     java(jars, *command, "--alter", "--add-config", "producer_byte_rate=512", *who)
     assert "user-principal 'ann', client-id 'tool' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0" in java(jars, *command, "--describe", *who, *tool)
     assert "user-principal 'ann' are producer_byte_rate=512.0" in java(jars, *command, "--describe", *who)
+    java(jars, *command, "--alter", "--add-config", "request_percentage=12.5,controller_mutation_rate=3", *who)
+    shown = java(jars, *command, "--describe", *who)
+    assert "request_percentage=12.5" in shown and "controller_mutation_rate=3.0" in shown
+    address_of = ("--entity-type", "ips", "--entity-name", "10.0.0.9")
+    java(jars, *command, "--alter", "--add-config", "connection_creation_rate=50", *address_of)
+    assert "connection_creation_rate=50.0" in java(jars, *command, "--describe", *address_of)
     java(jars, *command, "--alter", "--delete-config", "producer_byte_rate", *who)
     assert "512" not in java(jars, *command, "--describe", *who)
 

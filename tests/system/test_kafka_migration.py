@@ -6,7 +6,6 @@ Kafka's own tools run the commands that stand on the page (their .sh scripts are
 from __future__ import annotations
 
 import datetime
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,12 @@ import pytest
 from benchmarks.kafka_servers import Kafka
 from geo_tests.wan.kafka_support import DEADLINE_S, ck
 from tests.broker.processes import Region
+from tests.guide.page import Page
+from tests.guide.shell import Reader, Shell
 from tests.system.test_kafka_clients import address, jars, java, region
 
 __all__ = ["jars", "region"]
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operating" / "kafka-migration.md"
 TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
@@ -37,14 +37,6 @@ def old(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     made = Kafka(tmp_path_factory.mktemp("old") / "kafka")
     yield f"127.0.0.1:{made.kafka_port}"
     made.stop()
-
-
-def commands(title: str) -> list[list[str]]:
-    """What stands in the fenced block of the page's step of that title, one command a line."""
-    found = re.search(rf"^## \d+\. {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)
-    assert found is not None, f"the page has no step {title!r}"
-    lines = "\n".join(re.findall(r"```\n(.*?)```", found[1], re.S)).splitlines()
-    return [line.split() for line in lines if line.startswith("kafka-")]
 
 
 class Application:
@@ -99,31 +91,31 @@ def copy(source: str, target: str, count: int) -> None:
     reader.close()
 
 
-def test_the_page(region: Region, old: str, jars: Path) -> None:
-    here, application = address(region), Application()
-    places = {"OLD:9092": old, "HOST:9092": here}
+@pytest.fixture
+def shell(region: Region, old: str, jars: Path, tmp_path: Path) -> Iterator[Shell]:
+    with Shell(tmp_path, places={"OLD:9092": old, "HOST:9092": address(region)}) as made:
+        for name, program in TOOLS.items():
+            made.program(name, ["java", "-cp", f"{jars}/*", program])
+        yield made
 
-    def run(words: list[str], **more: str) -> str:
-        return java(jars, TOOLS[words[0]], *({**places, **more}.get(word, word) for word in words[1:]))
 
+def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
+    here, application, page = address(region), Application(), Reader(Page.read("kafka-migration.md"), shell)
     java(jars, TOOLS["kafka-topics.sh"], "--bootstrap-server", old, "--create", "--topic", "orders", "--partitions", str(PARTITIONS))
     application.write(old, 200)
 
-    describe, create, rates, set_rates = commands("Make the topics")
-    assert f"PartitionCount: {PARTITIONS}" in run(describe)
-    run(create)
-    run(rates)
-    assert "Completed updating config for user billing" in run(set_rates)
+    described, _, _, set_rates = page.section("2. Make the topics")
+    assert f"PartitionCount: {PARTITIONS}" in described and "Completed updating config for user billing" in set_rates
     copy(old, here, 200)
 
     stood = application.work(old, 200)
     application.write(old, 50)  # its producers are still there
     copied = application.written
-    was, reset, will = commands("Move consumers, then producers")
-    assert "billing" in run(was)
     at = datetime.datetime.fromtimestamp(stood / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{stood % 1000:03d}"
-    assert "orders" in run(reset, TIME=at)
-    assert "billing" in run(will)
+    shell.places["TIME"] = at
+    was, reset, will = page.section("4. Move consumers, then producers")
+    page.finish()
+    assert "billing" in was and "orders" in reset and "billing" in will
     reader = ck.Consumer({"bootstrap.servers": here, "group.id": "billing", "log_level": 0})
     behind = sum(part.offset for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=30))
     reader.close()
