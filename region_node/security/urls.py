@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -72,6 +72,11 @@ class Regions(Protocol):
 
     def region(self, name: str) -> RegionInfo | None: ...
 
+    def regions(self) -> list[RegionInfo]: ...
+
+    @property
+    def broken(self) -> Mapping[str, str]: ...
+
     def cluster(self, name: str) -> PulsarCluster | None: ...
 
     def namespace(self, namespace: str) -> object | None: ...
@@ -92,6 +97,14 @@ class ListedRegions:
             return None
         links = {source: [url for url in urls if self._passes(url)] for source, urls in info.link_urls.items()}
         return replace(info, service_url=info.service_url if self._passes(info.service_url) else "", link_urls=links)
+
+    def regions(self) -> list[RegionInfo]:
+        """As they stand in the configuration: who asks for all of them wants names, numbers, and epochs."""
+        return self._view.regions()
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        return self._view.broken
 
     def cluster(self, name: str) -> PulsarCluster | None:
         found = self._view.cluster(name)

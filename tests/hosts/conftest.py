@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import msgpack
 import pytest
 
+from benchmarks.servers import free_port
 from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from local_meta import keys
 from region_node.hosts.inventory import Inventory, parse
 from region_node.hosts.region import certificate
 from region_node.hosts.render import render
-from region_node.instance.layout import Ports
 
 ALL = ["meta", "config", "bookie", "broker"]
 T = TypeVar("T")
@@ -76,8 +76,7 @@ class Running:
 
 @pytest.fixture
 def running(described: dict[str, Any], tmp_path: Path) -> Iterator[Running]:
-    free = Ports()
-    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}", "ports": {name: free.free() for name in ("meta", "config", "raft")}}
+    described |= {"prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}", "ports": {name: free_port() for name in ("meta", "config", "raft")}}
     inventory = parse(described)
     for folder in render(inventory, tmp_path / "ca", tmp_path / "rendered"):
         shutil.copytree(folder, tmp_path / folder.name / "etc")

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,13 @@ import pytest
 from region_node.hosts import service
 from region_node.hosts.render import Manifest
 from region_node.hosts.service import Plain, Systemd
+from tests.live import until
 
 PATIENCE_S = 60.0
 
 
 def manifest(prefix: Path) -> Manifest:
     return Manifest(host="h", region="eu", prefix=str(prefix), service="plain", nodes=("n",), meta=(), voters=(), bookies=(), brokers=())
-
-
-def until(found: Callable[[], int]) -> int:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (answer := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return answer
 
 
 def child_of(pid: int) -> int:

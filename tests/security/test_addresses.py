@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
@@ -171,6 +172,8 @@ def test_the_list_of_urls() -> None:
 
 def test_links_see_only_addresses_that_are_listed() -> None:
     class View:
+        broken: ClassVar[dict[str, str]] = {"/regions/ap": "of a newer version"}
+
         def cluster(self, name: str) -> None:
             return None
 
@@ -185,3 +188,4 @@ def test_links_see_only_addresses_that_are_listed() -> None:
     found = regions.region("eu")
     assert found is not None and regions.region("xx") is None
     assert (found.service_url, found.link_urls, found.number) == ("", {"us": ["pulsar+ssl://10.0.0.1:1"], "ap": []}, 2)
+    assert regions.broken == View.broken

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,6 +22,9 @@ class Issuer:
     def __init__(self) -> None:
         self.pages: dict[str, tuple[int, bytes]] = {}
         self.asked: list[str] = []
+        self.given = 0
+        """Tokens."""
+        self.mint: Callable[[], bytes] = lambda: token(RSA, "RS256", sub="oauth", iss=self.url, aud="heliograph", exp=int(time.time()) + 300)
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,8 +36,8 @@ class Issuer:
             def do_POST(self) -> None:
                 form = self.rfile.read(int(self.headers["Content-Length"]))
                 good = b"client_secret=right" in form and b"grant_type=client_credentials" in form
-                claims = {"sub": "oauth", "iss": outer.url, "aud": "heliograph", "exp": int(time.time()) + 300}
-                answer = {"access_token": token(RSA, "RS256", **claims).decode(), "token_type": "Bearer", "expires_in": 300}
+                outer.given += good
+                answer = {"access_token": outer.mint().decode(), "token_type": "Bearer", "expires_in": 300}
                 self._answer(200 if good else 401, json.dumps(answer if good else {"error": "invalid_client"}).encode())
 
             def _answer(self, status: int, body: bytes) -> None:

@@ -426,11 +426,13 @@ def test_another_ca_and_new_certificates_need_no_restart(region: Secured, tmp_pa
     producer.send(b"between")
     step("retire", "ca.pem", everybody)
     producer.send(b"after")
+    (tmp_path / "ca.pem").write_bytes(new.read_bytes())
+    port = brokers[1].ports["admin_inside"]
+    assert _lets_in(port, region.tls, "broker.us") and not _lets_in(port, tmp_path, "broker.us"), "also at a listener that was open before"
     settings = json.loads((region.folder / "us-broker-1.json").read_text())
     assert brokers[1].terminate() == 0
     brokers[1] = region.spawn(settings).wait_ready()  # all that it reaches, and all that reach it, know the new CA alone
     producer.send(b"and by a broker that has begun since")
     client.close()
-    (tmp_path / "ca.pem").write_bytes(new.read_bytes())
     port = brokers[1].ports["admin_inside"]
     assert trusts(new) and _lets_in(port, region.tls, "broker.us") and not _lets_in(port, tmp_path, "broker.us")

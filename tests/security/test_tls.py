@@ -12,9 +12,10 @@ import pytest
 import uvloop
 
 from heliograph.model.errors import ConfigError
+from region_node.instance import renewal
 from region_node.instance.ca import ensure_certificates
 from region_node.security.settings import TlsSettings
-from region_node.tls import Certificates, client_context
+from region_node.tls import Certificates, client_context, server_context, together
 
 
 @pytest.fixture(scope="module")
@@ -35,32 +36,33 @@ def inside(folder: Path, region: str = "us", **fields: Any) -> Certificates:
     return Certificates(settings(folder, region, internal=True, **fields), region)
 
 
-def met(listener: ssl.SSLContext, dialer: ssl.SSLContext, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> bool:
+async def echoed(listener: ssl.SSLContext, dialer: ssl.SSLContext) -> bool:
     """Whether one byte gets across and back."""
 
-    async def run() -> bool:
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                writer.write(await reader.readexactly(1))
-                await writer.drain()
-            except (OSError, asyncio.IncompleteReadError):
-                pass
-            writer.close()
-
-        server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=listener)
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], ssl=dialer)
-            writer.write(b"x")
-            came = await asyncio.wait_for(reader.read(1), 5)
-            writer.close()
-            return came == b"x"
-        except OSError:
-            return False
-        finally:
-            server.close()
+            writer.write(await reader.readexactly(1))
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        writer.close()
 
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=listener)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], ssl=dialer)
+        writer.write(b"x")
+        came = await asyncio.wait_for(reader.read(1), 5)
+        writer.close()
+        return came == b"x"
+    except OSError:
+        return False
+    finally:
+        server.close()
+
+
+def met(listener: ssl.SSLContext, dialer: ssl.SSLContext, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> bool:
     with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(run())
+        return runner.run(echoed(listener, dialer))
 
 
 def both(listener: ssl.SSLContext | None, dialer: ssl.SSLContext | None, loop: Any = None) -> bool:
@@ -186,21 +188,150 @@ def test_what_follows_files_is_told_until_it_can_use_them(tmp_path: Path) -> Non
         assert len(told) == count, content
 
 
-def test_the_watch_looks_by_itself(tmp_path: Path) -> None:
+def test_the_watch_looks_by_itself_and_goes_on_whatever_it_meets(tmp_path: Path) -> None:
     ensure_certificates(tmp_path, ["us"])
     certificates = Certificates(settings(tmp_path, reload_s=0.1), "us")
 
     async def run() -> None:
         certificates.for_clients()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: met.append(str(context["exception"])))
+        met: list[str] = []
         ticked, stop = asyncio.Event(), certificates.watch()
         real = certificates.tick
 
         def tick() -> None:
+            if not met:
+                raise ValueError("something of a library")
             real()
             ticked.set()
 
         certificates.tick = tick  # type: ignore[method-assign]
         await asyncio.wait_for(ticked.wait(), 10)
         stop()
+        assert met == ["something of a library"]
 
     asyncio.run(run())
+
+
+# -- a CA that is taken out --------------------------------------------------------------------------------------------
+
+
+class Standing:
+    """One connection of a dialer to a listener, and how each of them takes a byte."""
+
+    def __init__(self, listener: ssl.SSLContext | None, dialer: ssl.SSLContext | None) -> None:
+        self._listener, self._dialer = listener, dialer
+
+    async def __aenter__(self) -> Standing:
+        accepted: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.get_running_loop().create_future()
+        self._server = await asyncio.start_server(lambda *both: accepted.set_result(both), "127.0.0.1", 0, ssl=self._listener)
+        self.ours = await asyncio.open_connection("127.0.0.1", self._server.sockets[0].getsockname()[1], ssl=self._dialer)
+        self.theirs = await accepted
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for _, writer in (self.ours, self.theirs):
+            writer.close()
+        self._server.close()
+
+    async def carries(self) -> tuple[bool, bool]:
+        """Whether a byte gets from the dialer to the listener, and back."""
+        return await self._way(self.ours, self.theirs), await self._way(self.theirs, self.ours)
+
+    async def _way(self, source: Any, target: Any) -> bool:
+        try:
+            source[1].write(b"x")
+            return bool(await asyncio.wait_for(target[0].read(1), 10) == b"x")
+        except OSError:
+            return False
+
+
+def in_steps(folder: Path) -> None:
+    """Another CA, until only the last step is missing; both CAs are trusted."""
+    renewal.another_authority(folder)
+    renewal.renew(folder)
+
+
+def test_what_is_read_together_is_of_each_other(tmp_path: Path) -> None:
+    """Of a key's file only where the other one is not its: an old certificate may stand behind a key that was renewed in its own file alone."""
+    ensure_certificates(tmp_path / "new", ["us"])
+    ensure_certificates(tmp_path / "old", ["us"])
+    new, old = ({end: (tmp_path / age / f"broker.us.{end}").read_bytes() for end in ("pem", "key")} for age in ("new", "old"))
+    key = new["key"].removesuffix(new["pem"])
+    ca, cert, secret = str(tmp_path / "new" / "ca.pem"), tmp_path / "cert.pem", tmp_path / "cert.key"
+    for shown, kept in ((old["pem"], new["key"]), (new["pem"], key + old["pem"]), (new["pem"], key)):
+        cert.write_bytes(shown), secret.write_bytes(kept)
+        assert together(ca, str(cert), str(secret)) == (Path(ca).read_bytes(), new["pem"], kept)
+    cert.write_bytes(old["pem"])
+    with pytest.raises(ConfigError, match="cannot be used together"):
+        together(ca, str(cert), str(secret))
+
+
+@pytest.mark.parametrize("loop", [None, uvloop.new_event_loop])
+@pytest.mark.parametrize("kind", ["inside", "clients", "links"])
+def test_a_ca_that_is_taken_out_is_believed_no_more_on_connections_that_stand_and_on_new_ones(tmp_path: Path, kind: str, loop: Any) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    early = inside(tmp_path)
+
+    def pair() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+        files = str(tmp_path / "ca.pem"), str(tmp_path / "broker.us.pem"), str(tmp_path / "broker.us.key")
+        if kind == "inside":
+            return early.listener("bookie", "broker"), client_context(*files)
+        return (early.for_clients() if kind == "clients" else early.keep(server_context, *files)), client_context(*files)
+
+    async def run() -> None:
+        listener, old = pair()
+        assert listener is not None and old is not None
+        async with Standing(listener, old) as before:
+            assert await before.carries() == (True, True)
+            in_steps(tmp_path)
+            early.tick()
+            assert await before.carries() == (True, True), "both CAs are trusted"
+            old.load_verify_locations(tmp_path / "ca.pem")
+            async with Standing(listener, old) as between:
+                assert await between.carries() == (True, True)
+                renewal.retire(tmp_path)
+                assert await between.carries() == (True, True), "nothing was read yet"
+                early.tick()
+                assert (await between.carries())[0] is False and (await before.carries())[0] is False
+                assert await between.carries() == (False, False)
+        new = pair()[1]
+        async with Standing(listener, new) as after:
+            assert await after.carries() == (True, True)
+        assert not await echoed(listener, old)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_dialer_believes_a_retired_ca_no_more(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    theirs, ours = inside(tmp_path), inside(tmp_path)
+    listener, dialer = theirs.listener("bookie", "broker"), ours.dialer("broker", "bookie")
+    renewal.another_authority(tmp_path)
+    theirs.tick()
+    renewal.renew(tmp_path)
+    ours.tick()
+    assert both(listener, dialer), "it shows a certificate of the old CA, which is trusted still"
+    renewal.retire(tmp_path)
+    ours.tick()
+    assert not both(listener, dialer)
+    assert both(inside(tmp_path).listener("bookie", "broker"), dialer)
+
+
+def test_a_file_of_cas_that_cannot_be_used_changes_nothing_and_is_looked_at_again(tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, ["us"])
+    early = inside(tmp_path)
+    listener = early.listener("bookie", "broker")
+    old = client_context(str(tmp_path / "ca.pem"), str(tmp_path / "broker.us.pem"), str(tmp_path / "broker.us.key"))
+    in_steps(tmp_path)
+    early.tick()
+    old.load_verify_locations(tmp_path / "ca.pem")
+    whole = (tmp_path / "ca.pem").read_bytes()
+    (tmp_path / "ca.pem").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA")
+    early.tick()
+    assert both(listener, old)
+    (tmp_path / "ca.pem").write_bytes(whole)
+    renewal.retire(tmp_path)
+    early.tick()
+    assert not both(listener, old)

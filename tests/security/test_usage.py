@@ -31,8 +31,8 @@ def test_messages_and_bytes_in_and_out() -> None:
 def test_sums_by_tenant_and_of_several_brokers() -> None:
     usage = Usage()
     usage.of("a").messages_in += 5
-    usage.stored([("a", 100), ("b", 7), ("a", 1)])
-    usage.stored([("a", 10), ("b", 7)])
+    usage.stored({"a": 101, "b": 7})
+    usage.stored({"a": 10, "b": 7})
     assert usage.of("a") == TenantUsage(messages_in=5, storage_bytes=10)
     assert added([usage.rows(), {"a": {"messages_in": 2}, "c": {"bytes_out": 1}}, {}]) == {
         "a": {"messages_in": 7, "bytes_in": 0, "messages_out": 0, "bytes_out": 0, "storage_bytes": 10},

@@ -38,6 +38,16 @@ def _inside(request: Request, base: str) -> bool:
     return request.redirected_from is not None or request.url.startswith((base, "data:", "about:"))
 
 
+def emptied(browser: Browser, base: str) -> dict[str, Any]:
+    """What is said of the bookie that is being emptied."""
+    said: list[str] = []
+    page = _page(browser, said)
+    _open(page, base, "#/region")
+    told = page.locator("p.good, p.warn").filter(has_text="us-bookie-1 is ")
+    expect(told).to_be_visible()
+    return {"told": told.inner_text(), "said": said}
+
+
 def pages(browser: Browser, base: str, pictures: str) -> dict[str, Any]:
     """Every page, by light and by dark, wide and narrow."""
     said: list[str] = []

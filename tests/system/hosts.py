@@ -123,6 +123,10 @@ class Network:
         start.write_text("\n".join(["set -e", f"mount --bind '{passwd}' /etc/passwd", *mounts, *copies, f"export LD_LIBRARY_PATH='{library}'", last]) + "\n")
         return start
 
+    def cable(self, number: int, *, plugged: bool) -> None:
+        """Of the n-th host: nothing reaches it, and it reaches nobody, while it is out."""
+        self._ip("link", "set", f"v{number}", "up" if plugged else "down")
+
     def processes(self, name: str) -> list[int]:
         """Of a host, but its SSH server: process ids."""
         space, server = self._hosts[name]

@@ -9,9 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,13 +19,12 @@ import pytest
 from geo_tests.wan.instance import Instance, eventually
 from geo_tests.wan.test_kafka_regions import consumer as kafka_consumer
 from geo_tests.wan.test_kafka_regions import kafka_address, send, take
-from region_node.instance.layout import Ports
 from tests.system import programs
+from tests.system.prometheus import RULES, Prometheus
 from tools.dashboards import BOARDS, queries
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "deploy" / "prometheus"
 RUNBOOK = ROOT / "docs" / "operating" / "alerts.md"
 SHARDS = 2
 
@@ -55,51 +51,6 @@ def test_every_alert_has_a_test_and_a_runbook() -> None:
     assert headings == alerts(), "one entry an alert, in the same order"
     links = re.findall(r"runbook: (\S+)#(\w+)", (RULES / "alerts.yaml").read_text())
     assert links == [("docs/operating/alerts.md", name.lower()) for name in alerts()]
-
-
-class Prometheus:
-    """A server over a folder of its own."""
-
-    def __init__(self, folder: Path, config: str, others: dict[str, str]) -> None:
-        folder.mkdir()
-        for rules in ("recording.yaml", "alerts.yaml"):
-            text = re.sub(r"for: \d+[mh]", "for: 1s", (RULES / rules).read_text())
-            (folder / rules).write_text(text)
-        for name, text in others.items():
-            (folder / name).write_text(text)
-        (folder / "prometheus.yaml").write_text(re.sub(r"(scrape|evaluation)_interval: \d+s", r"\1_interval: 1s", config))
-        self.port = Ports().free()
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [str(programs.prometheus()), f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)
-        eventually(self._ready, "Prometheus is ready")
-
-    def _ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=10) as answer:
-            return json.load(answer)["data"]
-
-    def ask(self, query: str) -> list[Any]:
-        found: list[Any] = self.get(f"query?{urllib.parse.urlencode({'query': query})}")["result"]
-        return found
-
-    def targets(self) -> dict[str, str]:
-        return {row["scrapeUrl"]: row["health"] for row in self.get("targets?state=active")["activeTargets"]}
-
-    def firing(self) -> set[tuple[str, str, str]]:
-        rows = [row for row in self.get("alerts")["alerts"] if row["state"] == "firing"]
-        return {(row["labels"]["alertname"], row["labels"].get("cluster", ""), row["labels"].get("remote_cluster", "")) for row in rows}
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(30)
 
 
 @pytest.fixture

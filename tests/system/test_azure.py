@@ -9,9 +9,7 @@ import base64
 import hashlib
 import hmac
 import shutil
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -19,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers import free_port
+from tests.system.started import Started
 from tests.system.tier_round_trip import offloaded_and_restored
 from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
 
@@ -60,26 +60,16 @@ def create_container(endpoint: str) -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> Iterator[dict[str, str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(azurite()), "--location", str(tmp_path / "azurite"), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent", "--skipApiVersionCheck"]
-    with (tmp_path / "azurite.log").open("wb") as log:
-        process = subprocess.Popen(command, env={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/local/bin:/usr/bin:/bin"}, stdout=log, stderr=log)
+    process = Started(command, {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}", "PATH": "/usr/local/bin:/usr/bin:/bin"}, tmp_path / "azurite.log")
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "azurite.log").read_text()
-            time.sleep(0.1)
+        process.wait_listening(port)
         endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
         create_container(endpoint)
         yield {"account_name": ACCOUNT, "account_key": KEY, "endpoint": endpoint}
     finally:
-        process.terminate()
-        process.wait(30)
+        process.stop()
 
 
 def test_the_container_keeps_the_rules_of_a_store(options: dict[str, str]) -> None:

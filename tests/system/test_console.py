@@ -33,7 +33,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     interpreter(), chromium()
     folder = tmp_path_factory.mktemp("console")
     (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 20, "jitter_ms": 1}}))
-    made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1")
+    made = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1", bookies=3)
     try:
         made.namespace("public/geo", ["us", "eu"])
         topic = "persistent://public/geo/seen"
@@ -66,8 +66,29 @@ def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> No
     assert "<img src=x onerror=alert(1)>" in topic, "text stays text"
     wide = found["pages"]["light #/topics/public/geo/wide"]["text"]
     assert "All partitions together" in wide and wide.count("wide-partition-") == 3 and re.search(r"all parts\s+6\b", wide), wide
-    assert "us-bookie-0" in found["pages"]["light #/region"]["text"]
+    region = found["pages"]["light #/region"]["text"]
+    for row in (r"us-bookie-0\s+data folder\s+ledgers\s+good\s+[\d.]+ \wi?B", r"us-bookie-0\s+data folder\s+journal\s+good"):
+        assert re.search(row, region), region
     assert "us → eu" in found["pages"]["light #/map"]["text"]
+
+
+def test_how_far_a_bookie_is_emptied_is_shown(instance: Instance) -> None:
+    admin = instance.admin("us")
+    held = rest("GET", f"{admin}/heliograph/v1/bookies/us-bookie-1")
+    assert held["state"]["bookie"] == "us-bookie-1" and held["state"]["ledgerDirectories"][0]["freeBytes"] > 0 and held["reason"] == ""
+    rest("POST", f"{admin}/heliograph/v1/bookies/us-bookie-1/decommission")
+    try:
+        found = drive(SCRIPT, "emptied", base=admin)
+        left, none = r"being emptied: \d+ ledgers, .* still have a copy there.*", "empty: it may be stopped"
+        assert found["said"] == [] and re.fullmatch(rf"us-bookie-1 is ({left}|{none})\.", found["told"])
+    finally:
+        rest("DELETE", f"{admin}/heliograph/v1/bookies/us-bookie-1/decommission")
+    heliograph("process", "kill", "eu-bookie-0", "--data", str(instance.data))
+    try:
+        away = eventually(lambda: (row := rest("GET", f"{instance.admin('eu')}/heliograph/v1/bookies/eu-bookie-0"))["state"] is None and row, "it is away")
+        assert away["reason"].startswith(("it does not answer at", "it is away"))
+    finally:
+        heliograph("process", "start", "eu-bookie-0", "--data", str(instance.data))
 
 
 def test_by_keyboard(instance: Instance) -> None:

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(170)]
 
 PATIENCE_S = 40.0
 MESSAGE_BYTES = 32 << 10
+SMALL_MIB = 256
 
 
 class Cluster:
@@ -115,20 +116,6 @@ def check(cluster: Cluster, count: int) -> None:
     """All are there, in order; a message may be there twice where its first receipt was lost."""
     found = [int(body.split(b" ", 1)[0]) for body in read_all(cluster.region.service_url())]
     assert list(dict.fromkeys(found)) == list(range(count))
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "none", str(place)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system needs root, which is absent here: {mounted.stderr.strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def leave_free(place: Path, mib: int) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import pytest
 
 from heliograph.model.errors import StoreRefused
-from tests.system.test_object_store import ACCESS, BUCKET, S3, SECRET
+from tests.system.object_store import ACCESS, BUCKET, S3, SECRET
 from tests.system.tier_round_trip import offloaded_and_restored
 from tests.tiered.test_stores import MAKE, check_whole_or_not_at_all
 

@@ -22,6 +22,7 @@ from benchmarks.servers import Heliograph, Pulsar, Server, free_port, rest
 from geo_tests.wan.instance import eventually, heliograph
 from region_node.instance.ca import ensure_certificates
 from tests.security.issuer import SECRET, secret_token
+from tests.security.test_issuers import Issuer
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -31,7 +32,7 @@ replicatedSubscriptionsSnapshotFrequencyMillis=300
 allowAutoTopicCreation=true
 authenticationEnabled=true
 authorizationEnabled=true
-authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken
+authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken,org.apache.pulsar.broker.authentication.AuthenticationProviderTls
 tokenSecretKey=file://@FOLDER@/secret
 superUserRoles=operator
 brokerClientAuthenticationPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
@@ -43,6 +44,8 @@ tlsKeyFilePath=@FOLDER@/ca/broker.cloud.key
 tlsTrustCertsFilePath=@FOLDER@/ca/ca.pem
 """
 REGION, CLUSTER = "standalone", "cloud"
+BY_CERTIFICATE, BY_ISSUER = f"replicator.{REGION}", "issued"
+"""Roles of the region there: the name in its certificate, and the subject of the tokens that an issuer gives it."""
 
 
 class Side:
@@ -106,7 +109,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         for side in made:
             side.rest("PUT", "namespaces/public/both", {"replication_clusters": [side.name, CLUSTER if side is ours else REGION]})
             side.rest("POST", "namespaces/public/both/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
-        theirs.rest("POST", "namespaces/public/both/permissions/gateway", ["produce", "consume"])
+        for role in ("gateway", BY_CERTIFICATE, BY_ISSUER):
+            theirs.rest("POST", f"namespaces/public/both/permissions/{role}", ["produce", "consume"])
         ours.rest("POST", "namespaces/public/both/deduplication", True)
         yield ours, theirs
     finally:
@@ -118,7 +122,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 
 def secured(folder: Path) -> Path:
     """Certificates, the secret of tokens, and the tokens of three roles, one of which may do nothing."""
-    ensure_certificates(folder / "ca", [CLUSTER])
+    ensure_certificates(folder / "ca", [CLUSTER, REGION])
     (folder / "secret").write_bytes(SECRET)
     for role in ("operator", "gateway", "nobody"):
         (folder / role).write_bytes(secret_token(sub=role))
@@ -318,6 +322,41 @@ def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(si
     both_have(sides, topic, wanted)
     rest("POST", f"{ours.web}/admin/v2/clusters/{CLUSTER}", json.loads(before))  # as ClusterData of Pulsar names it
     assert json.loads(heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout) == json.loads(before)
+
+
+def test_a_certificate_or_an_issuer_s_token_proves_who_the_region_is(sides: tuple[Side, Side]) -> None:
+    ours, theirs = sides
+    topic = "persistent://public/both/proof"
+    producer = ours.client.create_producer(topic, "proof", batching_enabled=False)
+    wanted = {"p": [f"p{n}" for n in range(30)]}
+    before = heliograph("clusters", "get", CLUSTER, "--json", "--admin", ours.web).stdout
+    issuer = Issuer()
+    issuer.mint = lambda: secret_token(sub=BY_ISSUER)
+    client = theirs.folder / "client.json"
+    client.write_text(json.dumps({"issuer_url": issuer.url, "client_id": "us", "client_secret": "right"}))
+    pair = [str(theirs.folder / "ca" / f"replicator.{REGION}.{end}") for end in ("pem", "key")]
+
+    try:
+        for body in wanted["p"][:10]:
+            producer.send(body.encode())
+        eventually(lambda: len(theirs.read_all(topic)) == 10, "the first are there, by the token")
+        update = ("clusters", "update", CLUSTER, "--admin", ours.web)
+        heliograph(*update, "--token-file", "", "--certificate-file", pair[0], "--key-file", pair[1])
+        theirs.rest("DELETE", "namespaces/public/both/permissions/gateway")
+        for body in wanted["p"][10:20]:
+            producer.send(body.encode())
+        eventually(lambda: len(theirs.read_all(topic)) == 20, "as the role of the certificate")
+        theirs.rest("DELETE", f"namespaces/public/both/permissions/{BY_CERTIFICATE}")
+        heliograph(*update, "--certificate-file", "", "--key-file", "", "--oauth-file", str(client))
+        for body in wanted["p"][20:]:
+            producer.send(body.encode())
+        both_have(sides, topic, wanted)
+        assert issuer.given
+    finally:
+        issuer.close()
+        for role in ("gateway", BY_CERTIFICATE):
+            theirs.rest("POST", f"namespaces/public/both/permissions/{role}", ["produce", "consume"])
+        rest("POST", f"{ours.web}/admin/v2/clusters/{CLUSTER}", json.loads(before))
 
 
 def test_a_link_whose_schema_is_refused_is_parked_until_somebody_decides(sides: tuple[Side, Side]) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +16,7 @@ import pulsar
 import pytest
 
 from benchmarks.servers import Heliograph, Pulsar, Server
+from tests.broker.test_admin import Rest
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -31,14 +30,9 @@ class Side:
         self.admin = f"http://127.0.0.1:{web}/admin/v2"
 
     def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.admin + path, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                text = answer.read()
-                return answer.status, json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            return error.code, None
+        """Status, and the answer; None of what is refused: the two word that in their own ways."""
+        status, answer = Rest(self.admin)(method, path, body)
+        return status, None if status >= 400 else answer
 
 
 @pytest.fixture(scope="module")

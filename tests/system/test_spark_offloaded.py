@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from geo_tests.wan.instance import eventually
 from heliograph.client.blocks import BlockReader
 from heliograph.spark.messages import Rows
-from tests.system.test_object_store import S3, TOPIC, Standalone, payload, s3, until
+from tests.system.object_store import S3, TOPIC, Standalone, payload
 
-__all__ = ["s3"]
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 COUNT = 3000
 
@@ -26,7 +26,7 @@ def region(s3: S3, tmp_path: Path) -> Iterator[Standalone]:
             made.roll_over()
         made.publish(COUNT, COUNT + 10)  # the open ledger
         made.command("topics", "offload", TOPIC)
-        until(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 120)
+        eventually(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 120)
         yield made
 
 

@@ -11,14 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pulsar
 import pytest
 
+from benchmarks.servers import free_port
+from geo_tests.wan.instance import eventually
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.clickhouse import ChdbEngine, Engine, HttpEngine
+from tests.broker.processes import Region
+from tests.live import provisioned
+from tests.spark.running import NAMESPACE, forget, publish, run
 from tests.spark.stores.support import NOON, ONE, dying, given
 from tests.system.programs import clickhouse_server, libraries, python_packages, redis_server
-from tests.system.test_object_store import Started, free_port, until
+from tests.system.started import Started
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 redis = pytest.importorskip("redis")
@@ -54,7 +60,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except redis.ConnectionError:
                 return False
 
-        until(answers, f"Redis answers; see {folder / 'log'}")
+        eventually(answers, f"Redis answers; see {folder / 'log'}")
         client.close()
         yield f"redis://127.0.0.1:{port}/0"
     finally:
@@ -80,7 +86,7 @@ def clickhouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             connection.close()
 
     try:
-        until(answers, f"ClickHouse answers; see {folder / 'log'}")
+        eventually(answers, f"ClickHouse answers; see {folder / 'log'}")
         yield f"http://writer:se%3Acret@127.0.0.1:{port}/?database=default"
     finally:
         process.stop()
@@ -233,3 +239,132 @@ def test_hive_sees_what_the_files_hold(tmp_path: Path) -> None:
     assert f"parts {json.dumps(['bucket=2026-01-31-12', 'bucket=2026-01-31-13'])}".replace('"', "'") in done.stdout
 
 
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with provisioned(tmp_path_factory.mktemp("region")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from heliograph.spark import session
+
+    folder = tmp_path_factory.mktemp("hive")
+    hive = {"spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": f"{folder}/warehouse", "spark.sql.shuffle.partitions": "2"}
+    hive["spark.hadoop.javax.jdo.option.ConnectionURL"] = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+    made = session("tables", settings=hive)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def client(region: Region) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
+def test_topics_become_a_wide_table_in_each_server(
+    region: Region, client: pulsar.Client, spark: Any, redis_url: str, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(python_packages(*CHDB))])
+
+    def body(n: int, hour: int, **more: Any) -> str:
+        return json.dumps({"user": f"u{n % 3}", "at": f"2026-01-31T{hour:02d}:{n % 60:02d}:00Z", **more})
+
+    publish(client, "wide-clicks", [body(n, 10 + n // 45) for n in range(90)])
+    publish(client, "wide-orders", [body(n, 10, amount=n) for n in range(30)])
+    options: dict[str, Any] = {
+        "namespace": "public/default",
+        "topics_pattern": "wide-.*",
+        "checkpoint": str(tmp_path / "state"),
+        "trigger": "available now",
+        "schema": "user string, amount double, at timestamp",
+        "time": "at",
+        "keys": ["user"],
+        "state_tasks": 2,
+        "columns": {"clicks": {"topics": "wide-clicks", "value": "count(*)"}, "paid": {"topics": "wide-orders", "value": "sum(amount)"}},
+        "table": [{"name": "hourly", "period": "1 hour"}, {"name": "daily", "period": "1 day"}],
+        "target": [
+            {"store": "clickhouse", "url": clickhouse_url},
+            {"store": "clickhouse", "path": str(tmp_path / "engine")},
+            {"store": "redis", "url": redis_url, "prefix": "wide:"},
+            {"store": "hive", "path": str(tmp_path / "hive"), "database": "ab"},
+        ],
+    }
+    paid = [float(sum(range(n, 30, 3))) for n in range(3)]
+    hours = [[(10, f"u{n}", 15, paid[n]) for n in range(3)] + [(11, f"u{n}", 15, None) for n in range(3)]]
+
+    def check(clicks: int) -> None:
+        """clicks: of u0, in the second hour."""
+        hourly = [*hours[0][:3], (11, "u0", clicks, None), *hours[0][4:]]
+        daily = [(0, f"u{n}", clicks + 15 if n == 0 else 30, paid[n]) for n in range(3)]
+        for table, expected in (("hourly", hourly), ("daily", daily)):
+            of_hive = spark.sql(f"SELECT hour(period), user, clicks, paid FROM ab.{table} ORDER BY 1, 2").collect()
+            assert [tuple(row) for row in of_hive] == expected
+            for engine in (HttpEngine(clickhouse_url), ChdbEngine(str(tmp_path / "engine"))):
+                text = engine.run(f"SELECT toHour(period), user, clicks, paid FROM {table} FORMAT TabSeparated").decode()
+                engine.close()
+                lines = sorted((line.split("\t") for line in text.splitlines()), key=lambda line: (int(line[0]), line[1]))
+                assert [(int(h), user, int(n), None if amount == "\\N" else float(amount)) for h, user, n, amount in lines] == expected, table
+            hashes = redis.Redis.from_url(redis_url, decode_responses=True)
+            found = {key: hashes.hgetall(key) for key in hashes.keys(f"wide:{table}:2026*")}
+            assert found == {
+                f"wide:{table}:2026-01-31T{hour:02d}%3A00%3A00+00%3A00:{user}": {"clicks": str(n)} | ({} if amount is None else {"paid": str(amount)})
+                for hour, user, n, amount in expected
+            }
+
+    run(spark, "wide", region.admin_url(), options)
+    check(15)
+    forget(tmp_path / "state")
+    run(spark, "wide", region.admin_url(), options)
+    check(15)  # a second delivery
+    publish(client, "wide-clicks", [body(0, 11), body(0, 11)])
+    run(spark, "wide", region.admin_url(), options)
+    check(17)
+
+
+def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"namespace": "public/default", "topics_pattern": "hive-.*", "path": str(tmp_path / "lake"), "trigger": "available now"}
+    options |= {"checkpoint": str(tmp_path / "state"), "format": "hive", "database": "lake", "table": [{"schema": "id bigint", "name": "{topic}"}]}
+
+    def rows(table: str, columns: str = "id") -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in spark.sql(f"SELECT {columns} FROM lake.`{table}` ORDER BY id").collect()]
+
+    publish(client, "hive-a", [json.dumps({"id": n}) for n in range(20)] + ["{broken"])
+    publish(client, "hive-b", [json.dumps({"id": 7})])
+    run(spark, "etl", region.admin_url(), options)
+    assert rows("hive_a") == [(n,) for n in range(20)] and rows("hive_b") == [(7,)]
+    assert spark.sql("SELECT value FROM lake.`_quarantine`").collect()[0].value == b"{broken"
+    options["table"][0]["schema"] = "id bigint, country string"
+    publish(client, "hive-a", [json.dumps({"id": 20, "country": "NO"})])
+    run(spark, "etl", region.admin_url(), options)
+    forget(tmp_path / "state")
+    run(spark, "etl", region.admin_url(), options)  # a second delivery of the last micro-batch
+    assert rows("hive_a", "id, country") == [*((n, None) for n in range(20)), (20, "NO")]
+    assert len(spark.sql("SHOW PARTITIONS lake.hive_a").collect()) == 2
+    assert not list((tmp_path / "lake" / "_staging" / "_landed").iterdir()), "all was told"
+
+
+def test_rows_of_topics_are_hashes_in_redis(region: Region, client: pulsar.Client, spark: Any, redis_url: str, tmp_path: Path) -> None:
+    hashes = redis.Redis.from_url(redis_url, decode_responses=True)
+    options: dict[str, Any] = {"topics": [f"{NAMESPACE}/profiles"], "checkpoint": str(tmp_path / "state"), "trigger": "available now", "url": redis_url}
+    options |= {"prefix": "row:", "table": "users", "schema": "user string, city string, tags array<string>, gone boolean", "delete": "gone"}
+    options |= {"keys": ["lower(user) as user"], "columns": ["city", "tags"]}
+
+    def found() -> dict[str, Any]:
+        return {key: hashes.hgetall(key) for key in hashes.keys("row:users:*") if not key.endswith("_batches")}
+
+    publish(client, "profiles", [json.dumps({"user": f"U{n % 3}", "city": f"c{n}", "tags": ["a", str(n)]}) for n in range(30)] + ['{"city": "nobody"}', "{"])
+    run(spark, "redis", region.admin_url(), options)
+    expected = {f"row:users:u{n % 3}": {"city": f"c{n}", "tags": f'["a", "{n}"]'} for n in (27, 28, 29)}
+    assert found() == expected
+    publish(client, "profiles", [json.dumps({"user": "u0", "city": "new"}), json.dumps({"user": "U1", "gone": True})])
+    run(spark, "redis", region.admin_url(), options)
+    expected |= {"row:users:u0": {"city": "new"}}
+    del expected["row:users:u1"]
+    assert found() == expected
+    hashes.hset("row:users:u0", "city", "written by somebody since")
+    forget(tmp_path / "state")
+    run(spark, "redis", region.admin_url(), options)
+    assert found()["row:users:u0"] == {"city": "written by somebody since"}, "a second delivery changes nothing"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,7 @@ from heliograph.raft.store import Put
 from tests.kv.test_kept import Node
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid():
-        pytest.skip("mounting a small file system needs root")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)], check=True)
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+SMALL_MIB = 3
 
 
 def test_what_does_not_fit_stays_in_memory_and_is_stored_once_there_is_room(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,12 @@ from typing import Any
 import pytest
 
 from benchmarks.cache import once
+from geo_tests.wan.instance import eventually
+from tests.guide.page import Page
+from tests.guide.shell import Reader, Shell
 from tests.system import programs
 from tests.system.hosts import PYTHON, Network
+from tests.system.prometheus import RULES, Prometheus
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +33,16 @@ TOPIC = "persistent://public/default/round-the-world"
 MIRROR = "providers.tfrc"
 """Beside a configuration: where its providers are, for machines whose way to the registry is closed (HELIOGRAPH_TERRAFORM_MIRROR)."""
 ALL = ["meta", "config", "bookie", "broker"]
+ENVIRONMENT = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_CLI_ARGS": "-no-color"}
+PLACES = {
+    "git clone … heliograph && cd heliograph/terraform/": "cd ",
+    "tofu init": "tofu init -input=false",
+    "tofu apply": "tofu apply -auto-approve -input=false",
+    "10.1.0.": "10.66.0.",
+    "10.2.0.11": "10.66.0.21",
+    "10.3.0.11": "10.66.0.31",
+}
+"""What stands in docs/operating/deploying.md -> what is there in its place."""
 
 
 def tofu(folder: Path, *words: str, prefix: list[str] | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -178,8 +192,11 @@ class Deployed:
                 host["ssh_host_key"] = network.host_key
         tofu(self.folder, "init", "-input=false")
 
-    def do(self, *words: str, check: bool = True) -> str:
+    def write(self) -> None:
         (self.folder / "test.auto.tfvars.json").write_text(json.dumps(self.given))
+
+    def do(self, *words: str, check: bool = True) -> str:
+        self.write()
         return tofu(self.folder, *words, prefix=self.network.inside([]), check=check).stdout
 
     def apply(self) -> str:
@@ -218,8 +235,33 @@ def turns(said: str, region: str) -> list[str]:
 
 def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Network, dependencies: Path, tmp_path: Path) -> None:
     instance = Deployed(copied, network, wheels(dependencies, tmp_path / "first", "0.1.0"))
-    instance.apply()
+    with Shell(copied, places=PLACES, prefix=network.inside([]), **ENVIRONMENT) as shell:
+        shell.program("tofu", [str(programs.tofu())])
+        page = Reader(Page.read("deploying.md"), shell)
+        instance.write()
+        page.section("Hosts over SSH")
+        page.section("Watch it")
+        at_a_cut(network, tmp_path / "prometheus", instance.folder / "targets.json")
+        follow_the_rest(instance, page, tmp_path, dependencies)
 
+
+def at_a_cut(network: Network, folder: Path, targets: Path) -> None:
+    """Region us loses its network: the alert of its links fires in eu, and clears when it is back."""
+    config = (RULES / "shard.yaml").read_text().replace("rule_files: [recording.yaml]", "rule_files: [recording.yaml, alerts.yaml]")
+    watcher = Prometheus(folder, config, {"targets.json": targets.read_text()}, prefix=network.inside([]))
+    fired = ("HeliographLinkDown", "eu", "us")
+    try:
+        eventually(lambda: watcher.ask('up{cluster="eu"} == 1') and fired not in watcher.firing(), "eu is scraped, and its links stand")
+        network.cable(21, plugged=False)
+        eventually(lambda: fired in watcher.firing(), "the alert of the link to us fires")
+        network.cable(21, plugged=True)
+        eventually(lambda: fired not in watcher.firing() and watcher.ask('up{cluster="us"} == 1'), "it clears")
+    finally:
+        watcher.stop()
+
+
+def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path, dependencies: Path) -> None:
+    network = instance.network
     # Messages go round: what any region publishes is read in each.
     urls = {region: instance.url(region) for region in ("eu", "us", "ap")}
     for region, url in urls.items():
@@ -238,7 +280,12 @@ def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Net
     publisher = subprocess.Popen(network.inside([sys.executable, program, urls["eu"], topic]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert publisher.stdout is not None and publisher.stdout.readline() == "publishing\n"
     instance.given["wheels"] = str(wheels(dependencies, tmp_path / "second", "0.1.1"))
-    said = instance.apply()
+    instance.write()
+    before = network.disk("eu-b", "opt").joinpath("heliograph/etc/tls/broker.eu.pem").read_bytes()
+    said = page.section("Before you rely on it")[-1]
+    page.finish()
+    instance.given["renew"] = "autumn"
+    assert network.disk("eu-b", "opt").joinpath("heliograph/etc/tls/broker.eu.pem").read_bytes() != before
     assert publisher.poll() is None
     told, _ = publisher.communicate("", timeout=120)
     result = json.loads(told.splitlines()[-1])

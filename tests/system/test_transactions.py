@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import urllib.request
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.servers import Heliograph
+from benchmarks.servers import Heliograph, rest
 from tests.system.jvm import program
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -67,9 +66,8 @@ def shells(server: Heliograph) -> Iterator[dict[str, Shell]]:
         server.stop()
 
 
-def rest(server: Heliograph, region: str, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.regions[region][1]}{path}", timeout=30) as answer:
-        return json.loads(answer.read())
+def get(server: Heliograph, region: str, path: str) -> Any:
+    return rest("GET", f"http://127.0.0.1:{server.regions[region][1]}{path}")
 
 
 def test_what_the_java_client_does(tmp_path: Path) -> None:
@@ -98,9 +96,9 @@ def test_what_the_java_client_does(tmp_path: Path) -> None:
         assert sh.receive("b", 1) == ["behind"]
         assert "InvalidTxnStatus" in sh("commit late")
         (region,) = server.regions
-        stats = rest(server, region, "/admin/v3/transactions/coordinatorStats")
+        stats = get(server, region, "/admin/v3/transactions/coordinatorStats")
         assert len(stats) == 16 and sum(one["ongoingTxnSize"] for one in stats.values()) == 0
-        told = rest(server, region, "/admin/v3/transactions/transactionBufferStats/public/default/b")
+        told = get(server, region, "/admin/v3/transactions/transactionBufferStats/public/default/b")
         assert (told["ongoingTxnSize"], told["heliograph"]["committed"], told["heliograph"]["aborted"]) == (0, 1, 2)
 
 
@@ -114,16 +112,16 @@ def test_what_an_operator_sees_and_does(tmp_path: Path) -> None:
         coordinator, number = sh("begin t 600000").split()
         sh("send t a x1"), sh("send - a behind")
         named, topic = f"({coordinator},{number})", "persistent://public/default/a"
-        assert list(rest(server, region, "/admin/v3/transactions/slowTransactions/0")) == [named]
-        told = rest(server, region, f"/admin/v3/transactions/transactionMetadata/{coordinator}/{number}")
+        assert list(get(server, region, "/admin/v3/transactions/slowTransactions/0")) == [named]
+        told = get(server, region, f"/admin/v3/transactions/transactionMetadata/{coordinator}/{number}")
         ((as_the_client_names_it, part),) = told["producedPartitions"].items()
         assert (told["status"], part["aborted"]) == ("OPEN", False) and topic.endswith(as_the_client_names_it)
         command = [sys.executable, "-m", "heliograph.cli.main", "transactions", "abort", f"{coordinator}:{number}"]
         subprocess.run([*command, "--admin", f"http://127.0.0.1:{server.regions[region][1]}"], check=True, stdout=subprocess.DEVNULL)
         assert sh.receive("a", 1) == ["behind"] and sh.nothing("a")
-        assert rest(server, region, "/admin/v3/transactions/slowTransactions/0") == {}
+        assert get(server, region, "/admin/v3/transactions/slowTransactions/0") == {}
         in_buffer = f"/admin/v3/transactions/transactionInBufferStats/public/default/a/{coordinator}/{number}"
-        assert rest(server, region, in_buffer)["aborted"] is True
+        assert get(server, region, in_buffer)["aborted"] is True
         with urllib.request.urlopen(f"http://127.0.0.1:{server.regions[region][1]}/metrics/", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         assert f'pulsar_txn_aborted_total{{cluster="{region}",coordinator_id="{coordinator}"}} 1' in lines
@@ -158,7 +156,7 @@ def test_another_region_sees_whole_transactions(tmp_path: Path) -> None:
         us("send - t before"), us("begin a 120000"), us("send a t a1 a2"), us("send - t behind")
         us("begin b 120000"), us("send b t b1"), us("send - t last")
         assert eu.receive("t", 1) == ["before"] and eu.nothing("t")
-        link = rest(server, "us", "/admin/v2/persistent/public/default/t/stats")["replication"]["eu"]
+        link = get(server, "us", "/admin/v2/persistent/public/default/t/stats")["replication"]["eu"]
         assert link["cause"] == "transaction-open" and link["connected"]
         assert us("commit a") == "" and us("abort b") == ""
         wanted = ["a1", "a2", "behind", "last"]

@@ -9,7 +9,8 @@ from typing import Any
 import pulsar
 
 from tests.broker.processes import Region
-from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all, until
+from tests.live import until
+from tests.tiered.test_broker_tier import TOPIC, provisioned, read_all
 
 
 def folder(tmp_path: Path, name: str) -> Path:

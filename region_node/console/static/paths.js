@@ -21,6 +21,8 @@ export const PATHS = {
   position: "GET /heliograph/v1/topics/{tenant}/{namespace}/{topic}/positions/{coordinate}",
   coordinate: "GET /heliograph/v1/topics/{tenant}/{namespace}/{topic}/coordinates/{position}",
   bookies: "GET /heliograph/v1/bookies",
+  bookie: "GET /heliograph/v1/bookies/{id}",
+  emptying: "GET /heliograph/v1/bookies/{id}/decommission",
   balance: "GET /heliograph/v1/balance",
   metadataMembers: "GET /heliograph/v1/metadata/members",
   configMembers: "GET /heliograph/v1/config/members",

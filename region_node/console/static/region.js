@@ -5,7 +5,7 @@ import { bytes, count, h, refusal, seconds, show, table, when } from "./dom.js";
 export function begin(main) {
   const parts = [
     ["Brokers", () => call("balance").then(brokers)],
-    ["Bookies", () => call("bookies").then(bookies)],
+    ["Bookies", disks()],
     ["Members of the region's metadata", () => call("metadataMembers").then((found) => members("Metadata", found))],
     ["Members of the global configuration", () => Promise.all([call("configMembers"), call("configStatus")]).then(configuration)],
   ].map(([name, ask]) => ({ name, ask, box: h("div", {}) }));
@@ -39,13 +39,59 @@ function brokers(found) {
     table("Moves of the load balancer, the newest first", [["When"], ["Bundle"], ["From"], ["To"], ["Load", 1], ["Outcome"]], moves, "none since its leader started")];
 }
 
+/** What is dear to ask, at most every `pause` ms for each id; what was asked last stays until then, a refusal too. */
+function seldom(pause, ask) {
+  const kept = new Map();
+  return async (id) => {
+    const last = kept.get(id);
+    if (last && performance.now() - last.at < pause) return last.found;
+    const found = await ask(id).catch((error) => {
+      if (error.status === 401 || error.status === undefined) throw error;
+      return { refused: error };
+    });
+    kept.set(id, { at: performance.now(), found });
+    return found;
+  };
+}
+
+function disks() {
+  const stateOf = seldom(10000, (id) => call("bookie", { id }));
+  const emptyingOf = seldom(15000, (id) => call("emptying", { id })); // it looks at every ledger of the region
+  return async () => {
+    const found = await call("bookies");
+    const states = await Promise.all(found.map((row) => stateOf(row.id)));
+    const emptied = await Promise.all(found.filter((row) => row.draining).map((row) => emptyingOf(row.id)));
+    return [bookies(found), emptied.map(progress), directories(found, states)];
+  };
+}
+
 function bookies(found) {
   const state = (row) => (!row.registered ? ["bad", "gone"] : row.draining ? ["warn", "being emptied"] : row.writable ? ["good", "writable"] : ["warn", "read only"]);
-  return table("Bookies and their disks", [["Bookie"], ["State"], ["Free", 1], ["Rack"], ["Group"]], found.map((row) => {
+  return table("Bookies", [["Bookie"], ["State"], ["Free", 1], ["Rack"], ["Group"]], found.map((row) => {
     const [grade, text] = state(row);
     return [row.id, h("span", { class: grade }, text), row.free_bytes === null ? "unknown" : bytes(row.free_bytes), row.rack ?? "", row.group];
   }));
 }
+
+function progress(found) {
+  if (found.refused) return refusal(found.refused);
+  if (found.done) return h("p", { class: "good" }, `${found.bookie} is empty: it may be stopped.`);
+  const waits = found.open_ledgers_left ? `; ${count(found.open_ledgers_left)} of them wait until their writer goes on elsewhere` : "";
+  return h("p", { class: "warn" }, `${found.bookie} is being emptied: ${count(found.ledgers_left)} ledgers, ${bytes(found.bytes_left)}, still have a copy there${waits}.`);
+}
+
+function directories(found, states) {
+  const silent = found.map((row, at) => [row.id, states[at]]).filter(([, one]) => one.refused || !one.state);
+  const rows = found.flatMap((row, at) => (states[at].state ? [...ledgerRows(row.id, states[at].state), ...journalRows(row.id, states[at].state)] : []));
+  return [
+    silent.map(([id, one]) => h("p", { class: "warn" }, `${id}: ${one.refused ? one.refused.message : one.reason}`)),
+    table("Their directories", [["Bookie"], ["Directory"], ["For"], ["State"], ["Free", 1], ["Ledgers", 1], ["Entry logs", 1]], rows)];
+}
+
+const health = (one) => h("span", { class: one.failure ? "bad" : one.full ? "warn" : "good" }, one.failure || one.full || "good");
+const ledgerRows = (id, state) => state.ledgerDirectories.map((one) => [
+  id, one.directory || "data folder", "ledgers", health(one), one.freeBytes === null || one.freeBytes === undefined ? "unknown" : bytes(one.freeBytes), count(one.ledgers), bytes(one.entryLogBytes)]);
+const journalRows = (id, state) => state.journals.map((one) => [id, one.directory || "data folder", "journal", health(one), "", "", ""]);
 
 function members(name, found) {
   return [

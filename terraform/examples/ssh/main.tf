@@ -71,6 +71,11 @@ variable "wait_s" {
   default = 1800
 }
 
+variable "renew" {
+  type    = string
+  default = ""
+}
+
 variable "work" {
   type    = string
   default = "instance"
@@ -94,6 +99,7 @@ module "instance" {
   heliograph  = var.heliograph
   work        = var.work
   wait_s      = var.wait_s
+  renew       = var.renew
 }
 
 output "regions" {

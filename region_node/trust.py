@@ -1,0 +1,110 @@
+"""Trust: the CAs that a file names now, for connections that were let in, or listened for, while it named others.
+
+Is: what a context of OpenSSL cannot do, which only ever trusts more: a CA that was taken out of the file is not believed any more, neither in the next
+handshake nor on a connection that stands. Isn't: the watch of the files, or the contexts (`tls`).
+Invariants: once a CA is gone from the file and that was read, no byte goes across a connection, in either direction, whose peer's certificate no CA of the file
+has signed itself; the peer finds it closed at its next byte. What shows a certificate of an intermediate is therefore closed too when any CA goes, and let in
+again by a new handshake, which looks at the whole chain.
+Why at its next byte: nothing of a connection that says nothing can be read or changed, and to look there costs one comparison a read.
+Source: docs/operating/keys.md, "Certificates"; docs/decisions/0129-trust-is-taken-back-at-the-next-byte.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cryptography import x509
+
+from global_config.authorities import signer
+from heliograph.model.errors import ConfigError
+from heliograph.model.identity import peer_identity
+
+log = logging.getLogger(__name__)
+
+
+class Trust:
+    """Of one file. narrowed: how often a CA was taken out of it since this process began."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._roots = _read(path)
+        self.narrowed = 0
+
+    def renew(self) -> bool:
+        """Reads the file again; returns whether a CA is gone. Raises ConfigError where it cannot be used: then everything is as before."""
+        roots = _read(self._path)
+        gone = not set(self._roots) <= set(roots)
+        self._roots = roots
+        self.narrowed += gone
+        return gone
+
+    def signed(self, certificate: bytes) -> bool:
+        """Whether a CA of the file has signed it itself. certificate: DER."""
+        return signer(x509.load_der_x509_certificate(certificate), self._roots) is not None
+
+
+class Following(ssl.SSLContext):
+    """Makes each connection by `newest`, so that who was given this one (a listener, most of all) never needs another. An own context of OpenSSL for each
+    change of the files: what it trusts is what stands there, and a session of before it cannot be resumed."""
+
+    newest: ssl.SSLContext
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.newest.wrap_bio(*arguments, **named)
+
+
+class Checked(ssl.SSLObject):
+    """One connection: the peer's role and region in the handshake, and the trust in its certificate from then on. One subclass for each context.
+
+    roles: of this region, who may be there; empty: any peer that the context itself lets in. made: what `trust.narrowed` was when the context was made.
+    """
+
+    roles: ClassVar[frozenset[str]] = frozenset()
+    region: ClassVar[str] = ""
+    trust: ClassVar[Trust]
+    made: int
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        if self.roles:
+            role, region = peer_identity(self.getpeercert())
+            if role not in self.roles or region != self.region:
+                wanted = ", ".join(sorted(self.roles))
+                raise ssl.SSLCertVerificationError(f"a peer of role {role or 'none'!r} in region {region or 'none'!r}; wanted {wanted}")
+
+    def read(self, len: int = 1024, buffer: Any = None) -> Any:
+        if self.made != self.trust.narrowed:
+            self._look()
+        return super().read(len, buffer)
+
+    def write(self, data: Any) -> int:
+        if self.made != self.trust.narrowed:
+            self._look()
+        return super().write(data)
+
+    def _look(self) -> None:
+        certificate = self.getpeercert(True)
+        if certificate is not None and not self.trust.signed(certificate):
+            role, region = peer_identity(self.getpeercert())
+            log.info("tls.distrusted", extra={"role": role, "peer_region": region})
+            raise ssl.SSLCertVerificationError("the peer's certificate is of a CA that was taken out of the file of CAs")
+        self.made = self.trust.narrowed
+
+
+def check(context: ssl.SSLContext, trust: Trust, roles: Iterable[str] = (), region: str = "") -> ssl.SSLContext:
+    """The same context, whose connections are looked at so."""
+    fields = {"trust": trust, "roles": frozenset(roles), "region": region, "made": trust.narrowed}
+    context.sslobject_class = type("Checked", (Checked,), fields)
+    return context
+
+
+def _read(path: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"tls: {path} cannot be used as a file of CAs: {error}") from error
+
