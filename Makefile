@@ -63,10 +63,10 @@ bench-five: setup   ## five brokers, 2,000 topics in one bundle, some of them ho
 	@$(BIN)/python -m benchmarks.five_brokers
 
 bench-topics: setup ## very many topics in a region: made, listed, looked up, loaded, published to; CURVE=1000,10000,100000,1000000
-	@$(BIN)/python -m benchmarks.topics --curve $(or $(CURVE),1000,10000,100000)
+	@$(BIN)/python -m benchmarks.topics --curve $(if $(CURVE),$(CURVE),1000,10000,100000)
 
 bench-mesh: setup   ## full meshes of 3, 5, and 10 regions in simulation: links, connections, memory; REGIONS=3,5,10
-	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.mesh --regions $(or $(REGIONS),3,5,10)
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.mesh --regions $(if $(REGIONS),$(REGIONS),3,5,10)
 
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover
@@ -78,8 +78,8 @@ bench-storage: setup  ## directories of a bookie, a cold drain, cache strategies
 bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
 	@$(BIN)/python -m benchmarks.spark $(CASES)
 
-soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60
-	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60)
+soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (or tiers)
+	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS))
 
 soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),15000)
@@ -89,8 +89,8 @@ soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=1500
 chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1
 	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1)
 
-bench-idle-links: setup  ## what many idle replicated topics cost three regions; TOPICS=10000
-	@$(BIN)/python -m benchmarks.idle_links --topics $(or $(TOPICS),10000)
+bench-idle-links: setup  ## what many idle replicated topics cost real regions; TOPICS=10000 REGIONS=us,eu,ap
+	@$(BIN)/python -m benchmarks.idle_links --topics $(or $(TOPICS),10000) --regions $(if $(REGIONS),$(REGIONS),us,eu,ap)
 
 lock: setup         ## makes requirements/lock.txt anew
 	$(BIN)/pip-compile -q --strip-extras --no-emit-index-url --no-emit-find-links --no-annotate --no-header --allow-unsafe \

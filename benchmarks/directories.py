@@ -22,8 +22,9 @@ from rich.console import Console
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.system_disk import SystemDisk
+from heliograph.wire.block import encode_block
 from heliograph.wire.bookie import Code, Kind, encode
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.run import Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 
 SHAPES = ((1, 1), (1, 2), (2, 2), (4, 4))

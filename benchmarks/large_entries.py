@@ -27,10 +27,12 @@ import uvloop
 from rich.console import Console
 
 from benchmarks.kept_entries import KeepingBookie
+from benchmarks.page_cache import forget
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.disk import Buffer, File
 from heliograph.runtime.system_disk import SystemDisk, SystemFile
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer
 from storage.ledger.bookie_client import BookieClient
@@ -149,15 +151,6 @@ class Writer:
     async def _change(self) -> None:
         self.changed.clear()
         await self.changed.wait()
-
-
-def forget(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 def used(pid: int) -> tuple[float, int]:

@@ -12,11 +12,11 @@ import struct
 import sys
 import time
 from statistics import quantiles
-from typing import Any, cast
+from typing import Any
 
 import crc32c
 
-from benchmarks.raw_client import simple
+from benchmarks.raw_client import LoadConnection, simple
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.varint import read_varint, varint
 
@@ -24,13 +24,12 @@ _U32 = struct.Struct(">I")
 _RECEIPT = 7
 
 
-class ManyProducers(asyncio.Protocol):
+class ManyProducers(LoadConnection):
     """One connection with some of the producers. `topics`: of each producer, whose id is its place."""
 
     def __init__(self, topics: list[str], name: str, window: int, size: int) -> None:
         self.topics, self.name, self.window = topics, name, window
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__()
         self.latencies: list[float] = []
         self._left = self._waiting = 0
         self._sequences = [0] * len(topics)
@@ -40,18 +39,6 @@ class ManyProducers(asyncio.Protocol):
         metadata = pb.MessageMetadata(producer_name=name, publish_time=int(time.time() * 1000), sequence_id=0).SerializeToString()
         entry = _U32.pack(len(metadata)) + metadata + bytes(size)
         self._entry = b"\x0e\x01" + _U32.pack(crc32c.crc32c(entry)) + entry
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(64 << 20)
-        hello = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-        hello.connect.client_version, hello.connect.protocol_version = "load", 19
-        self.transport.write(simple(hello))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        for future in (self.ready, self.done):
-            if not future.done():
-                future.set_exception(error or ConnectionError("closed by the server"))
 
     def start(self, count: int) -> None:
         """Sends `count` entries, round the producers."""

@@ -42,16 +42,12 @@ def send_frames(name: str, first: int, count: int, payload: bytes) -> list[bytes
     return frames
 
 
-class RawProducer(asyncio.Protocol):
-    """Sends what it is given, never more than `window` without a receipt."""
+class LoadConnection(asyncio.Protocol):
+    """A connection that carries load: it says CONNECT, and who waits for it hears of its end. `done`: of what was started last."""
 
-    def __init__(self, topic: str, name: str, window: int) -> None:
-        self.topic, self.name, self.window = topic, name, window
+    def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self.frames: list[bytes] = []
-        self.sent = self.received = 0
-        self._rest = b""
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -64,6 +60,17 @@ class RawProducer(asyncio.Protocol):
         for future in (self.ready, self.done):
             if not future.done():
                 future.set_exception(error or ConnectionError("closed by the server"))
+
+
+class RawProducer(LoadConnection):
+    """Sends what it is given, never more than `window` without a receipt."""
+
+    def __init__(self, topic: str, name: str, window: int) -> None:
+        self.topic, self.name, self.window = topic, name, window
+        super().__init__()
+        self.frames: list[bytes] = []
+        self.sent = self.received = 0
+        self._rest = b""
 
     def start(self, frames: list[bytes]) -> None:
         self.frames, self.sent, self.received = frames, 0, 0

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from benchmarks.raw_client import blast
 from benchmarks.servers import Heliograph, rest
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 from storage.sealing.cipher import RunSealer
 from storage.sealing.keyring import new_master_line, new_secret
 

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cache import once
+from region_node.instance.ports import Ports
 
 HERE = Path(__file__).resolve().parent
 _OPENS = (
@@ -36,11 +36,12 @@ _OPENS = (
 )
 
 
+_PORTS = Ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody else is given while this process lives."""
+    return _PORTS.free()
 
 
 def rest(method: str, url: str, body: Any = None, *, login: str = "", token: str = "") -> Any:

@@ -261,7 +261,7 @@ def tables(bench: Bench) -> dict[str, Any]:
         options |= {"table": [{"schema": DDL4}]}
 
         def act(options: dict[str, Any] = options) -> None:
-            for query in start(bench.spark, {"admin_url": bench.admin}, "tables", options):
+            for query in start(bench.spark, {"admin_url": bench.admin}, "tables", options).streams:
                 query.awaitTermination()
                 if query.exception() is not None:
                     raise SystemExit(f"tables: {query.exception()}")

@@ -107,6 +107,17 @@ class Steady:
         self.reconnects += 1
         self._again(why)
 
+    def on_moved(self, url: str) -> None:
+        """The topic is being closed; url: of its next owner, where that is known: there it is opened without another lookup."""
+        port = urlsplit(url).port
+        if port is None:
+            self.on_refused(pb.ServiceNotReady, "the topic moves")
+            return
+        self.reconnects += self.ready.is_set()
+        self.ready.clear()
+        self._drop()
+        self._task = self._loop.create_task(self._connect(port, False, opens=True))
+
     def on_refused(self, error: int, message: str) -> None:
         if error not in (pb.ServiceNotReady, pb.TooManyRequests, pb.MetadataError, pb.PersistenceError, pb.ProducerBusy, pb.TopicNotFound):
             self.errors.append(message)
@@ -201,7 +212,7 @@ class _Link(asyncio.Protocol):
             case _K.PING:
                 self._write(pb.BaseCommand(type=_K.PONG, pong=pb.CommandPong()))
             case _K.CLOSE_PRODUCER:
-                self.owner.on_refused(pb.ServiceNotReady, "the topic moves")
+                self.owner.on_moved(command.close_producer.assignedBrokerServiceUrl)
             case _K.ERROR:
                 self.owner.on_refused(command.error.error, command.error.message)
             case _K.SEND_ERROR:

@@ -45,10 +45,13 @@ class Region:
     def pid(self, process: str) -> int:
         return int(next(row["pid"] for row in self._rows() if row["name"] == process))
 
-    def scrape(self, process: str) -> None:
+    def scrape(self, process: str) -> float:
+        """Seconds that /metrics takes."""
         port = next(row["ports"]["admin"] for row in self._rows() if row["name"] == process)
+        begun = time.perf_counter()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             answer.read()
+        return time.perf_counter() - begun
 
     def other(self, port: int) -> int:
         return next(each for each in self._brokers() if each != port)
@@ -109,26 +112,29 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
+async def load(topics: list[str], port: int, console: Console) -> None:
+    """A message to each."""
+    with console.status(f"loading {len(topics):,} topics"):
+        for start in range(0, len(topics), 1000):
+            producers = await connected(topics[start : start + 1000], port)
+            producers.start(len(producers.topics))
+            await producers.done
+            producers.transport.abort()
+
+
 async def many(region: Region, loaded: int, active: int, samples: int, console: Console) -> Cost:
     """`loaded` topics on one broker, `active` of them at work; then it is killed."""
     topics = names(f"k{time.time_ns()}", loaded)
     process, port = region.owner(topics[0].rpartition("/")[2])
     pid = region.pid(process)
     before, begun = memory(pid), time.perf_counter()
-    with console.status(f"loading {loaded:,} topics"):
-        for start in range(0, loaded, 1000):
-            producers = await connected(topics[start : start + 1000], port)
-            producers.start(len(producers.topics))
-            await producers.done
-            producers.transport.abort()
+    await load(topics, port, console)
     load_s = time.perf_counter() - begun
     kib_each = (memory(pid) - before) / loaded / 1024
     idle = cpu_s(pid)
     await asyncio.sleep(10)
     idle = (cpu_s(pid) - idle) / 10
-    begun = time.perf_counter()
-    await asyncio.to_thread(region.scrape, process)
-    scrape_s = time.perf_counter() - begun
+    scrape_s = await asyncio.to_thread(region.scrape, process)
     other = region.other(port)
     await asyncio.to_thread(region.server.process, "kill", process)
     begun = time.perf_counter()
@@ -157,12 +163,7 @@ async def after_kill(region: Region, loaded: int, active: int, console: Console)
     """Seconds from SIGKILL of the owner until each of `active` of its `loaded` topics has stored another message."""
     topics = names(f"k{time.time_ns()}", loaded)
     process, port = region.owner(topics[0].rpartition("/")[2])
-    with console.status(f"loading {loaded:,} topics"):
-        for start in range(0, loaded, 1000):
-            producers = await connected(topics[start : start + 1000], port)
-            producers.start(len(producers.topics))
-            await producers.done
-            producers.transport.abort()
+    await load(topics, port, console)
     other = region.other(port)
     await asyncio.to_thread(region.server.process, "kill", process)
     begun = time.perf_counter()

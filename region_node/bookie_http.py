@@ -20,7 +20,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from heliograph.model.errors import DiskFailed
+from heliograph.model.errors import DiskFailed, StorageError
 from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render, summary
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class BookieHttp:
                     "journal": bookie.journals.index(one.journal),
                     "failure": one.failure,
                     "full": one.full,
+                    "freeBytes": _free(one),
                     "ledgers": len(one.table.last),
                     "entryLogs": len(one.table.logs),
                     "entryLogBytes": one.log_bytes,
@@ -225,6 +226,14 @@ class BookieHttp:
 def _said(trouble: str, dropped: list[str]) -> Answer:
     also = {"dropped": dropped} if dropped else {}
     return _json(503, {"status": "trouble", "reason": trouble} | also) if trouble else _json(200, {"status": "ok"} | also)
+
+
+def _free(one: LedgerDir) -> int | None:
+    """None: its disk cannot be asked."""
+    try:
+        return None if one.gone else one.place.disk.free_bytes()
+    except (OSError, StorageError):
+        return None
 
 
 def _json(status: int, value: Any) -> Answer:

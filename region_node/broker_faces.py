@@ -166,7 +166,9 @@ class BrokerFaces:
         await broker.kafka.positions.start()
         broker.stops.append(closing(broker.kafka.positions.close))
         broker.stops.append(closing(broker.kafka.quotas.close))
+        broker.stops.append(closing(broker.kafka.close))
         broker.kafka.coordinator = Coordinator(broker.kafka)
+        broker.kafka.follow_turns(broker.turns)
         broker.stops.append(closing(broker.kafka.coordinator.close))
         broker.stops.append(closing(Cleaning(broker.kafka).close))
         if broker.transactions is not None:
@@ -213,6 +215,7 @@ class BrokerFaces:
             security=broker.security,
             authenticate_metrics=broker.settings.security.authenticate_metrics,
             inside=broker.certificates.dialer("broker", "broker"),
+            to_bookies=broker.certificates.dialer("broker", "bookie"),
             usage=broker.usage,
             usage_store=broker.meta,
             urls=UrlList(broker.settings.security.allowed_urls),

@@ -163,6 +163,7 @@ class BrokerRole:
         from global_config.admin import ConfigAdmin
         from heliograph.model.levels import LEDGER_PAGES, SEALED_RUNS, SPLIT_BUNDLES
         from heliograph.runtime.usage import memory_limit_bytes
+        from local_meta.node_level import spoken
         from region_node.balance.divider import BundleDivider
         from region_node.balance.gauge import BrokerGauge
         from region_node.balance.quotas import QuotaBook
@@ -242,9 +243,10 @@ class BrokerRole:
                 compression=own.link_compression,
                 budget=own.link_budget,
                 budget_shared=own.link_budget_shared,
+                drain_floor_bytes_per_s=own.link_drain_floor,
             ),
             brokers=lambda: len(self.ownership.brokers()),
-            appended=lambda: factory.appends.newest.count,
+            appends=factory.appends,
         )
         self.links.auditor.storage = BookieCopies(factory.context)
         self.stops.append(self.links.close)
@@ -271,7 +273,9 @@ class BrokerRole:
                 loads_max=own.topic_loads_max,
             ),
             create_partitioned=ConfigAdmin(self.config).create_partitioned,
+            yielding=self.links.yielding,
         )
+        self.links.left_elsewhere = self.topics.take_left_to_read
         self._build_tracing()
         policies = self.topics.policies
         self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
@@ -325,7 +329,8 @@ class BrokerRole:
             )
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
-        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.ownership.brokers)
+        metadata = partial(spoken, self.meta, self.meta.members)
+        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.ownership.brokers, metadata)
         self.stops.append(closing(self.level.close))
         self.level.check_own()
         self.sealing.permit = partial(self.level.reach, SEALED_RUNS, "encryption at rest")
@@ -364,12 +369,12 @@ class BrokerRole:
             self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
-        from region_node.usage_days import UsageDays
+        from region_node.usage_days import UsageDays, stored_by_tenant
 
         self._days = UsageDays(
             self.meta,
             self.usage,
-            lambda: ((topic.name.tenant, topic.ledger.size_bytes) for topic in self.topics.loaded.values() if not topic.closed),
+            lambda: stored_by_tenant(self.topics.loaded.values()),
             broker=self.settings.node_id,
             clock=self.runtime.clock,
             settings=self.settings.broker.usage,

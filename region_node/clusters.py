@@ -23,7 +23,7 @@ from heliograph.wire.run import Buffer
 from region_node.schemas.registry import SchemaRegistry
 from replicator.causes import Cause
 from replicator.manager import LinkManager
-from replicator.pulsar.connection import tls_of, token_of
+from replicator.pulsar.credentials import ClientCredentials, lasts_s, secret_may_go_to, tls_of, token_of
 from replicator.pulsar.link import PulsarLink
 
 _TIMEOUT = ClientTimeout(total=10)
@@ -42,6 +42,9 @@ class PulsarClusters:
 
     def __init__(self, region: str, view: ClusterView, links: LinkManager, schemas: Callable[[], SchemaRegistry]) -> None:
         self._region, self._view, self._links, self._schemas = region, view, links, schemas
+        self._issued: dict[ClientCredentials, tuple[str, float]] = {}
+        """Tokens, and until when each is used."""
+        links.cluster_connections.issued = self.token
 
     # -- from the clusters ---------------------------------------------------------------------------------------------
 
@@ -74,8 +77,8 @@ class PulsarClusters:
         url = f"{cluster.admin_url.rstrip('/')}/admin/v2/{base.domain}/{base.tenant}/{base.namespace_local}/{quote(base.local, safe='')}/partitions"
         headers = {"Content-Type": "application/json"}
         try:
-            if cluster.token_file:
-                headers["Authorization"] = f"Bearer {token_of(cluster)}"
+            if token := await self.token(cluster):
+                headers["Authorization"] = f"Bearer {token}"
             tls = TCPConnector(ssl=tls_of(cluster)) if url.startswith("https:") else None
             async with ClientSession(timeout=_TIMEOUT, headers=headers, connector=tls) as session:
                 found = await _asked(session, "GET", url, None)
@@ -84,6 +87,30 @@ class PulsarClusters:
                     await _asked(session, "POST" if have else "PUT", url, wanted)
         except (ClientError, TimeoutError, OSError, ValueError) as error:
             raise LinkError(Cause.LOOKUP_FAILED, f"the partitions of {base} in {cluster.name} could not be seen to at {cluster.admin_url}: {error}") from error
+
+    async def token(self, cluster: PulsarCluster) -> str:
+        """By which this region is known there; "": by none. Raises NotAllowed (a file), LinkError (its issuer)."""
+        if not cluster.oauth_file:
+            return token_of(cluster)
+        who = ClientCredentials.of(cluster)
+        now = self._links.clock.monotonic()
+        self._issued = {client: issued for client, issued in self._issued.items() if issued[1] > now}
+        if who not in self._issued:
+            try:
+                async with ClientSession(timeout=_TIMEOUT) as session:
+                    metadata = await _asked(session, "GET", who.metadata_url, None)
+                    endpoint = metadata["token_endpoint"]
+                    if not secret_may_go_to(endpoint):
+                        raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there")
+                    async with session.post(endpoint, data=who.form, allow_redirects=False) as answer:
+                        given = json.loads(await answer.text())
+                        if answer.status >= 300:
+                            why = str(given.get("error", answer.status))[:200]
+                            raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gives client {who.client} no token: {why}")
+                self._issued[who] = str(given["access_token"]), now + lasts_s(given.get("expires_in"))
+            except (ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError, NotFound) as error:
+                raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]) from error
+        return self._issued[who][0]
 
 
 async def _asked(session: ClientSession, method: str, url: str, body: Any) -> Any:

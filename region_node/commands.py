@@ -198,7 +198,8 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
 
 def _run_supervisor(data: Path, plan: InstancePlan, announce: Callable[[], None], *, restart: bool) -> None:
     """In the foreground; returns after Ctrl-C or `heliograph down`."""
-    from region_node.instance.supervisor import InstanceLock, Supervisor
+    from region_node.instance.lock import InstanceLock
+    from region_node.instance.supervisor import Supervisor
 
     console = Console(stderr=True)
     lock = InstanceLock(data)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import ConfigError, DiskFailed
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from heliograph.raft.client import MetaClient
     from heliograph.raft.table_store import TableStore
     from local_meta.node import LocalMetaNode
+    from local_meta.node_level import NodeLevel
     from region_node.bookie_access import BookieAccess
     from region_node.broker_role import BrokerRole
     from region_node.tls import Certificates
@@ -88,14 +88,17 @@ class MetaRole:
     def __init__(self, settings: ProcessSettings, runtime: Runtime) -> None:
         self.settings, self._runtime = settings, runtime
         self.node: LocalMetaNode | None = None
+        self._level: NodeLevel | None = None
         self._unwatch: Callable[[], None] = _nothing
 
     async def start(self) -> dict[str, int]:
         from local_meta.node import LocalMetaNode, LocalMetaSettings
+        from local_meta.node_level import NodeLevel
         from region_node.tls import Certificates
 
         own = self.settings.meta_node
         certificates = Certificates(self.settings.tls, self.settings.region)
+        tls = certificates.dialer("meta", "meta")
         self.node = LocalMetaNode(
             node_id=own.node_id or self.settings.node_id,
             disk=self._runtime.disk(data_path(self.settings, "meta")),
@@ -106,15 +109,21 @@ class MetaRole:
             peers=own.peers,
             joining=own.joining,
             ssl=certificates.listener("meta", "broker", "bookie", "meta"),
-            peer_ssl=certificates.dialer("meta", "meta"),
+            peer_ssl=tls,
             table=self._runtime.table(data_path(self.settings, "meta", "table")),
             settings=self._runtime.of(LocalMetaSettings),
         )
         self._unwatch = certificates.watch()
-        return {"meta": await self.node.start()}
+        port = await self.node.start()
+        client = meta_client([f"{_here(self.settings.bind)}:{port}"], self._runtime, tls)
+        self._level = NodeLevel(client, self.node.node_id, self._runtime.rng)
+        self._level.start()
+        return {"meta": port}
 
     async def stop(self) -> None:
         self._unwatch()
+        if self._level is not None:
+            await self._level.stop()
         if self.node is not None:
             await self.node.stop()
 
@@ -162,7 +171,7 @@ class ConfigRole:
         if self._runtime.config_transport is not None:
             return self._runtime.config_transport(self.settings)
         from global_config.grpc_transport import ConfigTls, GrpcTransport
-        from region_node.tls import server_context
+        from region_node.tls import together
 
         secrets = None
         if tls is not None:
@@ -171,8 +180,7 @@ class ConfigRole:
             files = (tls.ca, tls.config_cert, tls.config_key)
 
             def read() -> ConfigTls:
-                server_context(*files)  # a pair that is half written must not reach gRPC
-                ca, cert, key = (Path(file).read_bytes() for file in files)
+                ca, cert, key = together(*files)  # a pair that is half written must not reach gRPC
                 return ConfigTls(ca=ca, cert=cert, key=key)
 
             secrets = read()
@@ -189,6 +197,11 @@ class ConfigRole:
     async def failed(self) -> None:
         assert self.node is not None
         await self.node.failed()
+
+
+def _here(bind: str) -> str:
+    """Where a process reaches what it has bound itself."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
 
 
 def _nothing() -> None:

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from heliograph.model.errors import ConfigError
 from region_node import redaction
+from region_node.request_ids import current
 
 FORMATS = ("console", "json")
 LEFT_OUT = "log.left_out"
@@ -29,6 +30,8 @@ _EVENT = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\Z")
 _PART = re.compile(r"(\w+)=%[srd]\Z")
 _WRITTEN = re.compile(r"(?:^|(?<=\s))(\w+)=")
 _ALWAYS = ("admin.change", "process.", LEFT_OUT)
+_TEXT_MAX = 8192
+"""Characters of one value: a client's words may be as long as a message."""
 _NAMES_MAX = 1000
 """Event names that are counted apart; those of libraries are bounded by nothing else."""
 
@@ -77,17 +80,31 @@ def _parsed(said: str) -> tuple[dict[str, Any], str]:
     return fields, said[: found[0].start()].strip() if found else said
 
 
+def _named(region: str, event: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """With the id of the link (the same in both of its regions), and of the request to the admin interface that is being handled."""
+    source, target = fields.get("source", region), fields.get("target", region)
+    if event.startswith("link.") and region and "topic" in fields and source != target:
+        fields = {"link": f"{source}>{target}/{fields['topic']}", **fields}
+    return {**fields, "request": name} if (name := current()) and "request" not in fields and event != LEFT_OUT else fields
+
+
 def _plain(value: Any) -> Any:
     """For JSON: numbers, texts, lists, and objects; NaN and what is of a class of its own become texts."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
-    if value is None or isinstance(value, str | int | float | bool):
+    if isinstance(value, str):
+        return _cut(value)
+    if value is None or isinstance(value, int | float | bool):
         return value
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return str(value)
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}… ({len(text)} characters)"
 
 
 def _shown(fields: dict[str, Any]) -> dict[str, Any]:
@@ -98,11 +115,16 @@ def _shown(fields: dict[str, Any]) -> dict[str, Any]:
 class EventFormatter(logging.Formatter):
     """For people: `2026-11-22 10:00:00,000 INFO topic.loaded topic=persistent://…`. A value with spaces or quotes stands in quotes, as JSON has them."""
 
+    def __init__(self, region: str = "") -> None:
+        super().__init__()
+        self.region = region
+
     def format(self, record: logging.LogRecord) -> str:
         event, fields, said = event_of(record)
+        fields = _named(self.region, event, fields)
         words = [self.formatTime(record), record.levelname]
         words += [event] if event != "other" else []
-        words += [redaction.text(said).replace("\n", "\\n")] if said else []
+        words += [redaction.text(_cut(said)).replace("\n", "\\n")] if said else []
         line = " ".join([*words, *(f"{name}={_word(value)}" for name, value in _shown(fields).items())])
         return f"{line}\n{redaction.text(self.formatException(record.exc_info))}" if record.exc_info else line
 
@@ -125,8 +147,8 @@ class JsonFormatter(logging.Formatter):
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"time": when, "level": record.levelname, "event": event, "logger": record.name, "region": self.region, "node": self.node}
         if said:
-            line["text"] = redaction.text(said)
-        line["fields"] = _shown(fields)
+            line["text"] = redaction.text(_cut(said))
+        line["fields"] = _shown(_named(self.region, event, fields))
         if record.exc_info:
             line["exception"] = redaction.text(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
@@ -170,7 +192,7 @@ class EventHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, settings: LogSettings, *, region: str = "", node: str = "") -> None:
         super().__init__(stream)
         self._window_s, self._limit = settings.window_s, EventLimit(settings.per_event_max, settings.window_s)
-        self.setFormatter(JsonFormatter(region, node) if settings.format == "json" else EventFormatter())
+        self.setFormatter(JsonFormatter(region, node) if settings.format == "json" else EventFormatter(region))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -52,6 +52,11 @@ class LookupCounts:
             yield f"pulsar_broker_lookup{name}", "gauge", labels, value
 
 
+def assignment_samples(region: str, took_ms: Recent) -> Iterator[Sample]:
+    """took_ms: of bundles that this broker took."""
+    yield from summary("pulsar_broker_load_manager_bundle_assignment", {"cluster": region}, took_ms)
+
+
 def loading_samples(region: str, took_ms: Recent, under_way: int) -> Iterator[Sample]:
     """took_ms: of topics that were loaded."""
     yield "pulsar_broker_topic_load_pending_requests", "gauge", {"cluster": region}, under_way

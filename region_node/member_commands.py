@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,16 +18,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption
+from heliograph.model.errors import NotAllowed
 
-Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region.")]
 Config = Annotated[bool, typer.Option("--config", help="The global configuration instead of the region's own metadata.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Ask the leader whether it would be done, and do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Member = Annotated[str, typer.Argument(help="Its node id; of the global configuration the region's name.")]
-Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")]
 Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait until the member has caught up.", min=0, max=86_400)]
-_ADMIN = "http://127.0.0.1:8080"
 _POLL_S = 0.2
 _SOON = ("behind", "does not answer", "try again")
 """Of a refusal that time alone may end."""
@@ -42,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(meta, name="meta")
 
 
-def members(admin: Admin = _ADMIN, config: Config = False, token: Token = "", json_output: Json = False) -> None:
+def members(admin: AdminOption = ADMIN, config: Config = False, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """Who belongs to the group, who leads, how far each is, and how long writes take."""
     answer = call(admin, token, config, "GET")
     if json_output:
@@ -54,13 +49,13 @@ def members(admin: Admin = _ADMIN, config: Config = False, token: Token = "", js
 def add(
     member: Member,
     address: Annotated[str, typer.Argument(help="HOST:PORT of its listener for other members; or SOURCE=HOST:PORT,... where each reaches it by another way.")],
-    admin: Admin = _ADMIN,
+    admin: AdminOption = ADMIN,
     config: Config = False,
     promote_too: Annotated[bool, typer.Option("--promote", help="Make it a voter as soon as it has caught up.")] = False,
     wait: Wait = 60.0,
     dry_run: DryRun = False,
-    token: Token = "",
-    json_output: Json = False,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Add a member that was started with `joining`: it receives everything, and counts for nothing until it is promoted."""
     answer = call(admin, token, config, "POST", f"/{quote(member, safe='')}", dry_run=dry_run, given={"address": address})
@@ -71,14 +66,22 @@ def add(
 
 
 def promote(
-    member: Member, admin: Admin = _ADMIN, config: Config = False, wait: Wait = 60.0, dry_run: DryRun = False, token: Token = "", json_output: Json = False
+    member: Member,
+    admin: AdminOption = ADMIN,
+    config: Config = False,
+    wait: Wait = 60.0,
+    dry_run: DryRun = False,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Make a learner a voter, as soon as it has caught up."""
     answer = _promote(admin, token, config, member, 0 if dry_run else wait, quiet=json_output, dry_run=dry_run)
     _tell(answer, dry_run, json_output, f"{member} is a voter", f"{member} would become a voter")
 
 
-def remove(member: Member, admin: Admin = _ADMIN, config: Config = False, dry_run: DryRun = False, token: Token = "", json_output: Json = False) -> None:
+def remove(
+    member: Member, admin: AdminOption = ADMIN, config: Config = False, dry_run: DryRun = False, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Remove a voter or a learner; then stop its process, and delete its folder. Refused where the quorum would be lost."""
     answer = call(admin, token, config, "DELETE", f"/{quote(member, safe='')}", dry_run=dry_run)
     _tell(answer, dry_run, json_output, f"{member} is no member any more: stop its process", f"{member} would be removed")
@@ -88,11 +91,11 @@ def replace(
     old: Annotated[str, typer.Argument(help="The member that goes; it may be dead already.")],
     new: Annotated[str, typer.Argument(help="The member that comes: started with `joining`.")],
     address: Annotated[str, typer.Argument(help="Of the new one, as for `meta add`.")],
-    admin: Admin = _ADMIN,
+    admin: AdminOption = ADMIN,
     config: Config = False,
     wait: Wait = 60.0,
-    token: Token = "",
-    json_output: Json = False,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Put one member in the place of another: added, made a voter once it has caught up, leader if the old one is, and then the old one goes.
 
@@ -108,7 +111,9 @@ def replace(
     _tell(answer, False, json_output, f"{new} is a voter in the place of {old}: stop the old process, and delete its folder", "")
 
 
-def transfer(to: Member, admin: Admin = _ADMIN, config: Config = False, dry_run: DryRun = False, token: Token = "", json_output: Json = False) -> None:
+def transfer(
+    to: Member, admin: AdminOption = ADMIN, config: Config = False, dry_run: DryRun = False, token: TokenOption = "", json_output: JsonOption = False
+) -> None:
     """Hand the leadership to another voter; writes wait meanwhile, for one election time-out at most."""
     answer = call(admin, token, config, "POST", f"/{quote(to, safe='')}/lead", dry_run=dry_run)
     _tell(answer, dry_run, json_output, f"{to} leads", f"the leadership would move to {to}")
@@ -163,24 +168,12 @@ def call(
     admin: str, token: str, config: bool, method: str, path: str = "", *, dry_run: bool = False, given: Any = None, timeout_s: float = 30
 ) -> dict[str, Any]:
     """One request. Raises NotAllowed with the leader's reason of a refusal, ConfigError with what else went wrong."""
-    url = f"{admin.rstrip('/')}/heliograph/v1/{'config' if config else 'metadata'}/members{path}{'?dry_run=true' if dry_run else ''}"
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    data = None if given is None else json.dumps(given).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=timeout_s) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except urllib.error.HTTPError as error:
-        reason = _reason(error.read())
+        found: dict[str, Any] = Rest(admin, token, timeout_s).ask(
+            method, f"/heliograph/v1/{'config' if config else 'metadata'}/members{path}", given, {"dry_run": dry_run}
+        )
+        return found
+    except Refused as error:
         if error.code == 412:
-            raise NotAllowed(reason) from error
-        raise ConfigError(f"{url}: {reason}") from error
-    except OSError as error:
-        raise ConfigError(f"no answer from {admin}: {error}; give a broker's admin URL with --admin") from error
-
-
-def _reason(text: bytes) -> str:
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace")[:200]
+            raise NotAllowed(error.reason) from error
+        raise

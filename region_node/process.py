@@ -108,7 +108,7 @@ async def run(settings: ProcessSettings, runtime: Runtime) -> int:
         ports = await _start(settings, runtime, roles, told)
         if not told.done():
             _announce(ports)
-            _settle()
+            settle_memory()
             log.info("process.ready", extra={"region": settings.region, "node": settings.node_id, "roles": ",".join(settings.roles)})
             code = await _serve(roles, told)
     finally:
@@ -170,7 +170,7 @@ def _announce(ports: dict[str, int]) -> None:
     print(json.dumps({"ready": True, "ports": ports, "pid": os.getpid()}), flush=True)
 
 
-def _settle() -> None:
+def settle_memory() -> None:
     """What start-up made stays; young objects are looked at seldom, all objects never again by themselves."""
     gc.collect()
     gc.freeze()

@@ -3,6 +3,7 @@
 Is: plain functions over texts and JSON values. Isn't: a judge of payloads; these are not logged at all.
 Invariants: a value whose name speaks of a secret is never shown, nor a token, key, or password that its form gives away, wherever it stands; in doubt
 more is hidden than need be. Names of files and addresses (`secret_file`, `jwks_url`) are shown: an operator needs them, and they open nothing.
+It takes time in proportion to a text, whatever the text is (clients have their words in logs): a name or a token is looked at from its beginning only, once.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _SHOWN_ENDS = ("file", "files", "path", "dir", "url", "ms", "s", "count")
 """Last parts of names, as in `token_file` and `token_max_s`, that make a name harmless."""
 _LISTS = ("tokens",)
 """Sections of the settings that say where keys lie: their own fields are judged one by one."""
-_NAME = rf"(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)})[\w.\-]*"
+_NAME = rf"(?<![\w.\-])(?=[\w.\-]*?(?:{'|'.join(word.replace('_', '[_-]?') for word in _WORDS)}))[\w.\-]++"
 _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
     (re.compile(r"""((?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\\\n]+""", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
     (re.compile(r"\b(bearer)\s+[\w.~+/=\-]{6,}", re.IGNORECASE), rf"\g<1> {HIDDEN}"),
     (re.compile(r"\b(Basic)\s+[A-Za-z0-9+/=]{8,}"), rf"\g<1> {HIDDEN}"),
-    (re.compile(r"\beyJ[\w\-]{4,}\.[\w\-]+(?:\.[\w\-]*)?"), HIDDEN),
+    (re.compile(r"(?<![\w\-])((?>[\w\-]*?(?=\beyJ)))eyJ[\w\-]{4,}+\.[\w\-]+(?:\.[\w\-]*)?"), rf"\g<1>{HIDDEN}"),
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), HIDDEN),
     (re.compile(r"(\w://[^\s/:@]*):[^\s/@]+@"), rf"\g<1>:{HIDDEN}@"),
 )

@@ -1,7 +1,7 @@
 """RegionLevel: the feature level of this broker's region: refused where it is too new, raised once every process speaks a higher one.
 
-Is: the levels that live brokers and bookies register with, beside the region's in the global configuration. Isn't: what a level means
-(`heliograph.model.levels`).
+Is: the levels that live brokers and bookies, and the members of the metadata, register with, beside the region's in the global configuration. Isn't: what a
+level means (`heliograph.model.levels`).
 Invariants: the region's level only rises, to at most the lowest of what is registered; a process of a lower level than its region's does not serve in it: it
 would misread what is there.
 Why in the global configuration: other regions and tools see there what a region can do; and it outlives the region's own metadata.
@@ -11,15 +11,14 @@ Source: docs/operating/scaling.md, "Mixed versions".
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
-
-import msgpack
 
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.levels import LEVEL
 from heliograph.raft.store import MetadataStore
 from local_meta import keys
+from local_meta.node_level import level_of
 from region_node.ownership.records import BrokerRecord
 
 if TYPE_CHECKING:
@@ -30,10 +29,18 @@ log = logging.getLogger(__name__)
 
 
 class RegionLevel:
-    """Watches from the start. brokers: the live ones."""
+    """Watches from the start. brokers: the live ones. metadata: asks what each member of the metadata speaks, there or away (`local_meta.node_level`)."""
 
-    def __init__(self, region: str, meta: MetadataStore, view: ConfigView, config: ConfigAdmin, brokers: Callable[[], Sequence[BrokerRecord]]) -> None:
-        self._region, self._view, self._config, self._brokers = region, view, config, brokers
+    def __init__(
+        self,
+        region: str,
+        meta: MetadataStore,
+        view: ConfigView,
+        config: ConfigAdmin,
+        brokers: Callable[[], Sequence[BrokerRecord]],
+        metadata: Callable[[], Awaitable[dict[str, int]]],
+    ) -> None:
+        self._region, self._view, self._config, self._brokers, self._metadata = region, view, config, brokers, metadata
         self._bookies: dict[str, int] = {}
         self._stop = meta.watch(keys.BOOKIES, self._on_bookie)
 
@@ -59,8 +66,10 @@ class RegionLevel:
 
     async def upkeep(self) -> None:
         """Raises the region's level to what all speak. Raises MetadataUnavailable, OutcomeUnknown: it is tried again."""
-        levels = self.spoken()
-        if levels and self._view.region(self._region) is not None and (lowest := min(levels.values())) > self.present:
+        here = self.spoken()
+        if not here or self._view.region(self._region) is None or min(here.values()) <= self.present:
+            return  # the usual case, in which nobody is asked
+        if (lowest := min((await self._everybody()).values())) > self.present:
             await self._raise(lowest)
 
     async def reach(self, level: int, what: str) -> None:
@@ -70,11 +79,15 @@ class RegionLevel:
         """
         if self.present >= level:
             return
-        older = sorted(name for name, spoken in self.spoken().items() if spoken < level)
+        older = sorted(name for name, spoken in (await self._everybody()).items() if spoken < level)
         if older:
             names = ", ".join(older[:5])
             raise NotAllowed(f"{what} wants feature level {level} of region {self._region}, but {names} run an older version: upgrade them first")
         await self._raise(level)
+
+    async def _everybody(self) -> dict[str, int]:
+        metadata = await self._metadata()
+        return metadata | self.spoken()  # in this order: a broker may have come meanwhile
 
     async def _raise(self, level: int) -> None:
         await self._config.raise_level(self._region, level)
@@ -85,9 +98,4 @@ class RegionLevel:
         if value is None:
             self._bookies.pop(name, None)
             return
-        try:
-            fields = msgpack.unpackb(value)
-            level = fields.get("level", 1)
-        except (ValueError, AttributeError, msgpack.exceptions.UnpackException):
-            level = 1
-        self._bookies[name] = level if type(level) is int else 1
+        self._bookies[name] = level_of(value, unsaid=1)

@@ -19,10 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
+from heliograph.cli.rest import ADMIN, AdminOption, TokenOption
 from region_node.balance.scaling import METRIC, Rule, Scaler, rules_of
 
-Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region.")]
-Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A super user's token, where the brokers want one.")]
 _HOOK_S = 300.0
 _ASK_S = 10.0
 
@@ -33,11 +32,11 @@ def register(app: typer.Typer) -> None:
 
 def autoscale(
     rules: Annotated[Path, typer.Argument(help="A TOML file of [[rule]] tables; see docs/operating/scaling.md.", exists=True)],
-    admin: Admin = "http://127.0.0.1:8080",
+    admin: AdminOption = ADMIN,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600)] = 10.0,
     looks: Annotated[int, typer.Option(help="End after so many; 0: never.", min=0)] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run or called, and do not.")] = False,
-    token: Token = "",
+    token: TokenOption = "",
 ) -> None:
     """Watch a region, and run a command or call a URL of yours where a rule has come true: to add or remove brokers or bookies.
 

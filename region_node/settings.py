@@ -120,6 +120,8 @@ class BrokerSettings:
     """Target region ("*": each that is not named) -> bytes a second of all links of this broker to it together; not named: no bound."""
     link_budget_shared: bool = False
     """`link_budget` is of all brokers of the region together: each that lives has an equal share."""
+    link_drain_floor: float = 8 << 20
+    """Bytes a second: drains of backlog to other regions give way to who publishes on the same broker, but are never slower together; 0: they never do."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     """Spans of a few chosen messages, to an OpenTelemetry collector."""
@@ -139,6 +141,8 @@ class BrokerSettings:
             raise ConfigError("broker.port and broker.tls_port are both -1: no client could connect")
         if self.admin_tls_port >= 0 and self.admin_port < 0:
             raise ConfigError("broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other")
+        if self.link_drain_floor < 0:
+            raise ConfigError(f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give way to publishers")
         try:
             checked(self.policies)
         except NotAllowed as error:

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption, topic_path
 from heliograph.model.errors import ConfigError
 from heliograph.model.names import TopicName
 
-Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region.")]
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
-_ADMIN = "http://127.0.0.1:8080"
 _TIMEOUT_S = 600.0
-_HOPS = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +37,7 @@ def list_store(
     store: Annotated[str, typer.Option("--store", help="s3://bucket/prefix, gs://, az://, cos://, oss://, or file:///folder.")],
     option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE of the store, such as endpoint=https://...; may be repeated.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one request may take.", min=1)] = 30.0,
-    json_output: Json = False,
+    json_output: JsonOption = False,
 ) -> None:
     """What topics an object store holds, of which region, and how old their manifests are. Credentials come from the environment or --option."""
     if store.startswith("file://") and not Path(store.removeprefix("file://")).is_dir():
@@ -102,14 +95,14 @@ def restore(
     topic: Annotated[str, typer.Option("--topic", help="persistent://tenant/namespace/topic; of a partitioned one, every partition is restored.")],
     store: Annotated[str, typer.Option("--store", help="Where it lies; without it, the store that the broker is set to.")] = "",
     holder: Annotated[str, typer.Option("--holder", help="Whose copy, where several regions have stored the topic: see `tier list`.")] = "",
-    admin: Admin = _ADMIN,
-    token: Token = "",
-    json_output: Json = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Bring a topic back from an object store alone: entries under their positions, cursors, state, and what is missing of its policies."""
     TopicName.parse(topic)
     given = {"topic": topic, "store": store, "holder": holder}
-    answer = _ask(admin, token, "POST", "/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value})
+    answer = _region(admin, token).post("/heliograph/v1/tier/restore", {name: value for name, value in given.items() if value})
     if json_output:
         typer.echo(json.dumps(answer))
         return
@@ -126,8 +119,8 @@ def offload(
     topic: Topic,
     before: Annotated[str, typer.Option("--before", metavar="POSITION", help="ledger:entry; only ledgers that end before it. Without: every closed one.")] = "",
     now: Annotated[bool, typer.Option("--now", help="Close the open ledger first: then the store holds all that is there now.")] = False,
-    admin: Admin = _ADMIN,
-    token: Token = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
 ) -> None:
     """Copy closed ledgers of a topic to the object store, in the background; `heliograph tier status` says how far it is."""
     body = None
@@ -136,13 +129,13 @@ def offload(
         if not ledger.isdecimal() or not entry.isdecimal():
             raise ConfigError(f"--before {before}: expected ledger:entry, such as 12:0")
         body = {"ledgerId": int(ledger), "entryId": int(entry), "partitionIndex": -1}
-    _ask(admin, token, "PUT", f"{_path(topic)}/offload{'?rollOver=true' if now else ''}", body)
+    _region(admin, token).put(f"{topic_path(topic)}/offload", body, rollOver=now)
     typer.echo("begun")
 
 
-def status(topic: Topic, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+def status(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """Whether the last offload of a topic is done, and the first message that only bookies have; exit code 1 where it failed."""
-    answer = _ask(admin, token, "GET", f"{_path(topic)}/offload", None)
+    answer = _region(admin, token).get(f"{topic_path(topic)}/offload")
     if json_output:
         typer.echo(json.dumps(answer))
     else:
@@ -154,36 +147,5 @@ def status(topic: Topic, admin: Admin = _ADMIN, token: Token = "", json_output: 
     raise typer.Exit(1 if answer["status"] == "ERROR" else 0)
 
 
-def _path(topic: str) -> str:
-    name = TopicName.parse(topic)
-    return f"/admin/v2/persistent/{name.namespace}/{quote(name.local, safe='')}"
-
-
-def _ask(admin: str, token: str, method: str, path: str, body: Any) -> Any:
-    """One request, redirects followed with its method and body. Raises ConfigError with the broker's own sentence."""
-    url = admin.rstrip("/") + path
-    for _ in range(_HOPS):
-        request = urllib.request.Request(url, method=method, data=None if body is None else json.dumps(body).encode())
-        request.add_header("Content-Type", "application/json")
-        if token:
-            request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                text = answer.read()
-                return json.loads(text) if text else None
-        except urllib.error.HTTPError as error:
-            if error.code == 307:
-                url = error.headers["Location"]
-                continue
-            raise ConfigError(_reason(error)) from error
-        except OSError as error:
-            raise ConfigError(f"no broker answers at {url} ({error}): give the admin URL of one with --admin") from error
-    raise ConfigError(f"the brokers send one another around ({url}): try again")
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return f"the broker answered {error.code}: {text[:300]}"
+def _region(admin: str, token: str) -> Rest:
+    return Rest(admin, token, _TIMEOUT_S)

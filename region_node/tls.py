@@ -3,7 +3,8 @@
 Is: mutual TLS inside an instance (the peer's role and region are checked in the handshake), TLS for ordinary clients, and the watch of the files.
 Isn't: issuing of certificates (`region_node.instance.ca`).
 Invariants: TLS 1.2 or newer; inside an instance both sides present a certificate of its CA, and a role that has no business at a listener gets no
-byte across; a new certificate or CA counts for the next connection, and one that cannot be used leaves the old one in place.
+byte across; a new certificate or CA counts for the next connection, and one that cannot be used leaves the old one in place; a CA that was taken out is
+believed no more, on connections that stand either (`trust`).
 The host name is not checked inside an instance: connections go through proxies and addresses change; the certificate's role decides.
 Source: docs/protocols/security.md, "Transport".
 """
@@ -13,18 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from heliograph.model.errors import ConfigError
-from heliograph.model.identity import peer_identity
 from region_node.security.settings import TlsSettings
+from region_node.trust import Following, Trust, check
 
 log = logging.getLogger(__name__)
 
 Stamp = tuple[tuple[int, int], ...]
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
 def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
@@ -44,29 +47,50 @@ def _context(protocol: Any, ca: str, cert: str, key: str, *, required: bool = Tr
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         context.load_verify_locations(ca)
-        context.load_cert_chain(cert, key)
+        loaded(context, cert, key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"tls: {ca}, {cert}, and {key} cannot be used together: {error}") from error
     return context
 
 
-class _RoleChecked(ssl.SSLObject):
-    """Ends the handshake with a peer of another role or region. One subclass for each context."""
+def loaded(context: ssl.SSLContext, cert: str, key: str) -> str:
+    """The certificate and its key into a context; returns whose certificate that is, of the two files. Raises OSError and ssl.SSLError.
 
-    roles: ClassVar[frozenset[str]]
-    region: ClassVar[str]
+    Where the two are not of each other, the certificate that stands behind the key in its own file counts: they are renewed together by one rename of that file
+    (`instance.ca.issue`), and `cert` is the copy that follows it.
+    """
+    try:
+        context.load_cert_chain(cert, key)
+    except ssl.SSLError:
+        if _CERTIFICATE not in Path(key).read_bytes():
+            raise
+        context.load_cert_chain(key)
+        return key
+    return cert
 
-    def do_handshake(self) -> None:
-        super().do_handshake()
-        role, region = peer_identity(self.getpeercert())
-        if role not in self.roles or region != self.region:
-            raise ssl.SSLCertVerificationError(f"a peer of role {role or 'none'!r} in region {region or 'none'!r}; wanted {', '.join(sorted(self.roles))}")
+
+def together(ca: str, cert: str, key: str) -> tuple[bytes, bytes, bytes]:
+    """What the three files hold, certificate and key of each other (`loaded`). Raises ConfigError."""
+    context = server_context(ca, cert, key)
+    try:
+        own = Path(loaded(context, cert, key)).read_bytes()
+        return Path(ca).read_bytes(), own[own.find(_CERTIFICATE) :], Path(key).read_bytes()
+    except (OSError, ssl.SSLError) as error:  # they are being replaced at this moment
+        raise ConfigError(f"tls: {ca}, {cert}, and {key} cannot be used together: {error}") from error
 
 
-def only(context: ssl.SSLContext, roles: Iterable[str], region: str) -> ssl.SSLContext:
-    """The same context, for peers of these roles of this region alone."""
-    context.sslobject_class = type("RoleChecked", (_RoleChecked,), {"roles": frozenset(roles), "region": region})
-    return context
+def only(roles: Iterable[str], region: str, ca: str, cert: str, key: str) -> ssl.SSLContext:
+    """A connection to peers of these roles of this region alone. Raises ConfigError."""
+    return check(client_context(ca, cert, key), Trust(ca), roles, region)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A context that somebody has. files: CA, certificate, key; make: from them as they are."""
+
+    context: Following
+    make: Callable[[], ssl.SSLContext]
+    files: tuple[str, str, str]
 
 
 class Certificates:
@@ -74,10 +98,9 @@ class Certificates:
 
     def __init__(self, tls: TlsSettings | None, region: str) -> None:
         self._tls, self._region = tls, region
-        self._watched: list[tuple[ssl.SSLContext, str, str]] = []
-        self._cas: list[tuple[ssl.SSLContext, str]] = []
-        self._stamps: dict[tuple[str, str], Stamp] = {}
-        self._trusted: dict[str, Stamp] = {}
+        self._kept: list[_Kept] = []
+        self._stamps: dict[str, Stamp] = {}
+        self._trusts: dict[str, Trust] = {}
         self._others: list[tuple[tuple[str, ...], Stamp, Callable[[], None]]] = []
 
     # -- inside the instance ------------------------------------------------------------------------------------------
@@ -93,7 +116,7 @@ class Certificates:
     def _inside(self, make: Callable[[str, str, str], ssl.SSLContext], own: str, peers: tuple[str, ...]) -> ssl.SSLContext | None:
         if self._tls is None or not self._tls.internal:
             return None
-        return only(self.keep(make, self._tls.ca, *self._tls.pair(own)), peers, self._region)
+        return self.keep(make, self._tls.ca, *self._tls.pair(own), roles=peers)
 
     def pages(self, own: str) -> ssl.SSLContext | None:
         """For HTTP pages of role `own`: who presents a certificate presents one of the instance, but it may be left out (a probe, a token). None: plain."""
@@ -116,13 +139,21 @@ class Certificates:
 
     # -- renewal --------------------------------------------------------------------------------------------------------
 
-    def keep(self, make: Callable[[str, str, str], ssl.SSLContext], ca: str, cert: str, key: str) -> ssl.SSLContext:
-        """A context whose certificate follows its files."""
-        context = make(ca, cert, key)
-        self._watched.append((context, cert, key))
-        self._stamps[cert, key] = _stamp(cert, key)
-        self._cas.append((context, ca))
-        self._trusted.setdefault(ca, _stamp(ca))
+    def keep(self, make: Callable[[str, str, str], ssl.SSLContext], ca: str, cert: str, key: str, *, roles: tuple[str, ...] = ()) -> ssl.SSLContext:
+        """A context whose connections are made by what the files hold then. roles: of this region's peers; empty: whoever `make` lets in."""
+        for path in (ca, cert, key):
+            self._stamps.setdefault(path, _stamp(path))
+        if ca not in self._trusts:
+            self._trusts[ca] = Trust(ca)
+        trust = self._trusts[ca]
+
+        def made() -> ssl.SSLContext:
+            return check(make(ca, cert, key), trust, roles, self._region)
+
+        first = made()
+        context = Following(first.protocol)
+        context.newest = first
+        self._kept.append(_Kept(context, made, (ca, cert, key)))
         return context
 
     def follow(self, paths: tuple[str, ...], renewed: Callable[[], None]) -> None:
@@ -130,7 +161,6 @@ class Certificates:
         self._others.append((paths, _stamp(*paths), renewed))
 
     def tick(self) -> None:
-        self._renew_trust()
         for at, (paths, stamp, renewed) in enumerate(self._others):
             if (now := _stamp(*paths)) and now != stamp:
                 try:
@@ -139,32 +169,29 @@ class Certificates:
                     log.warning("tls.not_renewed", extra={"cert": paths[0], "error": str(error)})
                 else:
                     self._others[at] = (paths, now, renewed)
-        changed = [pair for pair, stamp in self._stamps.items() if (now := _stamp(*pair)) and now != stamp]
-        for cert, key in changed:
-            self._stamps[cert, key] = _stamp(cert, key)
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)  # a pair that is half written must not reach a live context
-                for context, *pair in self._watched:
-                    if pair == [cert, key]:
-                        context.load_cert_chain(cert, key)
-            except (OSError, ssl.SSLError) as error:
-                log.warning("tls.not_renewed", extra={"cert": cert, "error": str(error)})
-            else:
-                log.info("tls.renewed", extra={"cert": cert})
+        if changed := {path: now for path, stamp in self._stamps.items() if (now := _stamp(path)) and now != stamp}:
+            self._renew(changed)
 
-    def _renew_trust(self) -> None:
-        """A CA file that has changed is trusted too; what it held before is trusted until the process ends."""
-        for ca, stamp in self._trusted.items():
-            if (now := _stamp(ca)) and now != stamp:
-                self._trusted[ca] = now
+    def _renew(self, changed: Mapping[str, Stamp]) -> None:
+        """Other contexts of what has changed. Files that cannot be used (one is half written) are looked at again; until then all stays as it was."""
+        failed: dict[str, str] = {}
+        for ca in changed.keys() & self._trusts.keys():
+            try:
+                self._trusts[ca].renew()
+            except ConfigError as error:
+                failed[ca] = str(error)
+        for kept in self._kept:
+            if of_it := changed.keys() & set(kept.files):
                 try:
-                    for context, path in self._cas:
-                        if path == ca:
-                            context.load_verify_locations(ca)
-                except (OSError, ssl.SSLError) as error:
-                    log.warning("tls.not_renewed", extra={"cert": ca, "error": str(error)})
-                else:
-                    log.info("tls.renewed", extra={"cert": ca})
+                    kept.context.newest = kept.make()
+                except ConfigError as error:
+                    failed |= dict.fromkeys(of_it, str(error))
+        for path, stamp in changed.items():
+            if path in failed:
+                log.warning("tls.not_renewed", extra={"cert": path, "error": failed[path]})
+            else:
+                self._stamps[path] = stamp
+                log.info("tls.renewed", extra={"cert": path})
 
     def watch(self) -> Callable[[], None]:
         """Looks every few seconds from now on; returns "stop"."""
@@ -172,10 +199,10 @@ class Certificates:
         timer: list[asyncio.TimerHandle] = []
 
         def look() -> None:
+            timer[:] = [loop.call_later(self._tls.reload_s if self._tls is not None else 3600.0, look)]  # first: whatever happens, it looks again
             self.tick()
-            timer[:] = [loop.call_later(self._tls.reload_s if self._tls is not None else 3600.0, look)]
 
-        if self._watched or self._others:
+        if self._kept or self._others:
             look()
         return lambda: timer[0].cancel() if timer else None
 

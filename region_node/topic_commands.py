@@ -6,8 +6,6 @@ Is: options, one request to a broker's admin interface, and what a person sees. 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -16,17 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from heliograph.cli.groups import group
-from heliograph.model.errors import ConfigError
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Rest, TokenOption
 from heliograph.model.names import TopicName
 from region_node import tier_commands
 
-Admin = Annotated[str, typer.Option("--admin", help="The admin URL of any broker of the region to ask.")]
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
 Coordinate = Annotated[str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="A token, where the brokers want one.")]
-_ADMIN = "http://127.0.0.1:8080"
-_HOPS = 5
 _REPAIR_S = 3600.0
 _SAYS = {
     "awaited": "has not arrived in this region yet, or was not published yet",
@@ -49,7 +42,7 @@ def register(app: typer.Typer) -> None:
     topics.command("offload-status")(tier_commands.status)
 
 
-def position(topic: Topic, coordinate: Coordinate, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+def position(topic: Topic, coordinate: Coordinate, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """The position here of what was first published under a coordinate; exit code 1 where it is not here."""
     _tell(_ask(admin, token, topic, f"positions/{quote(coordinate)}"), "position", json_output)
 
@@ -57,15 +50,15 @@ def position(topic: Topic, coordinate: Coordinate, admin: Admin = _ADMIN, token:
 def coordinate(
     topic: Topic,
     at: Annotated[str, typer.Argument(metavar="POSITION", help="ledger:entry in this region, as message ids show it.")],
-    admin: Admin = _ADMIN,
-    token: Token = "",
-    json_output: Json = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """The coordinate of the entry at a position of this region; exit code 1 where there is none."""
     _tell(_ask(admin, token, topic, f"coordinates/{quote(at)}"), "coordinate", json_output)
 
 
-def vector(topic: Topic, admin: Admin = _ADMIN, token: Token = "", json_output: Json = False) -> None:
+def vector(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
     """What each region holds of each origin, as the asked region has last heard."""
     answer = _ask(admin, token, topic, "vectors")
     if json_output:
@@ -84,9 +77,9 @@ def seek(
     topic: Topic,
     subscription: Annotated[str, typer.Argument(help="Its consumers are closed and come back.")],
     coordinate: Coordinate,
-    admin: Admin = _ADMIN,
-    token: Token = "",
-    json_output: Json = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """Lets a subscription of the asked region go on with the message of a coordinate."""
     answer = _ask(admin, token, topic, f"subscriptions/{quote(subscription, safe='')}/seek", {"coordinate": coordinate})
@@ -97,14 +90,13 @@ def repair(
     topic: Topic,
     ledger: Annotated[int | None, typer.Option(help="Only this ledger.", min=0)] = None,
     check: Annotated[bool, typer.Option("--check", help="Only look: exit code 1 where something is damaged.")] = False,
-    admin: Admin = _ADMIN,
-    token: Token = "",
-    json_output: Json = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
 ) -> None:
     """What of the topic no bookie of the region has any more comes back under the same message ids: from the object store, or from other regions."""
-    which = "" if ledger is None else f"?ledger={ledger}"
     if check:
-        answer = _ask(admin, token, topic, f"damage{which}", timeout_s=_REPAIR_S)
+        answer = _ask(admin, token, topic, "damage", timeout_s=_REPAIR_S, ledger=ledger)
         lines = [f"ledger {number}: entries {first} to {last} are on no bookie" for number, ranges in answer["damaged"].items() for first, last in ranges]
         lines = lines or [f"{answer['ledgers']} ledgers were read, and every entry is there"]
     else:
@@ -133,36 +125,9 @@ def _tell(answer: dict[str, Any], wanted: str, json_output: bool) -> None:
     raise typer.Exit(0 if here else 1)
 
 
-def _ask(admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 20) -> dict[str, Any]:
-    """Raises ConfigError with what the broker says."""
+def _ask(admin: str, token: str, topic: str, path: str, given: Any = None, timeout_s: float = 30, **query: Any) -> dict[str, Any]:
+    """given: what is posted; None: it is a GET. Raises ConfigError with what the broker says."""
     name = TopicName.parse(topic)
-    url = f"{admin.rstrip('/')}/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    data = None if given is None else json.dumps(given).encode()
-    for _ in range(_HOPS):
-        try:
-            with urllib.request.build_opener(_NoRedirect).open(urllib.request.Request(url, data, headers), timeout=timeout_s) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
-        except urllib.error.HTTPError as error:
-            if error.code == 307:
-                url = error.headers["Location"]
-                continue
-            raise ConfigError(f"{url}: {_reason(error.read())}") from error
-        except OSError as error:
-            raise ConfigError(f"no answer from {admin}: {error}; give a broker's admin URL with --admin") from error
-    raise ConfigError(f"{admin}: redirected too often; the topic is moving, try again")
-
-
-def _reason(text: bytes) -> str:
-    try:
-        return str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace")[:200]
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """POST is not repeated by urllib: redirects are followed here."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
+    place = f"/heliograph/v1/topics/{name.namespace}/{quote(name.local, safe='')}/{path}"
+    found: dict[str, Any] = Rest(admin, token, timeout_s).ask("GET" if given is None else "POST", place, given, query)
+    return found

@@ -23,6 +23,7 @@ from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.delayed import DELAYED_ENTRY_BYTES
 from region_node.subscriptions.shared import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
+from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursor import Cursor
 
@@ -138,6 +139,8 @@ BUNDLE: Columns = (
 )
 LINK: Columns = (
     ("pulsar_replication_backlog", "gauge"),
+    ("pulsar_replication_rate_in", "gauge"),
+    ("pulsar_replication_throughput_in", "gauge"),
     ("pulsar_replication_rate_out", "gauge"),
     ("pulsar_replication_throughput_out", "gauge"),
     ("pulsar_replication_connected_count", "gauge"),
@@ -194,7 +197,7 @@ class TopicMetrics:
     def __init__(
         self,
         topics: Callable[[], Iterable[Topic]],
-        links: Callable[[], Sequence[Any]],
+        links: Callable[[], Iterable[Any]],
         *,
         region: str,
         clock: Clock,
@@ -208,6 +211,8 @@ class TopicMetrics:
         bundle: labels of the one that a topic lies in; "": it is in none."""
         self._consumers, self._more, self._bundle = consumers, more, bundle
         self._topics, self._links, self._region, self._clock, self._topics_max = topics, links, region, clock, topics_max
+        self.stored: dict[str, int] = {}
+        """Bytes of each tenant's topics, as of what was made last."""
         self._marked: dict[str, float] = {}
         """Of each namespace: how often cursors had moved at the last scrape."""
         self._lock = asyncio.Lock()
@@ -253,7 +258,10 @@ class TopicMetrics:
         by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
         by_namespace, by_cursor, by_bundle, by_quota, by_mark = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE), Rows(QUOTA), Rows(MARKED)
         count_of: dict[str, int] = {}
+        stored: dict[str, int] = {}
         known: dict[tuple[str, str], str] = {}
+        coming: dict[tuple[str, str], Sequence[float]] = {}
+        """(topic, the region that it comes from) -> messages and bytes a second."""
         unused: dict[tuple[str, str], list[float]] = {}
         """Of a namespace: topics that have a size and nothing else, and their bytes."""
         for at, topic in enumerate(topics):
@@ -261,6 +269,8 @@ class TopicMetrics:
                 await asyncio.sleep(0)
             if topic.closed:
                 continue
+            if topic.incoming_rates is not None:
+                coming.update({(topic.text, region): rates for region, rates in topic.incoming_rates.all()})
             if not single and _is_unused(topic):
                 found_so = unused.setdefault((topic.name.tenant, topic.name.namespace_local), [0, 0.0])
                 found_so[0] += 1
@@ -269,6 +279,7 @@ class TopicMetrics:
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
             found = topic_numbers(topic)
+            stored[topic.name.tenant] = stored.get(topic.name.tenant, 0) + int(found[_SIZE])
             by_topic.add(labels, found)
             space = self._labels(topic.name, False, known)
             by_namespace.add(space, (found[_BACKLOG], found[_SIZE]))
@@ -299,10 +310,12 @@ class TopicMetrics:
             if at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             labels = f'{self._labels(TopicName.parse(link.topic), single, known)},remote_cluster="{escaped(link.target)}"'
-            by_link.add(labels, (link.backlog_entries, link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s))
+            going = link.rate_out, link.throughput_out, int(link.connected), link.backlog_bytes, link.age_s
+            by_link.add(labels, (link.backlog_entries, *coming.get((link.topic, link.target), NOTHING), *going))
         for (tenant, local), (count, size) in unused.items():
             labels = self._labels(TopicName("persistent", tenant, local, "t"), False, known)
             count_of[labels] = count_of.get(labels, 0) + int(count)
+            stored[tenant] = stored.get(tenant, 0) + int(size)
             by_topic.add(labels, [size if name in _SIZES else 0 for name, _ in TOPIC])
             by_namespace.add(labels, (0, size))
             by_mark.add(labels, (0,))
@@ -316,6 +329,7 @@ class TopicMetrics:
         for family in self._more():
             families.append(family)
             await asyncio.sleep(0)
+        self.stored = stored
         totals = {name: by_topic.total(at) for at, name in enumerate(TOTALS)}
         return "".join(families).encode(), {"topics_count": len(topics), **totals, "storage_logical_size": totals["storage_size"]}
 

@@ -37,12 +37,12 @@ class Usage:
             found = self._tenants[tenant] = TenantUsage()
         return found
 
-    def stored(self, topics: Iterable[tuple[str, int]]) -> None:
-        """(tenant, bytes) of all topics that are loaded."""
+    def stored(self, sizes: Mapping[str, int]) -> None:
+        """By tenant: bytes of all topics that are loaded."""
         for sums in self._tenants.values():
             sums.storage_bytes = 0
-        for tenant, size in topics:
-            self.of(tenant).storage_bytes += size
+        for tenant, size in sizes.items():
+            self.of(tenant).storage_bytes = size
 
     def rows(self) -> dict[str, dict[str, int]]:
         return {tenant: asdict(self._tenants[tenant]) for tenant in sorted(self._tenants)}

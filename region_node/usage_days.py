@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotAllowed, OutcomeUnknown, VersionConflict
 from heliograph.model.policies import _Value
@@ -23,6 +24,9 @@ from heliograph.runtime.clock import Clock
 from region_node.dr.tasks import lasting
 from region_node.usage import Usage
 from region_node.usage_settings import UsageSettings
+
+if TYPE_CHECKING:
+    from region_node.topics.topic import Topic
 
 log = logging.getLogger("region_node.usage")
 
@@ -34,6 +38,18 @@ STORED = "storage_byte_seconds"
 """Bytes stored, times the seconds they were."""
 _DAY_MS = 86_400_000
 _TRIES = 8
+_SLICE = 1000
+
+
+async def stored_by_tenant(topics: Iterable[Topic]) -> dict[str, int]:
+    """Bytes of each tenant's topics, looked at in slices: they may be very many."""
+    found: dict[str, int] = {}
+    for at, topic in enumerate(list(topics)):
+        if at % _SLICE == _SLICE - 1:
+            await asyncio.sleep(0)
+        if not topic.closed:
+            found[topic.name.tenant] = found.get(topic.name.tenant, 0) + topic.ledger.size_bytes
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +118,7 @@ class UsageDays:
         self,
         store: MetadataStore,
         usage: Usage,
-        stored: Callable[[], Iterable[tuple[str, int]]],
+        stored: Callable[[], Awaitable[Mapping[str, int]]],
         *,
         broker: str,
         clock: Clock,
@@ -137,6 +153,7 @@ class UsageDays:
 
     async def write(self) -> None:
         """Writes what was counted since, to the day on which it was counted; what cannot be written waits for the next time."""
+        self._usage.stored(await self._stored())
         self._count()
         for tenant in list(self.waiting):
             try:
@@ -155,7 +172,6 @@ class UsageDays:
         """Makes a writing of each tenant's difference. With the same day of one that was not begun it is one."""
         now, day = self._clock.monotonic(), self._day
         elapsed_s, self._counted_at, self._day = now - self._counted_at, now, day_of(self._clock.wall_ms())
-        self._usage.stored(self._stored())
         for tenant, row in self._usage.rows().items():
             told = self._told.get(tenant, {})
             added = {name: row[name] - told.get(name, 0) for name in COUNTED} | {STORED: int(row["storage_bytes"] * elapsed_s)}

@@ -30,7 +30,7 @@ def provisioned(folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | N
         yield region
 
 
-def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def until(what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """Asks until the answer is true, and returns it."""
     deadline = time.monotonic() + timeout_s
     while not (found := what()):

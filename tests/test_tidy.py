@@ -40,6 +40,18 @@ def test_nothing_speaks_of_the_workplace() -> None:
     assert not found, found
 
 
+def test_the_tests_that_documents_name_are_there() -> None:
+    """A rule that says what holds it must not outlive that. (Decisions tell what was; they are not changed.)"""
+    files = [p for folder in ("tests", "geo_tests", "benchmarks") for p in (ROOT / folder).rglob("*.py")]
+    there = {p.name for p in files} | {name for p in files for name in re.findall(r"def (test_\w+)", p.read_text())}
+    missing = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        if page.parent.name != "decisions":
+            named = re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", page.read_text())
+            missing += [f"{page.relative_to(ROOT)}: {name}" for name in named if name not in there]
+    assert not missing, missing
+
+
 def test_versions_agree() -> None:
     wanted = re.search(r'version = "([^"]+)"', (ROOT / "pyproject.toml").read_text())
     server = (ROOT / "packaging" / "server" / "pyproject.toml").read_text()

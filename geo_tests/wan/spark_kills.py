@@ -4,6 +4,7 @@ Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `hel
 Isn't: a test's expectations about one kind of kill.
 One job with a query for each sink: Spark's own parquet (read back as Spark reads it), our sink into another topic, the shipped ETL into a table of
 parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint), and a wide table that counts, in three stores.
+`tiers`, which is asked for by name: the ETL whose topics go from one query to another and back at each start of the driver.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
 
 KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
 SINKS = ("files", "topic", "tables", "delta", "wide")
+LIMITS = ("light_bytes_s = 1e12, heavy_bytes_s = 1e12", "light_bytes_s = 0, heavy_bytes_s = 0", "light_bytes_s = 0, queries_max = 2")
+"""All topics light; each by itself; all in the middle."""
 STORES = ("parquet", "delta", "iceberg")
 _TICK_S = 0.02
 
@@ -80,13 +83,20 @@ class Job:
             conf = {{ "spark.driver.memory" = "800m" }}
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "job.toml").write_text(text + "".join(self._query(sink, f"{name}-{sink}") for sink in sinks))
+        self._text = text + "".join(self._query(sink, f"{name}-{sink}") for sink in sinks)
+        self.turn(0)
         self._log = (folder / "job.log").open("ab")
         self.process = subprocess.Popen([PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT)
 
+    def turn(self, number: int) -> None:
+        """What the driver reads at its next start: for `tiers`, other limits each time."""
+        new = self.folder / "job.toml.new"
+        new.write_text(self._text.replace("LIMITS", LIMITS[number % len(LIMITS)]))
+        new.replace(self.folder / "job.toml")
+
     def _query(self, sink: str, subscription: str) -> str:
         checkpoint = f'checkpoint = "{self.folder}/{sink}.state"'
-        if sink in ("tables", "delta"):
+        if sink in ("tables", "delta", "tiers"):
             return f"""
             [[query]]
             name = "{sink}"
@@ -99,6 +109,7 @@ class Job:
             {checkpoint}
             trigger = "1 second"
             source = {{ tasks_min = 2 }}
+            {"tiers = { rebalance_s = 1, LIMITS }" if sink == "tiers" else ""}
             [[query.options.table]]
             schema = "raw"
             name = "all"
@@ -137,6 +148,8 @@ class Job:
         return min(self._committed(sink) for sink in self.sinks)
 
     def _committed(self, sink: str) -> int:
+        if sink == "tiers":  # checkpoints come and go
+            return len(list((self.folder / sink / "all").glob("batch=*")))
         commits = self.folder / f"{sink}.state" / "commits"
         return max((int(path.name) + 1 for path in commits.glob("*") if path.name.isdecimal()), default=0) if commits.is_dir() else 0
 
@@ -181,14 +194,17 @@ def kill_some(
     job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 400, until: float = math.inf
 ) -> int:
     """One victim of each kind in turn, each time behind new batches and a moment that the seed picks, before `until`. Returns how many were killed."""
-    pause, killed = threading.Event(), 0
-    for kind in kinds:
+    pause, killed, moving = threading.Event(), 0, False
+    for number, kind in enumerate(kinds, 1):
         if time.monotonic() > until:
             break
+        job.turn(number)
         before = job.batches()
-        eventually(lambda before=before: job.process.poll() is not None or job.batches() >= before + 1, f"batches before a {kind} is killed", patience_s)
+        if not moving:
+            eventually(lambda before=before: job.process.poll() is not None or job.batches() >= before + 1, f"batches before a {kind} is killed", patience_s)
         assert job.process.poll() is None, job.log()[-3000:]
-        pause.wait(rng.random())
+        pause.wait(rng.random() * (20 if moving else 1))
+        moving = "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6  # topics move when it starts: the next one dies in the middle
         pid = eventually(lambda kind=kind: job.victim(kind, rng), f"a {kind} to kill", 60)
         try:
             os.kill(pid, signal.SIGKILL)
@@ -240,8 +256,8 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 300)
     def topic() -> Counter[str]:
         return Counter(job.instance.read_all("us", job.target))
 
-    def tables() -> Counter[str]:
-        found = [str(path) for path in (job.folder / "tables" / "all").glob("batch=*/*.parquet")]
+    def tables(sink: str = "tables") -> Counter[str]:
+        found = [str(path) for path in (job.folder / sink / "all").glob("batch=*/*.parquet")]
         return _bodies(ds.dataset(found).to_table(columns=["value"]) if found else None)
 
     def delta() -> Counter[str]:
@@ -265,7 +281,7 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 300)
                 eventually(lambda counts=counts: counts().total() >= len(published), f"all of {len(published)} messages in the wide table, {store}", patience_s)
             finally:
                 assert counts() == counted, f"wide, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
-    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta)):
+    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta), ("tiers", lambda: tables("tiers"))):
         if name not in job.sinks:
             continue
         try:
@@ -283,7 +299,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=36)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these")
+    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="what is killed, some of these")
     options = parser.parse_args()
     from heliograph.spark import session
 
@@ -292,7 +309,8 @@ def main() -> None:
         instance = Instance(Path(folder) / "data", regions=("us",), wan="none", brokers="2", bookies=3)
         try:
             instance.namespace("public/geo", ["us"])
-            kinds = [kind for _ in range(-(-options.kills // len(KINDS))) for kind in rng.sample(KINDS, len(KINDS))][: options.kills]
+            asked = options.kinds.split(",")
+            kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][: options.kills]
             with Job(instance, Path(folder) / "job", "soak", options.sinks.split(",")) as job:
                 publisher = Publisher(instance, job.sources)
                 publisher.start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually, heliograph
+from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.test_links import Stream, assert_same_everywhere
 
 
@@ -33,6 +33,17 @@ def restart_bookies(instance: Instance, region: str) -> None:
             heliograph("process", "start", row["name"], "--data", str(instance.data))
 
 
+def damage(instance: Instance, region: str, body: bytes) -> None:
+    """Every copy of that message in the region."""
+    paths = eventually(lambda: len(found := logs_with(instance, region, body)) >= 2 and found, "flushed by every bookie that has a copy")
+    for path in paths:
+        data = bytearray(path.read_bytes())
+        at = data.index(body)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 0x40]))
+
+
 @pytest.mark.timeout(170)
 def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> None:
     topic = "persistent://public/geo/audited"
@@ -49,13 +60,7 @@ def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> No
         assert whole["found"] == {} and whole["entries"] >= 400, whole
     restart_bookies(pair, "eu")
     for body in (b"audited-us-120", b"audited-eu-60"):
-        paths = eventually(lambda body=body: len(found := logs_with(pair, "eu", body)) >= 2 and found, "flushed by every bookie that has a copy")
-        for path in paths:
-            data = bytearray(path.read_bytes())
-            at = data.index(body)
-            with path.open("r+b") as file:
-                file.seek(at)
-                file.write(bytes([data[at] ^ 0x40]))
+        damage(pair, "eu", body)
     report = eventually(lambda: not (found := audit(pair, "eu", topic))["error"] and found, "the broker reads from its bookies again")
     assert report["found"].get("unreadable", 0) >= 2 and report["left"] == 0, report
     coordinates = {finding["coordinate"].split(".")[0] for finding in report["findings"]}
@@ -63,3 +68,38 @@ def test_entries_that_every_bookie_lost_come_back_in_place(pair: Instance) -> No
     again = audit(pair, "eu", topic)
     assert again["found"] == {} and again["entries"] == report["entries"] + sum(report["found"].values())
     assert_same_everywhere(pair, topic, streams)
+
+
+@pytest.mark.timeout(170)
+def test_what_the_source_lost_before_it_was_sent_is_given_up_by_a_person(pair: Instance) -> None:
+    topic, us = "persistent://public/geo/given-up", pair.admin("us")
+    path = topic.removeprefix("persistent://")
+    producer = pair.client("us").create_producer(topic, batching_enabled=False)
+    bodies = [f"given-up-{n:03}" for n in range(40)]
+    producer.send(bodies[0].encode())
+    eventually(lambda: pair.read_all("eu", topic) == bodies[:1], "the link is up")
+    for proxy in pair.proxies("link", "us", "eu"):
+        pair.toxiproxy.cut(proxy.name)
+    for body in bodies[1:]:
+        producer.send(body.encode())
+    rest("PUT", f"{us}/admin/v2/persistent/{path}/unload")
+    restart_bookies(pair, "us")
+    damage(pair, "us", b"given-up-020")
+    for proxy in pair.proxies("link", "us", "eu"):
+        pair.toxiproxy.heal(proxy.name)
+
+    def waits() -> bool:
+        (link,) = rest("GET", f"{us}/heliograph/v1/topics/{path}/links")["links"]
+        return bool(link["cause"] == "storage")
+
+    command = ("topics", "give-up", topic, "--region", "eu", "--json", "--admin", us)
+    eventually(waits, "the link stands before what is lost")
+    (would,) = json.loads(eventually(lambda: waits() and heliograph(*command, "--dry-run", check=False).stdout, "which entries those are"))
+    (ledger, first), (_, last) = would["first"], would["last"]
+    assert first <= last and would["dry_run"]
+    eventually(lambda: (done := heliograph(*command, check=False)).returncode == 0 and json.loads(done.stdout)[0]["first"] == [ledger, first], "it is given up")
+    left = eventually(lambda: (found := pair.read_all("eu", topic))[-1:] == bodies[-1:] and found, "what is behind them arrives")
+    gone = [body for body in bodies if body not in left]
+    assert "given-up-020" in gone and len(gone) == last - first + 1 and left == [body for body in bodies if body not in gone]
+    vector = rest("GET", f"{pair.admin('eu')}/heliograph/v1/topics/{path}/vectors")["regions"]["eu"]["origins"]
+    assert any(origin["missing"] for origin in vector), vector

@@ -131,6 +131,28 @@ def settled(instance: Instance, topic: str, backlog: int, region: str) -> bool:
 
 
 @pytest.mark.timeout(120)
+def test_used_in_both_regions_before_it_is_replicated_what_each_acknowledged_counts(pair: Instance) -> None:
+    topic, path = "persistent://public/geo/used", "persistent/public/geo/used"
+    bodies = [f"m{n}" for n in range(10)]
+    publish(pair, "us", topic, bodies)
+    eventually(lambda: len(pair.read_all("eu", topic)) == 10, "eu has them")
+    for region, taken in (("us", 6), ("eu", 3)):
+        consumer = pair.client(region).subscribe(topic, "both", initial_position=pulsar.InitialPosition.Earliest)
+        for _ in range(taken):
+            consumer.acknowledge(consumer.receive(timeout_millis=10_000))
+        consumer.close()
+    for region in ("us", "eu"):
+        rest("POST", f"{pair.admin(region)}/admin/v2/{path}/subscription/both/replicatedSubscriptionStatus", True)
+    for region in ("us", "eu"):
+        stats = f"{pair.admin(region)}/admin/v2/{path}/stats"
+        eventually(lambda stats=stats: rest("GET", stats)["subscriptions"]["both"]["msgBacklog"] == 4, f"{region} knows what either has acknowledged")
+        assert rest("GET", stats)["subscriptions"]["both"]["subscriptionProperties"] == {}, "where it began is the broker's affair"
+    consumer = pair.client("eu").subscribe(topic, "both")
+    assert receive_all(consumer) == bodies[6:]
+    consumer.close()
+
+
+@pytest.mark.timeout(120)
 def test_switched_on_and_off_by_rest(pair: Instance) -> None:
     topic, path = "persistent://public/geo/by-rest", "public/geo/by-rest/subscription/late/replicatedSubscriptionStatus"
     publish(pair, "us", topic, ["a", "b"])

@@ -16,6 +16,8 @@ from geo_tests.wan.test_links import Stream
 from region_node.demo import _rest as rest
 from region_node.instance.control import call
 
+LEFT = "persistent://public/geo/left"
+
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[Instance]:
@@ -67,6 +69,7 @@ def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
     data, us = str(instance.data), instance.admin("us")
     topic = "persistent://public/geo/growing"
     instance.namespace("public/geo", ["us", "eu"])
+    rest("POST", f"{us}/admin/v2/namespaces/public/geo/permissions/ann", ["produce"])
     stream = Stream(instance, "us", topic)
     writers = Writers(instance, stream)
     try:
@@ -89,7 +92,10 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     since = stream.sent
     copy = eventually(lambda: [n for n in numbers(instance, topic) if n >= since][:50], "what is published from now on arrives")
     assert copy == list(range(since, since + len(copy))), "in order, each once"
+    carried = f"{instance.admin('ap')}/admin/v2/namespaces/public/geo"
+    assert rest("GET", f"{carried}/permissions")["ann"] == ["produce"] and rest("GET", f"{carried}/deduplication") is True, "with who may do what"
 
+    left = published_where_us_cannot_hear_it(instance)
     moved = rest("POST", f"{us}/heliograph/v1/config/members/ap/lead")
     assert moved["changed"] or moved["leader"] == "ap"
     refused = heliograph("region", "leave", "ap", "--data", data, check=False)
@@ -97,9 +103,24 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     rest("POST", f"{us}/admin/v2/namespaces/public/geo/replication", ["us", "eu"])
     rest("POST", f"{us}/admin/v2/tenants/public", {"allowedClusters": ["us", "eu"]})
     heliograph("region", "leave", "ap", "--data", data)
+    eventually(lambda: instance.read_all("us", LEFT) == left, "what only eu had of it is in us, too")
+    assert instance.read_all("eu", LEFT) == left
     report = members(instance, "us")
     assert [row["member"] for row in report["members"]] == ["eu", "us"] and report["leader"] in ("eu", "us") and report["writes"]["count"] is not None
     assert sorted(call(instance.data, "status")["regions"]) == ["eu", "us"] and (instance.data / "ap").is_dir()
+
+
+def published_where_us_cannot_hear_it(instance: Instance) -> list[str]:
+    """In ap, and delivered to eu alone. Returns the bodies."""
+    for proxy in instance.proxies("link", "ap", "us"):
+        instance.toxiproxy.cut(proxy.name)
+    producer = instance.client("ap").create_producer(LEFT, batching_enabled=False)
+    bodies = [f"left-{n}" for n in range(30)]
+    for body in bodies:
+        producer.send(body.encode())
+    eventually(lambda: instance.read_all("eu", LEFT) == bodies, "it is in eu")
+    assert instance.read_all("us", LEFT) == []
+    return bodies
 
 
 def numbers(instance: Instance, topic: str) -> list[int]:

@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import json
-import shlex
+import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from geo_tests.wan.guides import commands
 from geo_tests.wan.instance import eventually
 from geo_tests.wan.kafka_support import rest
-from heliograph.cli import messages, provisioning, topics
-from region_node import commands as server_commands
 from region_node.instance.ca import ensure_certificates
 from tests.broker.processes import REPOSITORY, Region
+from tests.guide.page import Page
+from tests.guide.shell import Reader, Shell
 
-PAGE = "keys.md"
 WORDS = (b"one", b"two", b"a word that nobody else writes")
-
-
-def program() -> typer.Typer:
-    """`heliograph`, in this process: starting one for each line of the page takes longer than all they do."""
-    made = typer.Typer()
-    for area in (provisioning, topics, messages):
-        area.register(made)
-    server_commands.register(made)
-    return made
-
-
-class Shell:
-    """Runs the page's commands in one folder, as its reader would."""
-
-    def __init__(self, region: Region) -> None:
-        self.region, self.app = region, program()
-        self.said: list[str] = []
-
-    def section(self, heading: str) -> None:
-        for line in commands(PAGE)[heading]:
-            self.run(line)
-
-    def run(self, line: str, **replaced: str) -> str:
-        environment = {}
-        if "us-broker-0" in self.region.processes:
-            environment = {"HELIOGRAPH_ADMIN": self.region.admin_url(), "HELIOGRAPH_SERVICE": self.region.service_url()}
-        done = CliRunner().invoke(self.app, [replaced.get(word, word) for word in shlex.split(line)[1:]], env=environment)
-        assert done.exit_code == 0, f"{line}: {done.output}{done.exception}"
-        self.said.append(done.stdout)
-        return done.stdout
 
 
 def read(region: Region, topic: str, count: int) -> list[bytes]:
@@ -86,22 +53,42 @@ def status_of(url: str, token: str) -> int:
         return error.code
 
 
+def compacted_and_offloaded(region: Region, shell: Shell, topic: str, store: Path) -> None:
+    """Both read what is sealed and write it again: nothing of it is in the clear afterwards, and all of it can be read."""
+    shell.run("heliograph namespaces set shop/cards retention retentionTimeInMinutes=-1,retentionSizeInMB=-1")
+    shell.run(f"heliograph produce {topic} -k card -m first")
+    shell.run(f"heliograph produce {topic} -k card -m last")
+    shell.run(f"heliograph topics compact {topic}")
+    eventually(lambda: "SUCCESS" in shell.run(f"heliograph topics compact {topic} --status"), "it is compacted")
+    client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    try:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+        assert reader.read_next(timeout_millis=30_000).data() == b"last", "what has no key goes, and of a key the newest stays"
+    finally:
+        client.close()
+    shell.run(f"heliograph topics offload {topic} --now")
+    eventually(lambda: shell.run(f"heliograph topics offload-status {topic}").startswith("done"), "it is in the store")
+    objects = [path for path in store.rglob("*") if path.is_file() and path.stat().st_size]
+    assert objects
+    assert not [path for path in objects for word in (WORDS[2], b"first", b"last") if word in path.read_bytes()]
+
+
 @pytest.mark.timeout(180)
 def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    topic, master = "persistent://shop/cards/paid", tmp_path / "master.keys"
-    with Region(tmp_path) as region:
-        shell = Shell(region)
-        first, *others = commands(PAGE)["Encryption at rest: switch it on"]
-        shell.run(first)
-        region.start(encryption={"master_key_file": str(master)})
-        rest(region, "PUT", "/admin/v2/clusters/us", {})
-        for tenant in ("public", "shop"):
-            rest(region, "PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["us"]})
-        rest(region, "PUT", "/admin/v2/namespaces/public/default")
-        for line in others:
-            shell.run(line)
-        shell.section("Encryption at rest: another data key")
+    topic, master, store = "persistent://shop/cards/paid", tmp_path / "master.keys", tmp_path / "store"
+    with Region(tmp_path) as region, Shell(tmp_path) as shell:
+        page = Reader(Page.read("keys.md"), shell)
+        for command, _ in page.steps("Encryption at rest: switch it on"):
+            if command.startswith("heliograph keys master"):
+                store.mkdir()
+                region.start(encryption={"master_key_file": str(master)}, tiered={"store": f"file://{store}"})
+                rest(region, "PUT", "/admin/v2/clusters/us", {})
+                for tenant in ("public", "shop"):
+                    rest(region, "PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": ["us"]})
+                rest(region, "PUT", "/admin/v2/namespaces/public/default")
+                shell.environment |= {"HELIOGRAPH_ADMIN": region.admin_url(), "HELIOGRAPH_SERVICE": region.service_url()}
+        page.section("Encryption at rest: another data key")
         listed = json.loads(shell.run("heliograph keys list shop --json"))["keys"]
         assert [(key["seals"], key["topics"]) for key in listed] == [(False, 1), (True, 0)]
         publish(region, topic, WORDS[2])
@@ -110,7 +97,8 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
         assert not on_disk(tmp_path, WORDS[2])
         assert [word.split()[0] for word in read(region, topic, 3)] == [word.split()[0] for word in WORDS]
 
-        shell.section("Encryption at rest: another master key")
+        compacted_and_offloaded(region, shell, topic, store)
+        page.section("Encryption at rest: another master key")
         after = json.loads(shell.run("heliograph keys list --json"))
         assert {key["master"] for key in after["tenants"]["shop"]} == {after["master"]} != {listed[0]["master"]}
         master.write_text(master.read_text().splitlines(keepends=True)[0])  # the older one is taken out
@@ -125,22 +113,36 @@ def test_the_page_is_true_and_disks_hold_nothing_in_the_clear(tmp_path: Path, mo
             command = [sys.executable, "-m", "region_node.process", "--settings", str(refused)]
             done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 2 and says in done.stderr.splitlines()[-1], done.stderr
+        process = region.processes["us-meta-0"]  # the region forgets all of its topics; the configuration, with the wrapped keys, is there still
+        process.kill()
+        shutil.rmtree(tmp_path / "us-meta-0" / "meta")
+        ports = {"meta_node": {"port": process.ports["meta"]}, "config_node": {"port": process.ports["config"], "raft_port": 0}}
+        region.spawn(region.settings("meta-0", ["meta", "config"], **ports)).wait_ready()
         region.spawn(settings).wait_ready()
-        assert [word.split()[0] for word in read(region, topic, 3)] == [word.split()[0] for word in WORDS]
+        shell.environment |= {"HELIOGRAPH_ADMIN": region.admin_url(), "HELIOGRAPH_SERVICE": region.service_url()}
+        assert not json.loads(shell.run("heliograph topics list shop/cards --json"))
+        restoring = f"heliograph tier restore --topic {topic}"
+        eventually(lambda: shell.run(restoring, codes=(0, 1, 2)) and topic in shell.run("heliograph topics list shop/cards"), "it is back")
+        assert read(region, topic, 3) == list(WORDS)
 
+        guarded: dict[str, Any] = {}
+        statuses: list[tuple[int, ...]] = []
+        issued: list[str] = []
+        for command, said in page.steps("Tokens: another key"):
+            if "tokens create" in command:
+                issued.append(said.strip())
+                if not guarded:
+                    source = {"algorithms": ["ES256"], "jwks_file": str(tmp_path / "keys.json")}
+                    security = {"authentication": ["token"], "authorization": True, "super_users": ["root"], "tokens": [source]}
+                    broker = {**settings["broker"], "port": 0, "admin_port": 0}
+                    guarded = region.settings("broker-1", ["broker"], **region.addresses, security=security, broker=broker)
+                    region.spawn(guarded).wait_ready()
+                statuses.append(tuple(status_of(region.admin_url(1), token) for token in issued))
+            elif "tokens list" in command:
+                assert len(said.splitlines()) == 2
+                shell.environment["FIRST"] = said.split()[0]
+        statuses.append(tuple(status_of(region.admin_url(1), token) for token in issued))
+        assert statuses == [(200,), (200, 200), (401, 200)]
         ensure_certificates(tmp_path / "tls", ["us"])
-        shell.section("Certificates")
-        made, added = commands(PAGE)["Tokens: another key"][:2], commands(PAGE)["Tokens: another key"][2:5]
-        old = [shell.run(line) for line in made][-1].strip()
-        source = {"algorithms": ["ES256"], "jwks_file": str(tmp_path / "keys.json")}
-        security = {"authentication": ["token"], "authorization": True, "super_users": ["root"], "tokens": [source]}
-        guarded = region.settings("broker-1", ["broker"], **region.addresses, security=security, broker={**settings["broker"], "port": 0, "admin_port": 0})
-        region.spawn(guarded).wait_ready()
-        url = region.admin_url(1)
-        assert status_of(url, old) == 200
-        new = [shell.run(line) for line in added][1].strip()
-        assert (status_of(url, old), status_of(url, new)) == (200, 200)
-        kid = shell.said[-1].split()[0]
-        assert len(shell.said[-1].splitlines()) == 2
-        shell.run(commands(PAGE)["Tokens: another key"][5], **{"$FIRST": kid})
-        assert (status_of(url, old), status_of(url, new)) == (401, 200)
+        page.section("Certificates")
+        page.finish()

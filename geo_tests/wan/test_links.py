@@ -151,6 +151,17 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
         assert not row["connected"] and row["cause"]
     finally:
         heal()
+    eventually(lambda: pair.links(topic)[("us", "eu")]["connected"], "the link is back")
+
+    def flowing() -> bool:
+        """Both ends tell of it in Pulsar's words."""
+        stream.publish(5)
+        told = {r: rest("GET", f"{pair.admin(r)}/admin/v2/persistent/public/geo/risk/stats")["replication"] for r in ("us", "eu")}
+        going, coming = told["us"]["eu"], told["eu"]["us"]
+        assert not coming["msgRateOut"] and not going["msgRateIn"]
+        return bool(min(going["msgRateOut"], going["msgThroughputOut"], coming["msgRateIn"], coming["msgThroughputIn"]))
+
+    eventually(flowing, "rates of the link")
     assert_same_everywhere(pair, topic, [stream])
 
 

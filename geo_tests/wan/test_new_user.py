@@ -13,8 +13,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from benchmarks.servers import free_port
 from geo_tests.wan.instance import PROGRAM, eventually, heliograph
-from region_node.instance.layout import Ports
 
 
 def standalone(data: Path, service: int, admin: int, *more: str) -> subprocess.Popen[str]:
@@ -31,8 +31,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int]]:
     data = tmp_path_factory.mktemp("standalone") / "data"
-    ports = Ports()
-    service, admin = ports.free(), ports.free()
+    service, admin = free_port(), free_port()
     process = standalone(data, service, admin)
     try:
         wait_ready(process)
@@ -60,7 +59,7 @@ def test_a_second_one_on_the_same_folder(running: tuple[Path, int, int]) -> None
 
 def test_a_taken_port(running: tuple[Path, int, int], tmp_path: Path) -> None:
     _, service, _ = running
-    done = heliograph("standalone", "--data", str(tmp_path / "other"), "--service-port", str(service), "--admin-port", str(Ports().free()), check=False)
+    done = heliograph("standalone", "--data", str(tmp_path / "other"), "--service-port", str(service), "--admin-port", str(free_port()), check=False)
     assert done.returncode == 2 and f"port {service}" in done.stderr and "--service-port" in done.stderr
 
 
@@ -100,8 +99,7 @@ MOMENTS = ("instance.json", "lock", "logs", "settings", "logs/standalone-bookie-
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
     """Each moment is the appearance of a file."""
-    ports = Ports()
-    service, admin = ports.free(), ports.free()
+    service, admin = free_port(), free_port()
     process = standalone(tmp_path / "data", service, admin)
     eventually((tmp_path / "data" / moment).exists, moment, 30)
     process.send_signal(signal.SIGINT)
@@ -130,8 +128,7 @@ def _mentions(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(120)
 def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
-    ports = Ports()
-    process = standalone(tmp_path / "data", ports.free(), ports.free())
+    process = standalone(tmp_path / "data", free_port(), free_port())
     wait_ready(process)
     process.kill()
     process.communicate()
@@ -140,8 +137,7 @@ def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_data_survives_a_restart(tmp_path: Path) -> None:
-    ports = Ports()
-    service, admin = ports.free(), ports.free()
+    service, admin = free_port(), free_port()
     for expected in ([], [b"one"], [b"one", b"two"]):
         process = standalone(tmp_path / "data", service, admin)
         try:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ import pytest
 from geo_tests.wan.instance import Instance, eventually
 from geo_tests.wan.spark_kills import STORES, wide_rows
 from heliograph.client.http import Http
+from heliograph.model.errors import ConfigError
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
+from tests.spark.running import NAMESPACE, forget, publish, run
+from tests.spark.stores.support import dying
 
 pyspark = pytest.importorskip("pyspark")
-NAMESPACE = "persistent://public/default"
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +55,6 @@ def spark() -> Iterator[Any]:
     made.stop()
 
 
-def publish(client: pulsar.Client, topic: str, bodies: list[str]) -> None:
-    producer = client.create_producer(f"{NAMESPACE}/{topic}", batching_enabled=True, batching_max_messages=20)
-    for body in bodies:
-        producer.send_async(body.encode(), None)
-    producer.flush()
-    producer.close()
-
-
 def read(folder: Path) -> pa.Table:
     """As any reader of parquet does, which knows of no checkpoint."""
     files = sorted(folder.glob("batch=*/*.parquet"))
@@ -72,14 +66,6 @@ def read(folder: Path) -> pa.Table:
 
 def deduplicate(region: Region) -> None:
     assert Rest(region.admin_url())("POST", "/admin/v2/namespaces/public/default/deduplication", True)[0] == 204
-
-
-def run(spark: Any, job: str, region: Region, options: dict[str, Any]) -> None:
-    import importlib
-
-    start = importlib.import_module(f"heliograph.spark.jobs.{job}").start
-    for query in start(spark, {"admin_url": region.admin_url()}, job, options):
-        assert query.awaitTermination(180), query.lastProgress
 
 
 @pytest.mark.timeout(300)
@@ -102,7 +88,7 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
     publish(client, "etl-users-1", [json.dumps({"name": f"u{n}"}) for n in range(30)])
     publish(client, "etl-bytes", ["any", "thing"])
     publish(client, "etl-nobody", ["lost?"])
-    run(spark, "etl", region, options)
+    run(spark, "etl", region.admin_url(), options)
     orders = read(lake / "orders")
     assert sorted(orders["id"].to_pylist()) == list(range(100)) and orders["_publish_time"].null_count == 0
     assert sorted(read(lake / "etl-bytes")["value"].to_pylist()) == [b"any", b"thing"]
@@ -117,9 +103,9 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
     options["table"][0]["schema"] = "id bigint, price double, country string, _publish_time timestamp"
     publish(client, "etl-users-2", ["{}"])
     publish(client, "etl-orders", [json.dumps({"id": 100, "country": "FR"})])
-    run(spark, "etl", region, options)
+    run(spark, "etl", region.admin_url(), options)
     forget(tmp_path / "state")
-    run(spark, "etl", region, options)
+    run(spark, "etl", region.admin_url(), options)
     orders = read(lake / "orders")
     assert sorted(orders["id"].to_pylist()) == list(range(101))
     assert Counter(orders["country"].to_pylist()) == {None: 100, "FR": 1}
@@ -128,8 +114,9 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
 
 
 @pytest.mark.timeout(300)
-def test_registered_schemas_grow_in_delta_tables(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+def test_registered_schemas_grow_in_tables_of_each_format(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    pytest.importorskip("pyiceberg")
     from pulsar.schema import AvroSchema, Integer, Record, String
 
     class One(Record):  # type: ignore[misc, unused-ignore]
@@ -142,7 +129,7 @@ def test_registered_schemas_grow_in_delta_tables(region: Region, client: pulsar.
         city = String(required_default=True)
 
     Two.__name__ = "One"
-    topic = f"{NAMESPACE}/delta-visits"
+    topic, formats = f"{NAMESPACE}/lake-visits", ("parquet", "delta", "iceberg")
 
     def visits(kind: Any, *records: Any) -> None:
         producer = client.create_producer(topic, schema=AvroSchema(kind), batching_enabled=False)
@@ -150,26 +137,72 @@ def test_registered_schemas_grow_in_delta_tables(region: Region, client: pulsar.
             producer.send(record)
         producer.close()
 
-    def table() -> list[tuple[Any, ...]]:
-        found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "lake" / "delta-visits"))).execute("select * from t order by id")
-        return [tuple(row.values()) for row in pa.table(found).to_pylist()]
+    def tables() -> list[list[tuple[Any, ...]]]:
+        found = [read(tmp_path / "parquet" / "lake-visits").to_pylist(), *(wide_rows(each, tmp_path / each, "lake-visits") for each in formats[1:])]
+        return [sorted((row["id"], row.get("city")) for row in rows) for rows in found]
 
-    options: dict[str, Any] = {"topics": [topic], "path": str(tmp_path / "lake"), "checkpoint": str(tmp_path / "state"), "trigger": "available now"}
-    options |= {"format": "delta", "table": [{"schema": "registered"}]}
+    options: list[dict[str, Any]] = [
+        {"topics": [topic], "format": each, "path": str(tmp_path / each), "checkpoint": str(tmp_path / f"{each}.state"), "trigger": "available now"}
+        for each in formats
+    ]
+    for each in options:
+        each["table"] = [{"schema": "registered"}]
     visits(One, One(id=1), One(id=2))
-    run(spark, "etl", region, options)
-    assert table() == [(1,), (2,)]
+    run(spark, "etl", region.admin_url(), *options)
+    assert tables() == [[(1, None), (2, None)]] * 3
     visits(Two, Two(id=3, city="Oslo"))
-    run(spark, "etl", region, options)
-    assert table() == [(1, None), (2, None), (3, "Oslo")]
-    forget(tmp_path / "state")
-    run(spark, "etl", region, options)
-    assert table() == [(1, None), (2, None), (3, "Oslo")]
+    run(spark, "etl", region.admin_url(), *options)
+    assert tables() == [[(1, None), (2, None), (3, "Oslo")]] * 3
+    for format_ in formats:
+        forget(tmp_path / f"{format_}.state")
+    run(spark, "etl", region.admin_url(), *options)
+    assert tables() == [[(1, None), (2, None), (3, "Oslo")]] * 3, "a second delivery of the last micro-batch"
     from heliograph.spark.jobs.tiers import measured
 
     http = Http(region.admin_url())
     assert set(measured(http, [topic, f"{NAMESPACE}/none-such"])) == {topic}, "what brokers say, for tiers"
     http.close()
+
+
+@pytest.mark.timeout(300)
+def test_topics_move_between_tiers_with_where_they_stand(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    """Limits say that no topic is light, and then that all are, whatever brokers measure; each time a micro-batch is unfinished."""
+    from heliograph.spark.jobs import generations
+
+    state, lake, topics = tmp_path / "state", tmp_path / "lake", ("tier-a", "tier-b")
+    options: dict[str, Any] = {
+        "namespace": "public/default",
+        "topics_pattern": "tier-.*",
+        "subscription": "tiers",
+        "path": str(lake),
+        "checkpoint": str(state),
+        "trigger": "available now",
+        "source": {"max_bytes_per_trigger": 6000},
+        "table": [{"schema": "n bigint"}],
+    }
+    light, busy = {"rebalance_s": 0, "light_bytes_s": 1e12, "heavy_bytes_s": 1e12}, {"rebalance_s": 0, "light_bytes_s": 0, "queries_max": 2}
+    published = 0
+
+    def more(tiers: Mapping[str, float], labels: list[str]) -> None:
+        nonlocal published
+        for topic in topics:
+            publish(client, topic, [json.dumps({"n": n}) for n in range(published, published + 300)])
+        published += 300
+        run(spark, "etl", region.admin_url(), {**options, "tiers": tiers} if tiers else options)
+        assert sorted(path.name for path in state.glob("*.?")) == labels
+        for topic in topics:
+            assert sorted(read(lake / topic)["n"].to_pylist()) == list(range(published))
+
+    more({}, [])
+    forget(state)  # it never had tiers, and is in the middle of a micro-batch: its checkpoint is taken over
+    more(busy, ["light.1", "middle-0.1"])
+    forget(state / "middle-0.1")
+    with dying(generations, "replace_file", 1, after=False) as deaths:  # all have ended, and the new ones are told where to begin
+        run(spark, "etl", region.admin_url(), {**options, "tiers": light})
+    assert deaths == [1] and json.loads((state / "tiers.json").read_text())["generation"] == 1
+    more(light, ["light.2"])
+    with pytest.raises(ConfigError, match="ran with tiers"):
+        run(spark, "etl", region.admin_url(), options)
 
 
 @pytest.mark.timeout(300)
@@ -222,13 +255,6 @@ def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_noth
     assert len(list(lake.glob("kill-a/batch=*"))) > before
 
 
-def forget(state: Path) -> None:
-    """As if the driver had died before Spark wrote that its last micro-batch was done."""
-    newest = max((path for path in (state / "commits").iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    newest.unlink()
-    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
-
-
 @pytest.mark.timeout(600)
 def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     def body(n: int, hour: int, **more: Any) -> str:
@@ -263,7 +289,7 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
             found[name] = rows[0]
         return found
 
-    run(spark, "wide", region, online)
+    run(spark, "wide", region.admin_url(), online)
     hourly = [(10, f"u{n}", 15, 10, sum(range(n, 30, 3)) / 2) for n in range(3)] + [(11, f"u{n}", 15, 0, None) for n in range(3)]
     import importlib
 
@@ -273,16 +299,15 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
     paid = [row[4] for row in hourly[:3]]
     assert first["daily"] == [(0, "u0", 30, 10, paid[0], None), (0, "u1", 30, 10, paid[1], 31), (0, "u2", 30, 10, paid[2], 32), (0, "u3", None, None, None, 33)]
     forget(tmp_path / "state")
-    run(spark, "wide", region, online)
+    run(spark, "wide", region.admin_url(), online)
     assert tables() == first, "a batch that came twice"
     publish(client, "ab-buys", [body(1, 11), body(1, 11)])  # a new topic, a known row
-    run(spark, "wide", region, online)
+    run(spark, "wide", region.admin_url(), online)
     assert tables()["hourly"] == [*hourly[:4], (11, "u1", 15, 2, None), hourly[5]]
     assert tables()["daily"][1] == (0, "u1", 30, 12, paid[1], 31)
 
 
 def test_rows_of_a_topic_have_the_same_task_in_whatever_order_they_come(spark: Any) -> None:
-    from heliograph.model.errors import ConfigError
     from heliograph.spark import portable
 
     rows = [(f"t{n % 3}", n) for n in range(200)]
@@ -298,6 +323,28 @@ def test_rows_of_a_topic_have_the_same_task_in_whatever_order_they_come(spark: A
         portable(spark.createDataFrame(rows, "topic string, n int"))
 
 
+def test_the_newest_row_of_a_key_is_by_a_topics_order_and_then_by_time(spark: Any) -> None:
+    from heliograph.spark.jobs.expressions import declared
+    from heliograph.spark.jobs.redis import newest
+
+    place = ("_topic", "_publish_time", "_ledger", "_entry", "_batch_index")
+    schema = declared({"schema": "user string, city string, gone boolean"}, place, "here")
+    at = [datetime(2026, 1, 1, second=n, tzinfo=UTC) for n in range(10)]
+    rows = [
+        ("U0", "published late", None, "t", at[9], 1, 0, 0),
+        ("u0", "stored last", None, "t", at[1], 1, 0, 1),
+        ("u1", "here", None, "t", at[1], 1, 2, None),
+        ("u1", None, True, "t", at[1], 1, 3, None),
+        (None, "no key", None, "t", at[1], 1, 4, None),
+        ("u2", "early", None, "t2", at[1], 9, 9, None),
+        ("u2", "late", None, "t3", at[5], 1, 1, None),
+    ]
+    names = ("user", "city", "gone", *place)
+    given = spark.createDataFrame([tuple(dict(zip(names, row, strict=True))[name] for name in schema.names) for row in rows], schema)
+    found = newest(given, {"user": "lower(user)"}, {"city": "city"}, "gone").collect()
+    assert sorted((row.user, row.city) for row in found) == [("u0", "stored last"), ("u1", None), ("u2", "late")]
+
+
 @pytest.mark.timeout(300)
 def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     source, target = f"{NAMESPACE}/replay-from", f"{NAMESPACE}/replay-to"
@@ -307,9 +354,9 @@ def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client
     producer.flush()
     options = {"topics": [source], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
     deduplicate(region)
-    run(spark, "replay", region, options)
+    run(spark, "replay", region.admin_url(), options)
     forget(tmp_path / "state")
-    run(spark, "replay", region, options)
+    run(spark, "replay", region.admin_url(), options)
     rows = spark.read.format("heliograph").options(admin_url=region.admin_url(), topic=target).load().orderBy("ledger", "entry", "batch_index").collect()
     found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in rows]
     assert found == [(b"%d" % n, f"k{n % 7}", str(n), 1000 + n) for n in range(300)]

@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from geo_tests.wan.test_audit import audit
 from geo_tests.wan.test_links import Stream
 
 REGIONS = ("us", "eu", "ap", "sa")
@@ -71,6 +72,15 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
     froms = {reader.read_next(timeout_millis=10_000).data().decode()[:2] for _ in range(200)}
     assert froms == set(REGIONS)
 
+    only = f"persistent://{NAMESPACE}/only"
+    producer = quartet.client("us").create_producer(only)
+    for n in range(20):
+        producer.send(b"%d" % n, replication_clusters=["sa"])
+    eventually(lambda: topics(quartet, "sa") >= {topic, only} and len(quartet.read_all("sa", only)) == 20, "what is for sa alone has gone through eu and ap")
+    for region in ("eu", "ap", "sa"):
+        report = audit(quartet, region, only)
+        assert report["found"] == {} and report["entries"] >= 20 and not report["unchecked_ranges"], f"what {region} only passes on is there: {report}"
+
     choose(quartet, {"kind": "star", "center": "ap"})
     for _ in range(6):
         for stream in streams:
@@ -91,6 +101,13 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
     for stream in streams:
         stream.publish(50)
     assert everything_everywhere(quartet, topic, streams)
+    for region in REGIONS:
+        report = audit(quartet, region, topic)
+        assert report["found"] == {} and not report["unchecked_ranges"], f"through every change of tree: {region}: {report}"
+
+
+def topics(instance: Instance, region: str) -> set[str]:
+    return set(rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{NAMESPACE}"))
 
 
 @pytest.mark.timeout(60)

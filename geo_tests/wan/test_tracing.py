@@ -14,6 +14,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from geo_tests.wan.instance import Instance, eventually
+from tests.guide.page import Page
+from tests.guide.shell import Reader, Shell
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 KEY = "x-collector-key"
@@ -70,9 +72,14 @@ def collector() -> Iterator[Collector]:
 def test_a_message_is_seen_on_its_way_through_two_regions(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = tmp_path / "headers"
     headers.write_text(f"{KEY}: let me in\n")
-    tracing = {"ENDPOINT": f"http://127.0.0.1:{collector.server.server_port}/v1/traces", "ONE_IN": str(1 << 40), "DELAY_S": "0.2", "HEADERS_FILE": str(headers)}
-    for name, value in tracing.items():
-        monkeypatch.setenv(f"HELIOGRAPH_BROKER__TRACING__{name}", value)
+    with Shell(tmp_path, places={"127.0.0.1:4318": f"127.0.0.1:{collector.server.server_port}", "ONE_IN=10000": f"ONE_IN={1 << 40}"}) as shell:
+        page = Reader(Page.read("tracing.md"), shell)
+        page.section("Tracing: a message's way through the regions")
+        page.finish()
+    tracing = {name: value for name, value in shell.environment.items() if "TRACING" in name}
+    assert len(tracing) == 2
+    for name, value in {**tracing, "HELIOGRAPH_BROKER__TRACING__DELAY_S": "0.2", "HELIOGRAPH_BROKER__TRACING__HEADERS_FILE": str(headers)}.items():
+        monkeypatch.setenv(name, value)
     instance = Instance(tmp_path / "data", regions=("us", "eu"), wan="none")
     try:
         instance.namespace("public/seen", ["us", "eu"])

@@ -176,9 +176,12 @@ def failback(
     namespace: Namespace, to: To = "", dry_run: DryRun = False, wait_s: Wait = 120.0, admin: AdminOption = ADMIN, token: TokenOption = "",
     json_output: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Rejoin the returned region, then switch over to it."""
+    """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
     rest = Rest(admin, token)
-    _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
+    under_way = rest.get(_path(namespace)).get("operation") or {}
+    switching = under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
+    if dry_run or not switching:  # else the rejoin is done
+        _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
     _operate(rest, namespace, "switchover", to, dry_run, wait_s, json_output)
 
 

@@ -1,4 +1,4 @@
-"""`topics links` and `topics unpark`: the links of a topic, what parts a parked one from its target, and what is decided about it.
+"""`topics links`, `topics unpark`, `topics give-up`: the links of a topic, what parts a parked one from its target, and what is decided about them.
 
 Is: what these print. Isn't: the decision (`replicator.parking`), or other commands of topics (`heliograph.cli.topics`).
 """
@@ -63,6 +63,31 @@ def unpark(
         _differences(one["link"])
         what = f"in {one['changes']['region']}, schema versions {numbers}" if numbers else "nothing"
         typer.echo(f"{one['topic']} to {region}: {'would change' if dry_run else 'changes'}: {what}")
+
+
+def give_up(
+    topic: Topic,
+    region: Annotated[str, typer.Option("--region", help="The link's target.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which entries no bookie gives now.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first: `heliograph audit TOPIC --now`."""
+    rest = Rest(admin, token)
+    done: list[dict[str, Any]] = []
+    for path in _paths(rest, topic):
+        if any(link["target"] == region and link["cause"] == "storage" for link in rest.get(f"{path}/links")["links"]):
+            done.append(rest.post(f"{path}/links/{region}/give-up", {"dry_run": dry_run}))
+    if not done:
+        raise ConfigError(f"no link of {topic} to {region} waits for storage: `heliograph topics links {topic}` shows them")
+    if json_output:
+        show(done, True)
+        return
+    for one in done:
+        (ledger, first), (_, last) = one["first"], one["last"]
+        what = "would be named as lost" if dry_run else "are named as lost"
+        typer.echo(f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers now has them")
 
 
 def _paths(rest: Rest, topic: str) -> list[str]:

@@ -11,6 +11,8 @@ import json
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +31,18 @@ _QUIET_S = 10.0
 
 def register(app: typer.Typer) -> None:
     add(group(app, "perf", "Measure a service: throughput, and latency at a fixed rate."), produce=produce, consume=consume, latency=latency)
+
+
+@contextmanager
+def _connected(service: str, token: str, what: str) -> Iterator[Any]:
+    """A connection, closed behind its use. what: what could not be done, where a broker refuses it."""
+    connection = client(service, token)
+    try:
+        yield connection
+    except official().PulsarException as error:
+        raise refused(what, service, error) from error
+    finally:
+        connection.close()
 
 
 def _producer(connection: Any, topic: str, batching: bool) -> Any:
@@ -56,19 +70,13 @@ def produce(
     json_output: Json = False,
 ) -> None:
     """As fast as it goes: messages and bytes a second until the last receipt."""
-    pulsar = official()
-    connection = client(service, token)
-    try:
+    with _connected(service, token, f"cannot produce to {topic}") as connection:
         producer, data = _producer(connection, topic, batching), bytes(size)
         begun = time.perf_counter()
         for _ in range(count):
             producer.send_async(data, None)
         producer.flush()
         _throughput("produced", count, size, time.perf_counter() - begun, json_output)
-    except pulsar.PulsarException as error:
-        raise refused(f"cannot produce to {topic}", service, error) from error
-    finally:
-        connection.close()
 
 
 def consume(
@@ -81,8 +89,7 @@ def consume(
 ) -> None:
     """As fast as it goes: messages and bytes a second of what waits."""
     pulsar = official()
-    connection = client(service, token)
-    try:
+    with _connected(service, token, f"cannot consume {topic}") as connection:
         consumer = connection.subscribe(topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=10_000)
         got = size = 0
         begun = last = time.perf_counter()
@@ -97,10 +104,6 @@ def consume(
             if got % 1000 == 0 or got == count:
                 consumer.acknowledge_cumulative(message)
         _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
-    except pulsar.PulsarException as error:
-        raise refused(f"cannot consume {topic}", service, error) from error
-    finally:
-        connection.close()
 
 
 def _throughput(what: str, count: int, size: int, seconds: float, json_output: bool) -> None:
@@ -183,16 +186,10 @@ def latency(
     json_output: Json = False,
 ) -> None:
     """At a fixed rate: from when each message was due to its receipt, and to a consumer; exit code 1 where some did not arrive."""
-    pulsar = official()
-    connection = client(service, token)
-    try:
+    with _connected(service, token, f"cannot measure {topic}") as connection:
         run = LatencyRun(connection, topic, size, batching)
         run.run(rate, seconds, burst)
         run.close()
-    except pulsar.PulsarException as error:
-        raise refused(f"cannot measure {topic}", service, error) from error
-    finally:
-        connection.close()
     missing = run.to_receipt.count + run.failed - run.to_consumer.count
     if json_output:
         found = {"receipt_ms": run.to_receipt.as_json(), "consumer_ms": run.to_consumer.as_json()}

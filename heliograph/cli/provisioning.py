@@ -42,6 +42,9 @@ Gateway = Annotated[str | None, typer.Option("--gateway", help="Of a Pulsar clus
 ClusterRole = Annotated[str | None, typer.Option("--role", help="Of a Pulsar cluster: the role that its replicators prove here.")]
 TokenFile = Annotated[str | None, typer.Option("--token-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of their token there.")]
 TrustFile = Annotated[str | None, typer.Option("--trust-file", help="Of a Pulsar cluster: the file, on the gateway's brokers, of its authorities.")]
+CertificateFile = Annotated[str | None, typer.Option("--certificate-file", help="Of a Pulsar cluster: on the gateway's brokers, shown there by TLS.")]
+KeyFile = Annotated[str | None, typer.Option("--key-file", help="Of that certificate; none given: it is in the same file.")]
+OAuthFile = Annotated[str | None, typer.Option("--oauth-file", help="Of a Pulsar cluster: on the gateway's brokers, issuer_url, client_id, client_secret.")]
 
 
 def clusters_list(admin: AdminOption = ADMIN, token: TokenOption = "", json_output: JsonOption = False) -> None:
@@ -68,10 +71,14 @@ def _writes(method: str, what: str, text: str) -> Callable[..., None]:
         role: ClusterRole = None,
         token_file: TokenFile = None,
         trust_file: TrustFile = None,
+        certificate_file: CertificateFile = None,
+        key_file: KeyFile = None,
+        oauth_file: OAuthFile = None,
         admin: AdminOption = ADMIN,
         token: TokenOption = "",
     ) -> None:
-        more = {"gateway": gateway, "role": role, "tokenFile": token_file, "trustFile": trust_file}
+        files = {"tokenFile": token_file, "trustFile": trust_file, "certificateFile": certificate_file, "keyFile": key_file, "oauthFile": oauth_file}
+        more = {"gateway": gateway, "role": role, **files}
         given = {"serviceUrl": url, "brokerServiceUrl": broker_url, **{name: value for name, value in more.items() if value is not None}}
         Rest(admin, token).ask(method, f"{_CLUSTERS}/{quote(cluster, safe='')}", given)
         done(f"cluster {cluster} is {what}")

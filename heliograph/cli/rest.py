@@ -25,7 +25,7 @@ TokenOption = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 ADMIN = "http://127.0.0.1:8080"
 _HOPS_MAX = 5
-_TIMEOUT_S = 30.0
+_REQUEST_ID = "X-Request-Id"
 _HINTS = {
     401: "give a token with --token or HELIOGRAPH_TOKEN",
     403: "the role of this token may not do that: ask an admin of the tenant for a grant",
@@ -33,13 +33,22 @@ _HINTS = {
 }
 
 
-class Rest:
-    """`admin`: http://host:port of a broker."""
+class Refused(ConfigError):
+    """A broker's answer that is no success. `code`: HTTP's; `reason`: its own sentence."""
 
-    def __init__(self, admin: str, token: str = "") -> None:
+    def __init__(self, error: urllib.error.HTTPError) -> None:
+        self.code, self.reason = error.code, _reason(error)
+        more = [_HINTS.get(error.code, ""), f"request {error.headers[_REQUEST_ID]} in the broker's log" if _REQUEST_ID in error.headers else ""]
+        super().__init__(f"{self.reason} ({'; '.join([f'HTTP {error.code}', *filter(None, more)])})")
+
+
+class Rest:
+    """`admin`: http://host:port of a broker. `timeout_s`: of one request."""
+
+    def __init__(self, admin: str, token: str = "", timeout_s: float = 30.0) -> None:
         if not admin.startswith(("http://", "https://")):
             raise ConfigError(f"--admin: expected http://host:port, not {admin!r}")
-        self._base, self._token = admin.rstrip("/"), token
+        self._base, self._token, self._timeout_s = admin.rstrip("/"), token, timeout_s
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask("GET", path, query=query)
@@ -54,7 +63,7 @@ class Rest:
         return self.ask("DELETE", path, query=query)
 
     def ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
-        """The JSON of the answer, text where it is none, None where there is nothing to say. Raises ConfigError with the broker's reason."""
+        """The JSON of the answer, text where it is none, None where there is nothing to say. Raises Refused; ConfigError where no broker answers."""
         text, _ = self.raw(method, path, body, query)
         try:
             return json.loads(text) if text else None
@@ -66,32 +75,32 @@ class Rest:
         given = {key: str(value).lower() if value is True else value for key, value in (query or {}).items() if value is not None and value is not False}
         url = f"{self._base}{path}" + (f"?{urlencode(given)}" if given else "")
         data = None if body is None else json.dumps(body).encode()
+        named: dict[str, str] = {}
         for _ in range(_HOPS_MAX):
-            request = urllib.request.Request(url, method=method, data=data, headers={"Content-Type": "application/json"})
+            request = urllib.request.Request(url, method=method, data=data, headers={"Content-Type": "application/json", **named})
             if self._token:
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
-                with _opener().open(request, timeout=_TIMEOUT_S) as answer:
+                with _opener().open(request, timeout=self._timeout_s) as answer:
                     return answer.read(), answer.headers
             except urllib.error.HTTPError as error:
                 if error.code in (307, 308) and error.headers.get("Location"):
                     url = error.headers["Location"]
+                    named = {_REQUEST_ID: error.headers[_REQUEST_ID]} if _REQUEST_ID in error.headers else {}
                     continue
-                raise ConfigError(_refused(error)) from error
+                raise Refused(error) from error
             except (urllib.error.URLError, TimeoutError, OSError) as error:
                 reason = getattr(error, "reason", error)
                 raise ConfigError(f"no broker answers at {self._base} ({reason}): start one, or give its admin URL with --admin or HELIOGRAPH_ADMIN") from error
         raise ConfigError(f"the brokers send this request round in a circle: {url}")
 
 
-def _refused(error: urllib.error.HTTPError) -> str:
+def _reason(error: urllib.error.HTTPError) -> str:
     text = error.read()
     try:
-        reason = str(json.loads(text)["reason"])
+        return str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
-        reason = text.decode(errors="replace")[:200] or error.reason
-    hint = _HINTS.get(error.code, "")
-    return f"{reason} (HTTP {error.code}{'; ' + hint if hint else ''})"
+        return text.decode(errors="replace")[:200] or error.reason
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

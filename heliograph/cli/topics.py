@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     topics = group(app, "topics", "Topics: make, look into, change; where messages lie in each region.")
     add(topics, list=listed, create=create, delete=delete, partitions=partitions, unload=unload, terminate=terminate)
     add(topics, truncate=truncate, compact=compact, stats=stats, internal_stats=internal_stats, lookup=lookup)
-    add(topics, links=links.links, unpark=links.unpark)
+    add(topics, links=links.links, unpark=links.unpark, give_up=links.give_up)
     policies.register(topics, "topic", topic_path)
     subscriptions = group(app, "subscriptions", "Subscriptions of a topic.")
     add(subscriptions, list=subscriptions_list, create=subscriptions_create, delete=subscriptions_delete, reset=subscriptions_reset)

@@ -21,7 +21,8 @@ from heliograph.model.coordinates import format_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
-from heliograph.wire.run import Origin, Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Origin, Run
 
 _BLOCK_BYTES_MAX = 64 << 20
 _TOPICS_A_REQUEST = 500

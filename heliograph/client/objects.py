@@ -15,7 +15,8 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 
 from heliograph.model.errors import CorruptData, StorageError
-from heliograph.wire.run import Run, decode_block
+from heliograph.wire.block import decode_block
+from heliograph.wire.run import Run
 
 _TIMEOUT_S = 60
 _BLOCK_BYTES_MAX = 64 << 20

@@ -113,9 +113,18 @@ class PulsarConnection(asyncio.Protocol):
 
     @classmethod
     async def connect(
-        cls, address: Address, *, ssl: tls.SSLContext | None = None, token: str = "", timeout_s: float = 10.0, replicates: bool = False
+        cls,
+        address: Address,
+        *,
+        ssl: tls.SSLContext | None = None,
+        token: str = "",
+        by_certificate: bool = False,
+        timeout_s: float = 10.0,
+        replicates: bool = False,
     ) -> PulsarConnection:
         """Connects and shakes hands; TLS where `ssl` is given, as the role of `token` where that is. Raises ConnectionLost, Refused, TimeoutError.
+
+        by_certificate: without a token, as the role of the certificate in `ssl`.
 
         replicates: its producers are a replicator's, whose receipts may name positions at the source in place of sequences (`features` says whether).
         """
@@ -130,6 +139,8 @@ class PulsarConnection(asyncio.Protocol):
                 command.connect.protocol_version = PROTOCOL_VERSION
                 if token:
                     command.connect.auth_method_name, command.connect.auth_data = "token", token.encode()
+                elif by_certificate:
+                    command.connect.auth_method_name = "tls"
                 if replicates:
                     command.connect.feature_flags.supports_repl_dedup_by_lid_and_eid = True
                 connection.send(command)

@@ -75,6 +75,12 @@ class PulsarCluster(_Value):
     """On the gateway's brokers: the token by which they are known there."""
     trust_file: str = ""
     """On the gateway's brokers: the authorities of its certificates; "": the system's."""
+    certificate_file: str = ""
+    """On the gateway's brokers: the certificate that is shown there; without a token, by its role they are known."""
+    key_file: str = ""
+    """Of that certificate; "": it is in the same file."""
+    oauth_file: str = ""
+    """On the gateway's brokers: as which client of which issuer they get tokens (OAuth 2), as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,7 @@ POLICIES: tuple[Policy, ...] = (
     _row("durability", v.DURABILITY, empty=204),
     _row("replicationStart", v.REPLICATION_START, empty=204),
     _row("replicationPriority", v.whole(1, 64), empty=204),
+    _row("replicationTTL", v.whole(), empty=204),
     _row("replicationTopology", checked_topology, empty=204),
     _row("replicationRoutes", v.mapped(v.listed(v.text)), empty=204),
     _row("originProperty", v.flag, default=False, shown=False),

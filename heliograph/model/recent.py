@@ -31,6 +31,11 @@ class Recent:
         self.count += 1
         self.sum += took
 
+    def since(self, count: int) -> list[float]:
+        """What was added behind the first `count`, in order; of more than 512 the newest."""
+        first = max(count, self.count - len(self._ring))
+        return [self._ring[index % _KEPT] for index in range(first, self.count)]
+
     def quantiles(self, wanted: Iterable[float]) -> list[float]:
         """Of the newest 512, by nearest rank; wanted: 0 to 1. [] where there is none."""
         ordered = sorted(self._ring)

@@ -18,13 +18,14 @@ from heliograph.client.http import tls_context
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import TopicName
+from heliograph.spark.groups import Told, read_told
 
 COLUMNS = ("auto", "raw", "json", "registered")
 KNOWN = frozenset(
     {
         *("admin_url", "region", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "topic", "topics", "namespace", "topics_pattern"),
         *("task_bytes", "tasks_min", "max_bytes_per_trigger", "max_rows_per_trigger", "starting", "ending", "mode", "columns", "subscription"),
-        *("fail_on_data_loss", "discovery_interval_s", "patience_s", "path"),
+        *("fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file"),
     }
 )
 Start = str | int | Coordinate
@@ -96,9 +97,25 @@ class Options(Access):
         self.subscription = given.get("subscription", "")
         self.gaps_allowed = given.get("fail_on_data_loss", "true").lower() == "false"
         self.may_lose = bool(self.subscription) or self.gaps_allowed
+        self._group_file, self._ending_file = given.get("group_file", ""), given.get("ending_file", "")
+
+    @property
+    def told(self) -> Told | None:
+        """Of a query that reads a group of the topics: which, and from where on. Only on the driver. Raises ConfigError."""
+        return read_told(Path(self._group_file)) if self._group_file else None
+
+    @property
+    def ends_in(self) -> Path | None:
+        """A file where the query shall say how far it came; it reads nothing new."""
+        return Path(self._ending_file) if self._ending_file else None
 
     def topics(self, reader: BlockReader) -> list[str]:
         """Full names, each partition by itself, as they are now."""
+        told = self.told
+        found = self._all(reader)
+        return found if told is None else told.of(found)
+
+    def _all(self, reader: BlockReader) -> list[str]:
         if self.namespace:
             return [t for t in reader.topics(self.namespace) if self.pattern is None or self.pattern.fullmatch(TopicName.parse(t).partitioned.local)]
         found = []

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from heliograph.client.blocks import BlockReader, TopicSnapshot
 from heliograph.model.errors import ConfigError, NotFound
 from heliograph.model.positions import Position
+from heliograph.spark.groups import replace_file
 from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
 from heliograph.spark.offsets import (
     EntryRange,
@@ -123,9 +124,18 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**self.__dict__, "_connected": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where the subscription stands, where there is one: a query whose checkpoint was lost goes on there. Otherwise as `starting` says."""
+        """Where the subscription stands, where there is one: a query whose checkpoint was lost goes on there. Otherwise as `starting` says.
+
+        A query that took topics over from another begins where that one ended, and with what is new at its beginning.
+        """
         reader, options = self._reader(), self._options
         snapshots = asked(reader, options, options.topics(reader))
+        told = options.told
+        if told is not None and told.places is not None:
+            taken = {topic: place for topic, place in told.places.items() if topic in snapshots}
+            new = {topic: self._first(reader, snapshot, begin(snapshot)) for topic, snapshot in snapshots.items() if topic not in taken}
+            self._hold(reader, {topic: place.at for topic, place in new.items()})
+            return encode({**taken, **new})
         held = reader.held(options.subscription, snapshots) if options.subscription else {}
         places: Places = {}
         for topic, snapshot in snapshots.items():
@@ -138,6 +148,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadMaxBytes(self._options.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        if self._options.ends_in is not None:
+            return
         reader = self._reader()
         self._until = {topic: end(snapshot) for topic, snapshot in asked(reader, self._options, self._options.topics(reader)).items()}
 
@@ -145,6 +157,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Spark asks only once the batch up to `start` is committed: the subscription goes there."""
         places, reader = decode(start), self._reader()
         self._done(reader, places)
+        if self._options.ends_in is not None:  # what comes is another query's
+            replace_file(self._options.ends_in, start)
+            return start
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
         snapshots = asked(reader, self._options, self._known(reader) if self._until is None else list(self._until))

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from heliograph.spark.driver import AGAIN, say
+from heliograph.spark.driver import AGAIN
 from heliograph.spark.job import Job
+from heliograph.spark.queries import say
 
 _HEALTHY_S = 300.0
 _LOOK_S = 0.2

@@ -1,6 +1,6 @@
 """Frames between a broker and a bookie: one head for all, and the buffer that cuts them from a connection.
 
-Is: the layout, the codes and the errors they mean, bounded cutting. Isn't: I/O, or a look into a block (`heliograph.wire.run`).
+Is: the layout, the codes and the errors they mean, bounded cutting. Isn't: I/O, or a look into a block (`heliograph.wire.block`).
 Invariants: a frame is accepted or raises PeerError; no frame is larger than the limit; bytes are copied at most once, where a frame meets the end
 of a slab. An ADD frame is also what a journal record and its replay are made of, so its layout is a file format as well.
 
@@ -16,7 +16,9 @@ A frame, big endian:
     2 ADD_RECOVERY   count   first   LAC      block                       ANSWER; allowed on a fenced ledger
     3 OPEN_WRITER    -       -       -        -                           none: ADDs behind it are taken again after a LOST
     4 READ           parts   first   last     u32 bytes                   ANSWER, body: blocks; parts 1: as many ANSWERs as the bookie likes,
-                                                                          value 1 in all but the last, which may be empty
+                                                                          value 1 in all but the last, which may be empty; in those
+                                                                          entry: behind the last one that all of them hold, if none
+                                                                          is bad; 0: it does not say
     5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
     6 WRITE_LAC      -       -       LAC      -                           none
     7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once it is above `entry`, or then

@@ -1,38 +1,17 @@
-"""Run: the consecutive entries of one topic that travel together, and the block of bytes that it becomes.
+"""Run: the consecutive entries of one topic that travel together.
 
-Is: the value that goes from a socket's read to the bookies, the cache, consumers, and links; cutting it; its encoding.
+Is: the value that goes from a socket's read to the bookies, the cache, consumers, and links; cutting it, joining several.
 Isn't: one object an entry. What an entry holds (checksum, metadata, payload as the client sent them) is never looked into here.
 Invariants: every sub-range of a run is itself a valid run; `size_bytes` is the sum of `lengths`; `1 <= count <= 512`.
 
-A block, big endian; columns that are absent cost nothing:
-
-    0  u8  version (1)          16 u64 ledger
-    1  u8  columns (bits)       24 u64 first entry
-    2  u16 count                32 u64 broker time, ms
-    4  u32 size of the block    40 u64 index of the first message
-    8  u32 size of the header   48 count x u32 lengths
-    12 u32 crc32c               then, by bit: 1 counts u32, 2 flags u8, 4 origin, 8 origin checksums u32, 16 producers, 32 transaction
-    64 seal
-    header, then the entries' bytes, one behind another; of a sealed run, the ciphertext of all entries that were sealed together, and its tag
-
-    origin:    u32 region, u32 epoch, u64 incarnation, u64 origin time ms, u16 spans, spans x (u64 ledger, u64 entry, u16 count)
-    producers: u16 segments, each: u16 name size, name, u16 count, u8 contiguous, i64 first sequence | count x (i64 sequence, i64 highest)
-    transaction: u64 coordinator, u64 number: of every entry of the run
-    seal:      u64 data key, u64 salt, u64 first entry that was sealed, u32 where this piece's entries begin in the opened bytes
-
-A sealed run is cut without its key: the piece keeps the whole ciphertext, and says where in it its entries lie (`storage.sealing`).
-The checksum covers the whole block but for its own four bytes.
+Its encoding, a block, is `heliograph.wire.block`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
-
-import crc32c
 
 from heliograph.model.errors import CorruptData
 
@@ -61,8 +40,6 @@ class Seal(NamedTuple):
     """Where the first entry of this piece begins in the opened bytes."""
 
 
-SEAL_TAG_BYTES = 16
-VERSION = 1
 COUNT_MAX = 512
 BYTES_MAX = 1 << 20
 
@@ -76,19 +53,7 @@ FLAG_TREE = 16
 FLAG_PASSING = 32
 """With FLAG_HIDDEN: an entry for regions further down that is not meant for this one."""
 
-_COUNTS, _FLAGS, _ORIGIN, _CHECKSUMS, _PRODUCERS, _TRANSACTION, _SEAL = 1, 2, 4, 8, 16, 32, 64
-_HEAD = struct.Struct(">BBHIIIQQQQ")
-_PRE_CRC = struct.Struct(">BBHII")
-_ORIGIN_HEAD = struct.Struct(">IIQQH")
-_SPAN = struct.Struct(">QQH")
-_TXN = struct.Struct(">QQ")
-_SEAL_FIELDS = struct.Struct(">QQQI")
-_U32 = struct.Struct(">I")
-_CONSECUTIVE = struct.Struct(">HBq")
-_PAIRS = struct.Struct(">HB")
 _JOIN_BELOW = 8192
-_WHOLE_BELOW = 4096
-"""A smaller block is one buffer: each buffer of a gathered write costs more than copying so little."""
 
 
 class Run:
@@ -226,76 +191,39 @@ class Run:
     def as_replicated(self, origin: Origin, ledger: int, first: int, checksums: Sequence[int]) -> Run:
         """A run that was first published here at (ledger, first), as it goes to another region."""
         assert self.seal is None
-        return Run(
-            self._parts,
-            self.lengths,
-            counts=self.counts,
-            flags=self.flags,
-            time_ms=self.time_ms,
-            first_index=self.first_index,
-            origin=origin,
-            spans=((ledger, first, self.count),),
-            origin_time_ms=self.time_ms,
-            checksums=checksums,
-            producers=self.producers,
-            body=self.body,
-            transaction=self.transaction,
-        )
+        made = self._twin()
+        made.origin, made.spans, made.origin_time_ms, made.checksums = origin, ((ledger, first, self.count),), self.time_ms, checksums
+        return made
 
     def with_parts(self, parts: Sequence[Buffer], *, flags: Sequence[int] | None, body: Buffer | None = None) -> Run:
         """The same entries in other bytes: one part for each of them; everything else is as it was."""
-        return Run(
-            parts,
-            [len(part) for part in parts],
-            counts=self.counts,
-            flags=flags,
-            time_ms=self.time_ms,
-            first_index=self.first_index,
-            origin=self.origin,
-            spans=self.spans,
-            origin_time_ms=self.origin_time_ms,
-            checksums=self.checksums,
-            producers=self.producers,
-            body=body,
-            transaction=self.transaction,
-        )
+        made = self._twin()
+        made.lengths = [len(part) for part in parts]
+        made._parts, made.body, made.flags, made.seal, made.size_bytes = parts, body, flags, None, sum(made.lengths)
+        return made
 
     def flagged(self, flags: Sequence[int] | None) -> Run:
         """The same entries with other flags, in no transaction: as they are shown to a reader. Nothing is copied."""
         assert self.seal is None
-        return Run(
-            self._parts,
-            self.lengths,
-            counts=self.counts,
-            flags=flags,
-            time_ms=self.time_ms,
-            first_index=self.first_index,
-            origin=self.origin,
-            spans=self.spans,
-            origin_time_ms=self.origin_time_ms,
-            checksums=self.checksums,
-            producers=self.producers,
-            body=self.body,
-        )
+        made = self._twin()
+        made.flags, made.transaction = flags, None
+        return made
 
     def with_body(self, body: Buffer, seal: Seal | None) -> Run:
         """The same entries, sealed or opened; everything else is as it was."""
-        return Run(
-            None,
-            self.lengths,
-            counts=self.counts,
-            flags=self.flags,
-            time_ms=self.time_ms,
-            first_index=self.first_index,
-            origin=self.origin,
-            spans=self.spans,
-            origin_time_ms=self.origin_time_ms,
-            checksums=self.checksums,
-            producers=self.producers,
-            transaction=self.transaction,
-            body=body,
-            seal=seal,
-        )
+        made = self._twin()
+        made._parts, made.body, made.seal = None, body, seal
+        return made
+
+    def _twin(self) -> Run:
+        """All columns of this run; whoever asks changes some before it gives it away."""
+        made = Run.__new__(Run)
+        made._parts, made.body, made.seal = self._parts, self.body, self.seal
+        made.lengths, made.count, made.size_bytes = self.lengths, self.count, self.size_bytes
+        made.counts, made.flags, made.time_ms, made.first_index = self.counts, self.flags, self.time_ms, self.first_index
+        made.origin, made.spans, made.origin_time_ms, made.checksums = self.origin, self.spans, self.origin_time_ms, self.checksums
+        made.producers, made.transaction = self.producers, self.transaction
+        return made
 
 
 def join(runs: Sequence[Run]) -> Run:
@@ -372,170 +300,3 @@ def _merge_producers(producers: Iterable[ProducerSegment]) -> tuple[ProducerSegm
         else:
             out.append((name, count, first, pairs))
     return tuple(out)
-
-
-# -- blocks -----------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(4096)
-def _encode_name(name: str) -> bytes:
-    encoded = name.encode()
-    return len(encoded).to_bytes(2, "big") + encoded
-
-
-def encode_block(run: Run, ledger: int, first: int) -> list[Buffer]:
-    """The block of `run` at (ledger, first): header, then the entries' bytes, ready for one gathered write."""
-    count = run.count
-    columns = 0
-    tail = [_U32.pack(run.lengths[0]) if count == 1 else struct.pack(f">{count}I", *run.lengths)]
-    if run.counts is not None:
-        columns |= _COUNTS
-        tail.append(struct.pack(f">{count}I", *run.counts))
-    if run.flags is not None:
-        columns |= _FLAGS
-        tail.append(bytes(run.flags))
-    if run.origin is not None:
-        columns |= _ORIGIN
-        tail.append(_ORIGIN_HEAD.pack(*run.origin, run.origin_time_ms, len(run.spans)))
-        tail += [_SPAN.pack(*span) for span in run.spans]
-    if run.checksums is not None:
-        columns |= _CHECKSUMS
-        tail.append(struct.pack(f">{count}I", *run.checksums))
-    if run.producers:
-        columns |= _PRODUCERS
-        tail.append(struct.pack(">H", len(run.producers)))
-        for name, size, sequence, pairs in run.producers:
-            tail.append(_encode_name(name))
-            if pairs is None:
-                tail.append(_CONSECUTIVE.pack(size, 1, sequence))
-            else:
-                tail.append(_PAIRS.pack(size, 0))
-                tail.append(struct.pack(f">{2 * size}q", *(n for pair in pairs for n in pair)))
-    if run.transaction is not None:
-        columns |= _TRANSACTION
-        tail.append(_TXN.pack(*run.transaction))
-    if run.seal is None:
-        body, body_bytes = run.buffers(), run.size_bytes
-    else:
-        assert run.body is not None
-        columns |= _SEAL
-        tail.append(_SEAL_FIELDS.pack(*run.seal))
-        body, body_bytes = (run.body,), len(run.body)
-    rest = b"".join(tail)
-    header_bytes = _HEAD.size + len(rest)
-    block_bytes = header_bytes + body_bytes
-    fixed = _HEAD.pack(VERSION, columns, count, block_bytes, header_bytes, 0, ledger, first, run.time_ms, run.first_index)
-    if block_bytes < _WHOLE_BELOW:
-        checked = b"".join([fixed[16:], rest, *body])
-        return [b"".join([fixed[:12], _U32.pack(crc32c.crc32c(checked, crc32c.crc32c(fixed[:12]))), checked])]
-    crc = crc32c.crc32c(rest, crc32c.crc32c(fixed[16:], crc32c.crc32c(fixed[:12])))
-    for part in body:
-        crc = crc32c.crc32c(part, crc)
-    return [fixed[:12], crc.to_bytes(4, "big"), fixed[16:], rest, *body]
-
-
-def verify_block(block: Buffer) -> None:
-    """Raises CorruptData where the checksum or the shape is wrong."""
-    view = memoryview(block)
-    if len(view) < _HEAD.size or view[0] != VERSION:
-        raise CorruptData("block: too short, or of another version")
-    size = int.from_bytes(view[4:8], "big")
-    if size != len(view) or crc32c.crc32c(view[16:], crc32c.crc32c(view[:12])) != int.from_bytes(view[12:16], "big"):
-        raise CorruptData("block: checksum mismatch")
-
-
-def peek_block(block: Buffer) -> tuple[int, int, int]:
-    """(ledger, first entry, count) of a block whose checksum was verified."""
-    _, _, count, _, _, _, ledger, first, _, _ = _HEAD.unpack_from(block)
-    return ledger, first, count
-
-
-def is_sealed(head: Buffer) -> bool:
-    """Whether the entries of a block are; `head`: its first bytes, at least two."""
-    return bool(head[1] & _SEAL)
-
-
-def decode_block(block: Buffer) -> tuple[int, int, Run]:
-    """(ledger, first entry, run). The run's parts are views of `block`. Raises CorruptData."""
-    verify_block(block)
-    view = memoryview(block)
-    _, columns, count, size, header_bytes, _, ledger, first, time_ms, first_index = _HEAD.unpack_from(view)
-    at = _HEAD.size
-    counts = flags = checksums = transaction = seal = None
-    origin: Origin | None = None
-    spans: list[Span] = []
-    origin_time_ms = 0
-    producers: list[ProducerSegment] = []
-    try:
-        u32s = struct.Struct(f">{count}I")
-        lengths = u32s.unpack_from(view, at)
-        at += u32s.size
-        if columns & _COUNTS:
-            counts = u32s.unpack_from(view, at)
-            at += u32s.size
-        if columns & _FLAGS:
-            flags = bytes(view[at : at + count])
-            at += count
-        if columns & _ORIGIN:
-            region, epoch, incarnation, origin_time_ms, span_count = _ORIGIN_HEAD.unpack_from(view, at)
-            origin = (region, epoch, incarnation)
-            at += _ORIGIN_HEAD.size
-            for _ in range(span_count):
-                spans.append(_SPAN.unpack_from(view, at))
-                at += _SPAN.size
-        if columns & _CHECKSUMS:
-            checksums = u32s.unpack_from(view, at)
-            at += u32s.size
-        if columns & _PRODUCERS:
-            producers, at = _decode_producers(view, at)
-        if columns & _TRANSACTION:
-            transaction = _TXN.unpack_from(view, at)
-            at += _TXN.size
-        if columns & _SEAL:
-            seal = Seal(*_SEAL_FIELDS.unpack_from(view, at))
-            at += _SEAL_FIELDS.size
-    except struct.error as error:
-        raise CorruptData(f"block: {error}") from error
-    fits = header_bytes + sum(lengths) == size if seal is None else header_bytes + seal.offset + sum(lengths) + SEAL_TAG_BYTES <= size
-    if at != header_bytes or not fits or not 1 <= count <= COUNT_MAX:
-        raise CorruptData("block: columns and sizes disagree")
-    run = Run(
-        None,
-        lengths,
-        counts=counts,
-        flags=flags,
-        time_ms=time_ms,
-        first_index=first_index,
-        origin=origin,
-        spans=tuple(spans),
-        origin_time_ms=origin_time_ms,
-        checksums=checksums,
-        producers=tuple(producers),
-        body=view[header_bytes:],
-        transaction=transaction,
-        seal=seal,
-    )
-    return ledger, first, run
-
-
-def _decode_producers(view: memoryview, at: int) -> tuple[list[ProducerSegment], int]:
-    producers: list[ProducerSegment] = []
-    (segments,) = struct.unpack_from(">H", view, at)
-    at += 2
-    for _ in range(segments):
-        (name_size,) = struct.unpack_from(">H", view, at)
-        at += 2
-        name = str(view[at : at + name_size], "utf-8", "replace")
-        at += name_size
-        size, contiguous = struct.unpack_from(">HB", view, at)
-        at += 3
-        if contiguous:
-            (sequence,) = struct.unpack_from(">q", view, at)
-            at += 8
-            producers.append((name, size, sequence, None))
-        else:
-            flat = struct.unpack_from(f">{2 * size}q", view, at)
-            at += 16 * size
-            pairs = tuple(zip(flat[::2], flat[1::2], strict=True))
-            producers.append((name, size, pairs[0][0] if pairs else 0, pairs))
-    return producers, at

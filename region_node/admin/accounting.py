@@ -14,22 +14,22 @@ from aiohttp import web
 from heliograph.model.errors import NotFound
 from region_node.admin.context import Admin, flag
 from region_node.usage import Usage, added
-from region_node.usage_days import check_month, day_of, days_of
+from region_node.usage_days import check_month, day_of, days_of, stored_by_tenant
 
 
-def counted(admin: Admin) -> Usage:
+async def counted(admin: Admin) -> Usage:
     """The broker's sums, up to now."""
-    admin.usage.stored((topic.name.tenant, topic.ledger.size_bytes) for topic in admin.topics.loaded.values() if not topic.closed)
+    admin.usage.stored(await stored_by_tenant(admin.topics.loaded.values()))
     return admin.usage
 
 
 async def everybody(admin: Admin, request: web.Request) -> Any:
-    return added([counted(admin).rows(), *await _elsewhere(admin, request, "/heliograph/v1/usage")])
+    return added([(await counted(admin)).rows(), *await _elsewhere(admin, request, "/heliograph/v1/usage")])
 
 
 async def one(admin: Admin, request: web.Request) -> Any:
     tenant = admin.tenant(request)
-    rows = counted(admin).rows()
+    rows = (await counted(admin)).rows()
     tables = [{tenant: rows.get(tenant, {})}]
     tables += [{tenant: row} for row in await _elsewhere(admin, request, f"/heliograph/v1/usage/{quote(tenant, safe='')}")]
     return added(tables)[tenant]

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from heliograph.runtime.clock import Clock
 from region_node.redaction import without_secrets
+from region_node.request_ids import current
 from region_node.subscriptions.meter import iso_time
 
 log = logging.getLogger("region_node.audit")
@@ -42,6 +43,7 @@ class AuditLog:
             "method": request.method,
             "path": str(request.rel_url),
             "status": status,
+            "request": current(),
         }
         if "change" in request:
             entry["before"], entry["after"] = (without_secrets(part) for part in request["change"])

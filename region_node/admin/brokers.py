@@ -12,7 +12,7 @@ from aiohttp import web
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from region_node import link_metrics, lookup_metrics, metrics, storage_metrics, transaction_metrics, usage
-from region_node.admin import accounting, balancing, conflicts, members
+from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
 
@@ -152,7 +152,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     yield from metrics.broker_samples(admin.region, totals)
     if admin.connection_counts is not None:
         yield from metrics.connection_samples(admin.region, admin.ownership.record.broker, *admin.connection_counts())
-    yield from usage.samples(admin.region, accounting.counted(admin))
+    admin.usage.stored(admin.topic_metrics.stored)
+    yield from usage.samples(admin.region, admin.usage)
     if admin.face_samples is not None:
         yield from admin.face_samples()
     if not admin.security.authentication.open:
@@ -164,6 +165,7 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     yield from admin.topics.schemas.counts.samples(admin.region)
     yield from admin.lookups.samples(admin.region)
     yield from lookup_metrics.loading_samples(admin.region, admin.topics.load_times, admin.topics.loads_under_way)
+    yield from lookup_metrics.assignment_samples(admin.region, admin.ownership.assignments)
     if admin.tier is not None:
         yield from admin.tier.samples(admin.region)
     yield from link_metrics.samples(admin.links)

@@ -19,6 +19,8 @@ from heliograph.model.policies import PulsarCluster, RegionInfo
 from region_node.admin.context import Admin, Malformed, body
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+_CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
+_FILES = {"token_file": "tokenFile", "trust_file": "trustFile", "certificate_file": "certificateFile", "key_file": "keyFile", "oauth_file": "oauthFile"}
 
 
 async def list_all(admin: Admin, request: web.Request) -> Any:
@@ -87,9 +89,14 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
         return {**shown, "number": found.number, "epoch": found.epoch}
     if found.service_url.startswith("pulsar+ssl:"):
         shown |= {"serviceUrlTls": found.admin_url, "brokerServiceUrlTls": found.service_url, "brokerClientTrustCertsFilePath": found.trust_file}
+    if found.certificate_file:
+        shown |= {"brokerClientCertificateFilePath": found.certificate_file, "brokerClientKeyFilePath": found.key_file}
     if found.token_file:
         shown |= {"authenticationPlugin": _TOKENS, "authenticationParameters": f"file://{found.token_file}"}
-    return {**shown, "gateway": found.gateway, "role": found.role, "tokenFile": found.token_file, "trustFile": found.trust_file}
+    elif found.certificate_file:
+        key = f",tlsKeyFile:{found.key_file}" if found.key_file else ""
+        shown |= {"authenticationPlugin": _CERTIFICATES, "authenticationParameters": f"tlsCertFile:{found.certificate_file}{key}"}
+    return {**shown, "gateway": found.gateway, "role": found.role, **{name: getattr(found, ours) for ours, name in _FILES.items()}}
 
 
 async def _given(request: web.Request) -> dict[str, Any]:
@@ -112,11 +119,18 @@ def _cluster_fields(admin: Admin, given: Mapping[str, Any], stored: PulsarCluste
         "gateway": ("gateway",),
         "role": ("role",),
         "trust_file": ("trustFile", "brokerClientTrustCertsFilePath"),
+        "certificate_file": ("certificateFile", "brokerClientCertificateFilePath"),
+        "key_file": ("keyFile", "brokerClientKeyFilePath"),
+        "oauth_file": ("oauthFile",),
     }
     wanted = {ours: {name: str(given[name]) for name in theirs if given.get(name) is not None} for ours, theirs in names.items()}
     wanted["admin_url"] = _addresses(given, "serviceUrl", "serviceUrlTls", "https:")
     wanted["service_url"] = _addresses(given, "brokerServiceUrl", "brokerServiceUrlTls", "pulsar+ssl:")
-    wanted["token_file"] = _token_files(given)
+    wanted["token_file"] = {"tokenFile": str(given["tokenFile"])} if given.get("tokenFile") is not None else {}
+    for name in ("authenticationParameters", "brokerClientAuthenticationParameters"):
+        if given.get(name):
+            for ours, value in _proofs(str(given.get("authenticationPlugin") or _TOKENS), str(given[name])).items():
+                wanted[ours][name] = value
     out: dict[str, Any] = {}
     for ours, values in wanted.items():
         new = {name: value for name, value in values.items() if value != (getattr(stored, ours) if stored is not None else "")}
@@ -137,21 +151,21 @@ def _addresses(given: Mapping[str, Any], plain: str, secured: str, scheme: str) 
     return {name: str(given[name]) for name in names if given.get(name)}
 
 
-def _token_files(given: Mapping[str, Any]) -> dict[str, str]:
-    found = {"tokenFile": str(given["tokenFile"])} if given.get("tokenFile") is not None else {}
-    for name in ("authenticationParameters", "brokerClientAuthenticationParameters"):
-        if given.get(name):
-            found[name] = _token_file(str(given.get("authenticationPlugin") or _TOKENS), str(given[name]))
-    return found
-
-
-def _token_file(plugin: str, parameters: str) -> str:
-    """Of a token that ClusterData names as clients of Pulsar do."""
+def _proofs(plugin: str, parameters: str) -> dict[str, str]:
+    """Files that ClusterData names as clients of Pulsar do: of a token, or of a certificate and its key."""
+    if plugin == _CERTIFICATES:
+        named = dict(part.partition(":")[::2] for part in parameters.split(","))
+        if set(named) <= {"tlsCertFile", "tlsKeyFile"} and named.get("tlsCertFile", "").startswith("/"):
+            return {"certificate_file": named["tlsCertFile"], "key_file": named.get("tlsKeyFile", "")}
+        raise Malformed(f"authenticationParameters of {_CERTIFICATES}: give tlsCertFile:/PATH,tlsKeyFile:/PATH, of files on the gateway's brokers")
     if plugin != _TOKENS:
-        raise Malformed(f"authenticationPlugin: links prove who they are by {_TOKENS} alone, not by {plugin}")
+        raise Malformed(
+            f"authenticationPlugin: links prove who they are by {_TOKENS} or {_CERTIFICATES}, not by {plugin}; for OAuth 2 give oauthFile, a file on the "
+            "gateway's brokers with issuer_url, client_id, and client_secret as JSON"
+        )
     path = parameters.removeprefix("token:").removeprefix("file://")
     if path.startswith("/") and "file://" in parameters:
-        return path
+        return {"token_file": path}
     raise Malformed(
         "a token does not go into the configuration: write it to a file on the gateway's brokers, and give its path: "
         "authenticationParameters file:///PATH, or tokenFile"

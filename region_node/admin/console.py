@@ -20,7 +20,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 from yarl import URL
 
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound
-from region_node import console
+from region_node import console, request_ids
 from region_node.admin.context import Admin
 from region_node.admin.guard import ORIGINAL
 from region_node.ownership.records import BrokerRecord
@@ -105,7 +105,7 @@ def _published(admin: Admin, region: str) -> str:
 
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:
     """brokers: the addresses that may be followed to; none: those that `allowed_urls` names."""
-    headers = {name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers}
+    headers = {name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers} | request_ids.header()
     body, schemes = await request.read(), ("https",) if url.startswith("https:") else ("http", "https")
     try:
         async with ClientSession(timeout=_TIMEOUT) as session:

@@ -24,7 +24,7 @@ from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAll
 from heliograph.model.names import TopicName, check_name
 from heliograph.model.policies import NamespacePolicies
 from heliograph.runtime.clock import Clock
-from region_node import storage_metrics
+from region_node import request_ids, storage_metrics
 from region_node.admin.audit import AuditLog
 from region_node.lookup_metrics import LookupCounts
 from region_node.metrics import Sample
@@ -111,6 +111,8 @@ class Admin:
     sealing: Sealing | None = None
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
+    to_bookies: ssl.SSLContext | None = None
+    """The same for bookies' HTTP."""
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""
@@ -149,7 +151,7 @@ class Admin:
         self.audit = AuditLog(self.clock)
         self.topic_metrics = TopicMetrics(
             lambda: self.topics.loaded.values(),
-            self.links.stats,
+            self.links.each,
             region=self.region,
             clock=self.clock,
             topics_max=self.metrics_topics_max,
@@ -264,7 +266,7 @@ class Admin:
             self._session = ClientSession(timeout=ClientTimeout(total=_CALL_TIMEOUT_S))
         base = record.admin_url if self.inside is None else record.inside_url  # a broker without TLS inside is not asked by one with it
         try:
-            headers = self.security.authentication.own_header()
+            headers = {**self.security.authentication.own_header(), **request_ids.header()}
             async with self._session.request(method, base.rstrip("/") + path, headers=headers, json=body, ssl=self.inside or True) as answer:
                 text = await answer.text()
         except (ClientError, TimeoutError) as error:

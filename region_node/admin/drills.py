@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from heliograph.model.errors import AlreadyExists, HeliographError, MetadataUnavailable, NotAllowed, NotFound
+from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
-from heliograph.wire.run import Run
 from region_node.admin.context import Admin, Malformed, body, number
 from region_node.admin.namespaces import delete_topics
 from region_node.dr.canary import entry_of
 from region_node.dr.signing import check
+from region_node.topics.round_trip import round_trip
 
 Ask = Callable[[str, str, str, Any], Awaitable[Any]]
 """(region, method, path, body) -> its JSON."""
@@ -118,19 +118,8 @@ async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float
     async with asyncio.timeout(_PROBE_S):
         topic = await admin.topics.get(str(name), create=True)
         entry = entry_of("heliograph-drill", shadow.encode(), 1, admin.clock.wall_ms())
-        stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-
-        def done(segments: list[tuple[int, int, int]]) -> None:
-            if not stored.done():
-                stored.set_result((segments[0][1], segments[0][2]))
-
-        def failed(error: HeliographError) -> None:
-            if not stored.done():
-                stored.set_exception(error)
-
-        topic.publish(Run([entry], [len(entry)]), done, failed)
-        runs = await topic.ledger.read(await stored, 1, 1 << 20)
-    if not runs or bytes(runs[0][2].parts[0]) != entry:
+        _, whole = await round_trip(topic, entry)
+    if not whole:
         raise MetadataUnavailable("the message did not come back as it was stored")
     return (admin.clock.monotonic() - began) * 1000
 

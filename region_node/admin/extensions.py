@@ -1,7 +1,7 @@
 """Our own paths, below /heliograph/v1: the state of a region and its links, and a topic's local copy for Spark.
 
 Is: what Pulsar's interface has no place for. Isn't: anything a Pulsar client needs.
-A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.run` blocks, cut to the range, one behind another.
+A snapshot names ledgers, sizes, and the last confirmed position; blocks are `heliograph.wire.block` blocks, cut to the range, one behind another.
 Source: docs/protocols/admin.md, "Extensions"; `heliograph.client.blocks` reads both.
 """
 
@@ -17,7 +17,7 @@ from heliograph.model.coordinates import Vector
 from heliograph.model.errors import HeliographError, NotAllowed, NotFound
 from heliograph.model.names import check_name
 from heliograph.model.positions import Position
-from heliograph.wire.run import encode_block
+from heliograph.wire.block import encode_block
 from region_node.admin.context import Admin, Malformed, flag
 from region_node.admin.context import number as whole_number
 from replicator.lookup import own_before, vector_at

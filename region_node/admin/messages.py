@@ -1,13 +1,12 @@
 """Single messages over HTTP: by position, the n-th that a subscription waits for, the n-th of a topic; and what is behind a position.
 
 Is: an entry as Pulsar's admin clients want it: the payload uncompressed (a batch as one), what its metadata says in headers. Isn't: consuming;
-nothing is acknowledged or counted. Compressions that need a library of their own are refused with a sentence: a consumer decodes them.
+nothing is acknowledged or counted.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +15,7 @@ from heliograph.model.errors import CorruptData, NotAllowed, NotFound, Subscript
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.kafka_compression import decompress_pulsar
 from heliograph.wire.kafka_entries import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.admin.context import Admin, Malformed, body, number
@@ -98,14 +98,7 @@ def _answer(position: Position, entry: Buffer) -> web.Response:
 def _uncompressed(metadata: pb.MessageMetadata, payload: memoryview) -> bytes:
     if metadata.compression == pb.NONE:
         return bytes(payload)
-    if metadata.compression != pb.ZLIB:
-        name = pb.CompressionType.Name(metadata.compression)
-        raise NotAllowed(f"this message is compressed by {name}, which is not decoded here: read it with a consumer or reader")
-    inflated = zlib.decompressobj()
-    try:
-        data = inflated.decompress(payload, metadata.uncompressed_size + 1)
-    except zlib.error as error:
-        raise CorruptData(f"the message cannot be decompressed: {error}") from error
+    data = decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
     if len(data) != metadata.uncompressed_size:
         raise CorruptData(f"the message has not the {metadata.uncompressed_size} bytes that its metadata says")
     return data

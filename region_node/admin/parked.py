@@ -1,4 +1,4 @@
-"""A topic's links, and what is decided about parked ones.
+"""A topic's links, what is decided about parked ones, and what is given up where entries are lost.
 
 Is: paths of our own, below /heliograph/v1/topics. Isn't: the decision's effect (`replicator.parking`).
 Invariants: a dry run changes nothing; every decision is in the audit log, as each changing call is.
@@ -15,6 +15,8 @@ from aiohttp import web
 from heliograph.model.errors import NotAllowed, NotFound
 from region_node.admin.context import Admin, Malformed, body
 from region_node.schemas.differences import differences
+from replicator.giving_up import give_up
+from replicator.link import Link
 from replicator.parking import Choice, look_again, resolve
 from replicator.pulsar.link import PulsarLink
 
@@ -46,6 +48,20 @@ async def decide(admin: Admin, request: web.Request) -> Any:
     return {"topic": log.topic, "choice": choice, "dry_run": dry_run, "changes": {"region": where, "numbers": numbers}, "link": before}
 
 
+async def lost(admin: Admin, request: web.Request) -> Any:
+    """{"dry_run": false}. Entries that no bookie gives are not waited for any more: the link's target hears that they are lost. Answers which."""
+    given = await body(request) or {}
+    if not isinstance(given, dict) or not isinstance(given.get("dry_run", False), bool):
+        raise Malformed('expected {"dry_run": true or false} in the body')
+    log, target = await admin.log(admin.topic(request)), request.match_info["region"]
+    link = admin.links.links(log.topic).get(target)
+    if not isinstance(link, Link):
+        raise NotFound(f"{log.topic} has no link from {admin.region} to a region {target}")
+    dry_run = given.get("dry_run", False)
+    first, last = await give_up(link, dry_run=dry_run)
+    return {"topic": log.topic, "region": target, "dry_run": dry_run, "first": list(first), "last": list(last)}
+
+
 async def _shown(admin: Admin, link: Any) -> dict[str, Any]:
     found: dict[str, Any] = {**asdict(link.stats()), "parked": None}
     parked = link.parked
@@ -60,4 +76,5 @@ _TOPIC = "/heliograph/v1/topics/{tenant}/{namespace}/{topic}"
 ROUTES = (
     ("GET", f"{_TOPIC}/links", links),
     ("POST", f"{_TOPIC}/links/{{region}}/resolve", decide),
+    ("POST", f"{_TOPIC}/links/{{region}}/give-up", lost),
 )

@@ -16,11 +16,13 @@ from aiohttp import web
 
 from heliograph.model import errors
 from heliograph.model.policy_values import WrongKind
+from region_node import request_ids
 from region_node.admin import (
     accounting,
     audits,
     backlogs,
     balancing,
+    bookie_state,
     bookies,
     broker_settings,
     brokers,
@@ -83,6 +85,7 @@ ROUTES: tuple[Route, ...] = (
     *balancing.ROUTES,
     *brokers.ROUTES,
     *bookies.ROUTES,
+    *bookie_state.ROUTES,
     *resource_groups.ROUTES,
     *lookup.ROUTES,
     *extensions.ROUTES,
@@ -132,6 +135,7 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
 """The first that fits; what is left is retryable or another broker's to answer."""
 
 _BODY_BYTES_MAX = 1 << 20
+NAME = "request_id"
 
 
 class AdminServer:
@@ -148,6 +152,7 @@ class AdminServer:
         self._app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._audited, check])
         for method, path, handler in ROUTES:
             self._app.router.add_route(method, path, self._wrapped(handler))
+        self._app.on_response_prepare.append(_named)
         self._runner = web.AppRunner(self._app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._sites: list[web.TCPSite] = []
 
@@ -168,12 +173,16 @@ class AdminServer:
     @web.middleware
     async def _audited(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
         """Around everything: what the router refuses (no such path, another method) says why as everything else does, and changes are written down."""
-        try:
-            answer = await handler(request)
-        except web.HTTPException as error:
-            answer = _refusal(error.status, error.reason)
-        reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
-        self._admin.audit.record(request, answer.status, reason or "")
+        name = request[NAME] = request_ids.accepted(request.headers.get(request_ids.HEADER, ""))
+        with request_ids.handling(name):
+            try:
+                answer = await handler(request)
+            except web.HTTPException as error:
+                answer = _refusal(error.status, error.reason)
+            reason = answer.text if isinstance(answer, web.Response) and answer.status >= 400 else None
+            if answer.status >= 400:
+                log.info("admin.refused", extra={"method": request.method, "path": request.path, "status": answer.status, "error": reason or ""})
+            self._admin.audit.record(request, answer.status, reason or "")
         return answer
 
     def _wrapped(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
@@ -193,6 +202,12 @@ class AdminServer:
                 return _refusal(500, "an error of the broker; its log says more")
 
         return handle
+
+
+async def _named(request: web.Request, answer: web.StreamResponse) -> None:
+    """Every answer says its request's id, also one that was begun before its handler ended."""
+    if NAME in request:
+        answer.headers[request_ids.HEADER] = request[NAME]
 
 
 def _response(value: Any) -> web.StreamResponse:

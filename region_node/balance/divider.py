@@ -8,7 +8,7 @@ Source: docs/protocols/balancing.md, "Splitting".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from heliograph.model.bundles import BundleTable
@@ -19,6 +19,7 @@ from region_node.balance.shedding import Bundle
 from region_node.balance.splitting import FLOW, TOPIC_COUNT, Weighed, cuts
 
 if TYPE_CHECKING:
+    from region_node.topics.loaded import Loaded
     from region_node.topics.topic import Topic
 
 _SLICE = 1000
@@ -40,9 +41,9 @@ class Names(Protocol):
 
 
 class BundleDivider:
-    """loaded: full name -> topic, of this broker."""
+    """loaded: the topics of this broker."""
 
-    def __init__(self, ownership: Splits, loaded: Mapping[str, Topic], names: Names, allowed: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, ownership: Splits, loaded: Loaded, names: Names, allowed: Callable[[], Awaitable[None]] | None = None) -> None:
         """allowed: returns where bundles may be split in this region; raises NotAllowed where an older broker would not understand it."""
         self.splits = 0
         """Bundles that were cut here."""
@@ -77,11 +78,10 @@ class BundleDivider:
         """Those that are loaded, with what they work on; `stored`: and all others, which work on nothing."""
         namespace, index = bundle
         found: dict[str, Weighed] = {}
-        for at, (text, topic) in enumerate(list(self._loaded.items())):
+        for at, topic in enumerate(self._loaded.between(namespace, *table.range(index))):
             if at % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-            if topic.name.namespace == namespace and table.of(text) == index:
-                found[text] = Weighed(topic_hash(text), _weight(topic))
+            found[topic.text] = Weighed(topic_hash(topic.text), _weight(topic))
         if stored:
             async for page in self._names.names_between(namespace, *table.range(index)):
                 for text in page:

@@ -140,25 +140,18 @@ class CompactedView:
         return (ledger, first + run.count - 1), run.cut(run.count - 1, run.count)
 
     async def before_publish_time(self, publish_ms: int) -> Position | None:
-        """The position before the first entry left that was published at that time or later, by halving; None where none of them was."""
-        compacted = self.compacted
-        if compacted is None or compacted.ledger == self._lost:
-            return None
-        low, high, found = 0, compacted.entries, None
-        while low < high:
-            middle = (low + high) // 2
-            runs = await self._entries(compacted, middle, 1, 1)
-            if not runs:
-                return None
-            ledger, first, run = pieces_of(runs[0][1])[0]
-            if entry_metadata(run.parts[0])[0].publish_time < publish_ms:
-                low = middle + 1
-            else:
-                high, found = middle, (ledger, first - 1)
-        return found
+        """The position before the first entry left that was published at that time or later; None where none of them was."""
+        found = await self._first(lambda run: entry_metadata(run.parts[0])[0].publish_time >= publish_ms)
+        return None if found is None else (found[0], found[1] - 1)
 
     async def position_of_index(self, index: int) -> Position | None:
         """The entry left that holds the message of that index, or the first one behind it; None where nothing is left behind it."""
+        return await self._first(lambda run: run.first_index + run.messages_before(1) > index)
+
+    # -- the compacted ledger -----------------------------------------------------------------------------------------
+
+    async def _first(self, fits: Callable[[Run], bool]) -> Position | None:
+        """The first entry left that fits, by halving: so does each behind it. None where there is none, or where nothing can be read."""
         compacted = self.compacted
         if compacted is None or compacted.ledger == self._lost:
             return None
@@ -169,13 +162,11 @@ class CompactedView:
             if not runs:
                 return None
             ledger, first, run = pieces_of(runs[0][1])[0]
-            if run.first_index + run.messages_before(1) <= index:
-                low = middle + 1
-            else:
+            if fits(run):
                 high, found = middle, (ledger, first)
+            else:
+                low = middle + 1
         return found
-
-    # -- the compacted ledger -----------------------------------------------------------------------------------------
 
     async def _read(self, compacted: Compacted, position: Position, max_entries: int, max_bytes: int) -> list[Piece]:
         known = self._ends.pop(position, None)

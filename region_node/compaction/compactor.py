@@ -37,7 +37,7 @@ from storage.ledger.context import LedgerContext
 from storage.managed_ledger.reading import ColdReads
 
 if TYPE_CHECKING:
-    from region_node.topics.topic import Topic
+    from region_node.topics.compacting import CompactingTopic
 
 log = logging.getLogger("region_node.compaction")
 
@@ -105,7 +105,7 @@ class Compactor:
         self._context, self._meta, self._clock, self._tasks = context, meta, clock, tasks
         self._turn = asyncio.Lock()
 
-    def of(self, topic: Topic) -> TopicCompaction:
+    def of(self, topic: CompactingTopic) -> TopicCompaction:
         """The topic's, as it is stored; with what an earlier owner left over being deleted. A topic that is not persistent: NotAllowed."""
         if topic.volatile:
             raise NotAllowed(f"{topic.text} is not persistent: nothing of it is stored, so there is nothing to compact")
@@ -120,7 +120,7 @@ class Compactor:
             self._tasks.spawn(self._sweep(topic, made, garbage))
         return made
 
-    def start(self, topic: Topic) -> None:
+    def start(self, topic: CompactingTopic) -> None:
         """Compacts up to what is confirmed now, in the background. Raises NotAllowed; AlreadyExists where that is under way."""
         state = topic.compaction()
         if state.status == "RUNNING":
@@ -128,12 +128,12 @@ class Compactor:
         state.status, state.error = "RUNNING", ""
         self._tasks.spawn(self._compact(topic, state))
 
-    async def hold_log(self, topic: Topic) -> None:
+    async def hold_log(self, topic: CompactingTopic) -> None:
         """From now on the log keeps what is not compacted."""
         if CURSOR not in topic.ledger.cursors:
             await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
 
-    async def forget(self, topic: Topic) -> None:
+    async def forget(self, topic: CompactingTopic) -> None:
         """Deletes what was compacted, before the topic itself goes: a crash between leaves a topic with its log only."""
         cursor = topic.ledger.cursors.get(CURSOR)
         if cursor is not None:
@@ -141,7 +141,7 @@ class Compactor:
             await self._delete([*garbage, *([compacted.ledger] if compacted is not None and compacted.ledger >= 0 else [])])
             await self._forget_object(topic, compacted)
 
-    async def set_offload(self, topic: Topic, ledger: int, record: OffloadRecord) -> bool:
+    async def set_offload(self, topic: CompactingTopic, ledger: int, record: OffloadRecord) -> bool:
         """As `storage.tiered.beside` has it. Nothing is changed while the topic is being compacted: what is there may be replaced at any moment."""
         state, cursor = topic.compaction(), topic.ledger.cursors.get(CURSOR)
         compacted = state.view.compacted
@@ -154,7 +154,7 @@ class Compactor:
             await self._delete([ledger])
         return True
 
-    async def truncate(self, topic: Topic) -> None:
+    async def truncate(self, topic: CompactingTopic) -> None:
         """Nothing that was published so far is there any more, compacted or not."""
         state = topic.compaction()
         if state.status == "RUNNING":
@@ -170,7 +170,7 @@ class Compactor:
 
     # -- one compaction -----------------------------------------------------------------------------------------------
 
-    async def _compact(self, topic: Topic, state: TopicCompaction) -> None:
+    async def _compact(self, topic: CompactingTopic, state: TopicCompaction) -> None:
         async with self._turn:
             began = self._clock.monotonic()
             try:
@@ -185,7 +185,7 @@ class Compactor:
             finally:
                 state.duration_ms = int(1000 * (self._clock.monotonic() - began))
 
-    async def _run(self, topic: Topic, state: TopicCompaction) -> None:
+    async def _run(self, topic: CompactingTopic, state: TopicCompaction) -> None:
         cursor = await topic.ledger.open_cursor(CURSOR, BEFORE_ALL)
         before, upto = state.view.compacted, topic.readable.last_confirmed
         if upto[1] < 0 or (before is not None and before.horizon >= upto):
@@ -211,7 +211,7 @@ class Compactor:
         await self._sweep(topic, state, garbage)
         await self._forget_object(topic, before)
 
-    async def _sweep(self, topic: Topic, state: TopicCompaction, garbage: list[int]) -> None:
+    async def _sweep(self, topic: CompactingTopic, state: TopicCompaction, garbage: list[int]) -> None:
         await self._delete(garbage)
         cursor = topic.ledger.cursors.get(CURSOR)
         if garbage and cursor is not None and not topic.closed and read_properties(cursor.properties)[1] == garbage:
@@ -220,13 +220,13 @@ class Compactor:
     async def _delete(self, ledgers: list[int]) -> None:
         await delete_ledgers(self._context, self._meta, ledgers)
 
-    async def _delete_quietly(self, topic: Topic, ledger: int) -> None:
+    async def _delete_quietly(self, topic: CompactingTopic, ledger: int) -> None:
         try:
             await self._delete([ledger])
         except HeliographError as error:  # the next owner does
             log.warning("compaction.leftover", extra={"topic": topic.text, "ledger": ledger, "error": str(error)})
 
-    async def _forget_object(self, topic: Topic, gone: Compacted | None) -> None:
+    async def _forget_object(self, topic: CompactingTopic, gone: Compacted | None) -> None:
         if gone is None or gone.offload is None or self.delete_object is None:
             return
         try:
@@ -234,14 +234,14 @@ class Compactor:
         except HeliographError as error:
             log.warning("compaction.object_left", extra={"topic": topic.text, "ledger": gone.ledger, "error": str(error)})
 
-    def _view(self, topic: Topic, compacted: Compacted | None) -> CompactedView:
+    def _view(self, topic: CompactingTopic, compacted: Compacted | None) -> CompactedView:
         return CompactedView(lambda: topic.readable, self._context, compacted, topic.text, self._cold())
 
 
 class _Work:
     """Reads a topic from its beginning to `upto`, twice. `messages`: how many there are; `kept`: how many of them were written."""
 
-    def __init__(self, topic: Topic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings) -> None:
+    def __init__(self, topic: CompactingTopic, source: LedgerPort, upto: Position, clock: Clock, settings: CompactorSettings) -> None:
         self._topic, self._source, self._upto, self._clock, self._settings = topic, source, upto, clock, settings
         self._latest = LatestKeys(settings.keys_max)
         self._rested, self._since = clock.monotonic(), 0

@@ -10,20 +10,19 @@ Source: docs/protocols/pulsar.md, "Compaction".
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cramjam
 import crc32c
 from google.protobuf.message import DecodeError
 
 from heliograph.model.errors import CorruptData
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.kafka_compression import OUTPUT_BYTES_MAX, compress_pulsar, decompress_pulsar
 from heliograph.wire.run import Buffer
 
-PAYLOAD_MAX = 64 << 20
+PAYLOAD_MAX = OUTPUT_BYTES_MAX
 """A batch that says it is larger when opened is not opened."""
 _MAGIC = b"\x0e\x01"
 
@@ -107,7 +106,7 @@ def with_property(entry: Buffer, key: str, value: str) -> Buffer | None:
 
 def _entry(metadata: pb.MessageMetadata, messages: Sequence[Buffer]) -> Buffer:
     plain = b"".join(messages)
-    packed = _compress(metadata.compression, plain)
+    packed = compress_pulsar(metadata.compression, plain)
     metadata.uncompressed_size = len(plain)
     outer = metadata.SerializeToString()
     checked = b"".join([len(outer).to_bytes(4, "big"), outer, packed])
@@ -137,33 +136,12 @@ def _singles(metadata: pb.MessageMetadata, payload: memoryview) -> list[tuple[pb
     return out
 
 
-_OPEN: dict[int, Callable[[bytes, int], bytes]] = {
-    pb.LZ4: lambda data, size: bytes(cramjam.lz4.decompress_block(data, output_len=size)),
-    pb.ZLIB: lambda data, size: zlib.decompressobj().decompress(data, size),
-    pb.ZSTD: lambda data, size: bytes(cramjam.zstd.decompress(data, output_len=size)),
-    pb.SNAPPY: lambda data, size: bytes(cramjam.snappy.decompress_raw(data)),
-}
-_CLOSE: dict[int, Callable[[bytes], bytes]] = {
-    pb.LZ4: lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
-    pb.ZLIB: zlib.compress,
-    pb.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
-    pb.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
-}
-
-
 def _decompress(kind: int, payload: memoryview, size: int) -> memoryview | None:
-    """None where it is not what it says, or of a kind that is not known."""
-    if kind == pb.NONE:
-        return payload
-    opener = _OPEN.get(kind)
-    if opener is None or not 0 <= size <= PAYLOAD_MAX:
+    """None where it is not what it says, is larger than PAYLOAD_MAX, or of a kind that is not known; nothing larger than that is ever made of it."""
+    if size > PAYLOAD_MAX:
         return None
     try:
-        plain = opener(bytes(payload), size)
-    except (cramjam.DecompressionError, zlib.error, ValueError):
+        plain = payload if kind == pb.NONE else memoryview(decompress_pulsar(kind, payload, size))
+    except CorruptData:
         return None
-    return memoryview(plain) if len(plain) == size else None
-
-
-def _compress(kind: int, plain: bytes) -> bytes:
-    return plain if kind == pb.NONE else _CLOSE[kind](plain)
+    return plain if kind == pb.NONE or len(plain) == size else None

@@ -29,7 +29,7 @@ from storage.managed_ledger.appends import LATENCIES_S
 
 if TYPE_CHECKING:
     from region_node.compaction.compactor import TopicCompaction
-    from region_node.topics.topic import Topic
+    from region_node.topics.compacting import CompactingTopic
 
 log = logging.getLogger("region_node.compaction")
 
@@ -66,7 +66,7 @@ async def delete_ledgers(context: LedgerContext, meta: MetadataStore, ledgers: l
 class CompactedWriter:
     """A new compacted ledger, from its first entry to its end. Nothing is made before there is one."""
 
-    def __init__(self, topic: Topic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock) -> None:
+    def __init__(self, topic: CompactingTopic, context: LedgerContext, meta: MetadataStore, state: TopicCompaction, clock: Clock) -> None:
         self._topic, self._context, self._meta, self._view, self._clock = topic, context, meta, state.view, clock
         self._writes, self._appended = state.writes, deque[tuple[int, int, float]]()
         self._gather = Gather()

@@ -19,9 +19,9 @@ import crc32c
 from heliograph.model.errors import HeliographError
 from heliograph.runtime.clock import Clock
 from heliograph.wire.pulsar_pb2 import MessageMetadata
-from heliograph.wire.run import Run
 from region_node.dr.settings import CanarySettings
 from region_node.dr.tasks import lasting
+from region_node.topics.round_trip import round_trip
 from region_node.transactions.naming import NAMESPACE
 
 if TYPE_CHECKING:
@@ -143,20 +143,8 @@ class Canary:
         self._count += 1
         body = f"{self._broker} {self._count}".encode()
         entry = entry_of(_PRODUCER, body, self._count, self._clock.wall_ms())
-        stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-
-        def done(segments: list[tuple[int, int, int]]) -> None:
-            if not stored.done():
-                stored.set_result((segments[0][1], segments[0][2]))
-
-        def failed(error: HeliographError) -> None:
-            if not stored.done():
-                stored.set_exception(error)
-
-        topic.publish(Run([entry], [len(entry)]), done, failed)
-        at = await stored
-        runs = await topic.ledger.read(at, 1, 1 << 20)
-        if not runs or bytes(runs[0][2].parts[0]) != entry:
+        at, whole = await round_trip(topic, entry)
+        if not whole:
             return f"what was stored at {at[0]}:{at[1]} did not come back as it was"
         self._topic = name
         return ""

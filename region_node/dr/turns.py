@@ -1,7 +1,8 @@
 """SubscriptionTurns: subscriptions that are active in one region at a time, as this broker has them.
 
-Is: which of its subscriptions have a turn, or shall have one (policy `oneRegionSubscriptions`); what a change means for their consumers; taking over
-from a region that is lost. Isn't: the rule (`region_node.dr.writing.Turn`), how a turn may change (`region_node.dr.switching`), or a command.
+Is: which of its subscriptions have a turn, or shall have one (policy `oneRegionSubscriptions`); what a change means for their consumers, and for Kafka
+groups, whose position in a topic is a subscription of it; taking over from a region that is lost. Isn't: the rule (`region_node.dr.writing.Turn`), how a
+turn may change (`region_node.dr.switching`), or a command.
 Invariants: a subscription with a turn replicates what is acknowledged; where the turn is elsewhere its consumers stay connected and get nothing; when it
 is taken away here its consumers are closed, so that what they hold goes out again where it is now; only a region in which consumers wait takes over, and
 only once no broker of the active region has had a lease for `lost_after_s`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,17 @@ log = logging.getLogger("region_node.dr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSettings:
-    """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes over."""
+    """`lost_after_s`: without any lease for so long the active region is lost, and a region where consumers wait takes over.
+
+    `asked_s`: a group that was turned away here waits as long as it has asked again within this time.
+    """
 
     look_s: float = 1.0
     lost_after_s: float = 5.0
+    asked_s: float = 15.0
 
     def __post_init__(self) -> None:
-        assert self.look_s > 0 and self.lost_after_s >= 0
+        assert self.look_s > 0 and self.lost_after_s >= 0 and self.asked_s > self.look_s
 
 
 class Unmade:
@@ -75,6 +80,10 @@ class SubscriptionTurns:
         self._had: dict[str, None] = {}
         """Whose turn was here when it last changed."""
         self._unmade: dict[str, None] = {}
+        self._asked: dict[str, float] = {}
+        """Of groups that were turned away here -> when they asked last, in the clock's monotonic seconds."""
+        self.group_members: Callable[[str], int] = lambda _: 0
+        """(subscription) -> members of the Kafka group whose position it is, that this broker coordinates: each holds what it has not committed."""
         self._stop_watch: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
@@ -102,12 +111,27 @@ class SubscriptionTurns:
         self._unmade[name] = None
         return _UNMADE
 
+    def waits(self, topics: Iterable[TopicName], subscription: str) -> str:
+        """Why nobody may work on this subscription of these topics (no partitions) here now; "": they may. Who asks is taken for a consumer that waits."""
+        told = ""
+        for topic in topics:
+            turn = self.of(topic, subscription, self._topics().policies.of(topic).on("oneRegionSubscriptions"))
+            if turn is None:
+                continue
+            name = subscription_name(str(topic.partitioned), subscription)
+            if why := turn.waiting():
+                self._asked[name] = self._clock.monotonic()
+                told = told or f"{topic}: {why}"
+            else:
+                self._asked.pop(name, None)
+        return told
+
     def changed(self, name: str) -> None:
         """The turn of that name is another's, is being moved, or there is none any more."""
         topic, _, subscription = name.rpartition("/")
         turn = self._leases.turn(name)
         if turn is not None:
-            turn.outstanding = lambda: sum(found.held for _, found in self._here(topic, subscription))
+            turn.outstanding = lambda: sum(found.held for _, found in self._here(topic, subscription)) + self.group_members(subscription)
         had, has = name in self._had, turn is None or turn.has_turn
         if turn is not None and has:
             self._had[name] = None
@@ -158,6 +182,7 @@ class SubscriptionTurns:
                 for loaded, found in self._here(topic, subscription):
                     if not found.replicated:
                         replicate(loaded, found)
+                    found.tell_turn()  # the lease may have ended, or have come
             for name, turn in self._waiting().items():
                 try:
                     await self._take(name, turn)
@@ -167,12 +192,15 @@ class SubscriptionTurns:
     def _waiting(self) -> dict[str, Turn | None]:
         """Subscriptions that have consumers here which get nothing because of a turn. None: it was never made."""
         found: dict[str, Turn | None] = {}
+        asked_before = self._clock.monotonic() - self.settings.asked_s
+        for gone in [name for name, asked in self._asked.items() if asked < asked_before]:
+            del self._asked[gone]
         for name in [*self._unmade, *(turn.namespace for turn in self._leases.core.turns() if not turn.open)]:
             turn = self._leases.turn(name)
             if turn is not None:
                 self._unmade.pop(name, None)
             topic, _, subscription = name.rpartition("/")
-            if any(there.consumers for _, there in self._here(topic, subscription)):
+            if name in self._asked or any(there.consumers for _, there in self._here(topic, subscription)):
                 found[name] = turn
         return found
 
@@ -200,12 +228,12 @@ class SubscriptionTurns:
         return self._leases.turn(name) is not None
 
     def status(self, namespace: str) -> list[dict[str, Any]]:
-        """Of one namespace, by name; as this broker knows it. consumers: those connected here."""
+        """Of one namespace, by name; as this broker knows it. consumers: those connected here, members of Kafka groups that work here among them."""
         out = []
         for turn in self._leases.core.turns():
             topic, _, subscription = turn.namespace.rpartition("/")
             if TopicName.parse(topic).namespace == namespace:
-                consumers = sum(len(found.consumers) for _, found in self._here(topic, subscription))
+                consumers = sum(len(found.consumers) for _, found in self._here(topic, subscription)) + self.group_members(subscription)
                 out.append({"topic": topic, "subscription": subscription, **turn.status(), "consumers": consumers})
         return out
 

@@ -17,7 +17,15 @@ _STEADY_S = 30.0
 
 
 def main() -> None:
+    asked = starting = False
+
     def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        if not starting:
+            leave()
+
+    def leave() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(0)
 
@@ -27,7 +35,11 @@ def main() -> None:
     try:
         while True:
             began = time.monotonic()
+            starting = True  # who is asked to end between the fork and the name of what was forked would leave it behind
             process = subprocess.Popen([sys.executable, "-m", "region_node.instance.child", "--settings", sys.argv[1]], stdin=subprocess.DEVNULL)
+            starting = False
+            if asked:
+                leave()
             process.wait()
             deaths = 0 if time.monotonic() - began > _STEADY_S else deaths + 1
             time.sleep(_BACKOFF_S[min(deaths, len(_BACKOFF_S) - 1)])

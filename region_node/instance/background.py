@@ -16,7 +16,8 @@ from pathlib import Path
 from heliograph.model.errors import ConfigError, HeliographError
 from region_node.instance.launch import toxiproxy_path
 from region_node.instance.layout import load_plan
-from region_node.instance.supervisor import InstanceLock, Supervisor
+from region_node.instance.lock import InstanceLock
+from region_node.instance.supervisor import Supervisor
 
 
 def main() -> None:

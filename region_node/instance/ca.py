@@ -1,6 +1,7 @@
 """The instance's own certificate authority: one root, one leaf for each role of each region.
 
 Is: issuing, on this machine, into the data folder. Isn't: a secret store; keys lie in files of mode 0600.
+A file of a key holds its certificate, too: both become others by one rename, and `{role}.{region}.pem` is a copy, for those who want it apart.
 The role stands in the subject's organizational unit; a link listener accepts `replicator` alone, a configuration voter `config` alone, and with
 mutual TLS inside a region (`tls.internal`) a bookie `broker` alone, a metadata node `broker`, `bookie`, and `meta`.
 Source: RFC 5280; leaves carry subject and authority key ids and key usage, so that strict X.509 verification accepts them.
@@ -24,6 +25,7 @@ from heliograph.model.errors import ConfigError
 NEXT_KEY = "ca.key.next"
 ROLES = ("replicator", "config", "broker", "bookie", "meta")
 _YEARS = 10
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
 def replace(path: Path, data: bytes, mode: int) -> None:
@@ -71,11 +73,12 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
 
 
 def ensure_certificates(folder: Path, regions: list[str], names: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are.
+    """Makes what is missing: `ca.pem`, and `{role}.{region}.pem` with `{role}.{region}.key`. Existing files stay as they are, but for what `mend` does.
 
     names: region -> addresses and host names that its certificates hold beside this machine's; one that lacks some is made anew.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mend(folder)
     if (folder / "ca.pem").exists() and (folder / "ca.key").exists():
         root, root_key = authority(folder)
     else:
@@ -165,5 +168,18 @@ def issue(
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(root_key, hashes.SHA256())
     )
-    replace(key_path, key_bytes(key), 0o600)
-    replace(leaf_path, leaf.public_bytes(serialization.Encoding.PEM), 0o644)
+    shown = leaf.public_bytes(serialization.Encoding.PEM)
+    replace(key_path, key_bytes(key) + shown, 0o600)  # from here on both are the new ones, whatever happens: who reads finds them together
+    replace(leaf_path, shown, 0o644)
+
+
+def mend(folder: Path) -> None:
+    """Where the issuing of a certificate was cut off, its copy beside the key is made. Raises ConfigError."""
+    try:
+        for path in folder.glob("*.*.key"):
+            _, found, behind = path.read_bytes().partition(_CERTIFICATE)
+            leaf_path = path.with_suffix(".pem")
+            if found and (not leaf_path.exists() or leaf_path.read_bytes() != found + behind):
+                replace(leaf_path, found + behind, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.filename} cannot be read or written: {error.strerror}") from error

@@ -22,7 +22,8 @@ from heliograph.model.names import check_name
 from heliograph.model.policies import NamespacePolicies, TenantInfo
 from heliograph.raft.client import MetaClient
 from heliograph.raft.store import prefix_end
-from region_node.instance.layout import HOST, InstancePlan, Ports, RegionPlan, plan_links, plan_region, reach, round_trips
+from region_node.instance.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
+from region_node.instance.ports import Ports
 
 CATCH_UP_S = 60.0
 _POLL_S = 0.1
@@ -44,17 +45,16 @@ def with_region(plan: InstancePlan, name: str, *, brokers: int, bookies: int, vo
         raise ConfigError("a region has 1 to 16 brokers and 2 to 16 bookies")
     new = copy.deepcopy(plan)
     _remember_founders(new)
-    ports = Ports()
-    ports.take(port for node in plan.nodes() for port in node.ports.values())
-    ports.take(link.port for link in plan.links)
     new.numbers += 1
-    clients = ports.free(), ports.free()
-    region = plan_region(name, new.numbers, ports, brokers=brokers, bookies=bookies, clients=clients, linked=True, tls=plan.tls)
-    region.voter = voter
-    new.regions.append(region)
-    if plan.wan != "none":
-        trips = round_trips(plan.wan, [r.name for r in new.regions])
-        plan_links(new, {pair: trip for pair, trip in trips.items() if name in pair}, ports)
+    with Ports() as ports:
+        ports.keep(plan.ports())
+        clients = ports.free(), ports.free()
+        region = plan_region(name, new.numbers, ports, brokers=brokers, bookies=bookies, clients=clients, linked=True, tls=plan.tls)
+        region.voter = voter
+        new.regions.append(region)
+        if plan.wan != "none":
+            trips = round_trips(plan.wan, [r.name for r in new.regions])
+            plan_links(new, {pair: trip for pair, trip in trips.items() if name in pair}, ports)
     return new
 
 

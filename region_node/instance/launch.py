@@ -19,6 +19,8 @@ from rich.console import Console
 
 from heliograph.model.errors import ConfigError
 from region_node.instance.control import call
+from region_node.instance.layout import load_plan
+from region_node.instance.ports import Ports
 
 START_S = 90.0
 
@@ -40,6 +42,7 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
 
     Raises ConfigError with its reason where it could not start. Ctrl-C stops what was started, and is raised again.
     """
+    plan = load_plan(data)
     (data / "logs").mkdir(parents=True, exist_ok=True)
     ready, theirs = os.pipe()
     with (data / "logs" / "supervisor.log").open("ab") as log:
@@ -54,7 +57,8 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     os.close(theirs)
     last: dict[str, Any] = {}
     try:
-        with console.status("starting") as spinner, os.fdopen(ready) as lines:
+        with console.status("starting") as spinner, os.fdopen(ready) as lines, Ports() as ports:
+            ports.keep(plan.ports() if plan is not None else ())  # until the supervisor, which is being loaded, keeps them itself
             for line in lines:
                 last = json.loads(line)
                 if "progress" in last:

@@ -1,15 +1,14 @@
 """Where everything of an instance on this machine lies: regions, nodes, ports, folders, wide-area links; and the settings of each process.
 
 Is: the plan, made once, kept in `instance.json` in the data folder, so that a second start continues where the first was.
-Isn't: running anything. Invariants: a port is never given twice; the plan of an existing data folder is not changed by other options.
+Isn't: running anything, or finding ports (`ports`). Invariants: a port is never given twice; the plan of an existing data folder is not changed by
+other options.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import check_name
 from heliograph.runtime.usage import allowed_cpus
+from region_node.instance.ports import Ports
 
 FORMAT = 1
 HOST = "127.0.0.1"
@@ -100,42 +100,11 @@ class InstancePlan:
     def nodes(self) -> list[NodePlan]:
         return [n for r in self.regions for n in (r.metadata, *r.bookies, *r.brokers)]
 
-
-class Ports:
-    """Hands out free loopback ports; each is bound once here, so that none is given twice."""
-
-    def __init__(self) -> None:
-        self._given: set[int] = set()
-
-    def free(self) -> int:
-        while True:
-            with socket.socket() as probe:
-                probe.bind((HOST, 0))
-                port: int = probe.getsockname()[1]
-            if port not in self._given:
-                self._given.add(port)
-                return port
-
-    def take(self, ports: Iterable[int]) -> None:
-        """These belong to somebody already."""
-        self._given.update(ports)
-
-    def claim(self, port: int, what: str, option: str) -> int:
-        """Raises ConfigError where somebody listens there."""
-        if port in self._given:
-            raise ConfigError(f"port {port} would be used twice; give {what} another one with {option}")
-        check_free(port, what, option)
-        self._given.add(port)
-        return port
-
-
-def check_free(port: int, what: str, option: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ConfigError(f"port {port} ({what}) is taken: stop what listens there, or choose another with {option}") from error
+    def ports(self) -> set[int]:
+        """All that its processes listen on."""
+        shared = {port for r in self.regions for port in (r.service_port, r.admin_port, r.service_tls_port, r.health_port)}
+        own = {port for node in self.nodes() for port in node.ports.values()}
+        return (shared | own | {link.port for link in self.links} | {self.toxiproxy_port}) - {0}
 
 
 def round_trips(profile: str, regions: list[str]) -> dict[tuple[str, str], tuple[int, int]]:
@@ -178,16 +147,16 @@ def make_plan(
         raise ConfigError("--bookies must be 2 to 16: each entry is kept by two of them")
     if any(not 1 <= count <= 16 for count in brokers.values()):
         raise ConfigError("--brokers must be 1 to 16")
-    ports = Ports()
     plan = InstancePlan(regions=[], wan=wan, standalone=standalone, tls=tls)
-    for number, name in enumerate(regions, 1):
-        service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
-        admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
-        linked = len(regions) > 1
-        plan.regions.append(plan_region(name, number, ports, brokers=brokers[name], bookies=bookies, clients=(service, admin), linked=linked, tls=tls))
-    if wan != "none" and len(regions) > 1:
-        plan.toxiproxy_port = ports.free()
-        plan_links(plan, round_trips(wan, regions), ports)
+    with Ports() as ports:
+        for number, name in enumerate(regions, 1):
+            service = ports.claim(service_port, "clients", "--service-port") if service_port else ports.free()
+            admin = ports.claim(admin_port, "admin", "--admin-port") if admin_port else ports.free()
+            linked = len(regions) > 1
+            plan.regions.append(plan_region(name, number, ports, brokers=brokers[name], bookies=bookies, clients=(service, admin), linked=linked, tls=tls))
+        if wan != "none" and len(regions) > 1:
+            plan.toxiproxy_port = ports.free()
+            plan_links(plan, round_trips(wan, regions), ports)
     return plan
 
 
@@ -304,10 +273,11 @@ def save_plan(data: Path, plan: InstancePlan) -> None:
 
 
 def check_ports(plan: InstancePlan) -> None:
-    """Before anything starts: each port that this plan wants is free."""
-    for region in plan.regions:
-        check_free(region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder")
-        check_free(region.admin_port, f"admin of region {region.name}", "--admin-port in a new --data folder")
+    """Before anything starts: the ports that clients know are free. Raises ConfigError."""
+    with Ports() as ports:
+        for region in plan.regions:
+            ports.claim(region.service_port, f"clients of region {region.name}", "--service-port in a new --data folder")
+            ports.claim(region.admin_port, f"admin of region {region.name}", "--admin-port in a new --data folder")
 
 
 def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
+from global_config.authorities import signer
 from heliograph.model.errors import ConfigError
 from region_node.instance import ca
 
@@ -35,21 +35,23 @@ class Leaf:
 
 def leaves(folder: Path) -> list[Leaf]:
     """Every certificate of a role in the folder, by name. Raises ConfigError."""
+    ca.mend(folder)
     newest, _ = ca.authority(folder)
     known = _trusted(folder)
     found = []
     for path in sorted(folder.glob("*.*.pem")):
         leaf = _read(path)
-        signer = next((root for root in known if _signed(leaf, root)), None)
+        authority = signer(leaf, known)
         common = leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
         role, _, region = str(common).partition(".")
-        issuer = "" if signer is None else fingerprint(signer)
-        found.append(Leaf(role, region, leaf.not_valid_after_utc, fingerprint(leaf), issuer, signer == newest))
+        issuer = "" if authority is None else fingerprint(authority)
+        found.append(Leaf(role, region, leaf.not_valid_after_utc, fingerprint(leaf), issuer, authority == newest))
     return found
 
 
 def renew(folder: Path, region: str = "") -> list[str]:
     """New keys and certificates for every role (of that region), with the names that the old ones hold; returns which. Raises ConfigError."""
+    ca.mend(folder)
     root, key = ca.authority(folder)
     done = []
     for path in sorted(folder.glob("*.*.pem")):
@@ -101,10 +103,3 @@ def _read(path: Path) -> x509.Certificate:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
-
-def _signed(leaf: x509.Certificate, root: x509.Certificate) -> bool:
-    try:
-        leaf.verify_directly_issued_by(root)
-    except (InvalidSignature, ValueError, TypeError):
-        return False
-    return True

@@ -18,6 +18,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.model.errors import HeliographError, LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
+from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
@@ -89,6 +90,8 @@ class Ownership:
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
+        self.assignments = Recent()
+        """Milliseconds until a bundle was this broker's, of those that it took."""
         self._core = OwnershipCore(broker, rng, settings, place, permit)
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._changed: asyncio.Future[None] | None = None
@@ -393,8 +396,10 @@ class Ownership:
     async def _acquire(self, action: Acquire) -> None:
         """One compare-and-set; its outcome is always found out, also where no answer came."""
         bundle, key, version, owner = action.bundle, keys.owner(*action.bundle), -1, OwnerRecord(self.record.broker, action.lease)
+        began = self._clock.monotonic()
         try:
             version = await self._meta.put(key, owner.encode(), expected=-1, lease=action.lease)
+            self.assignments.add((self._clock.monotonic() - began) * 1000)
         except VersionConflict:
             pass
         except LeaseLost:

@@ -63,6 +63,8 @@ class PulsarConnection(asyncio.Protocol):
         """Messages go out with the broker's time and their index."""
         self.connected = False
         self.closed = False
+        self.number = 0
+        """Of this broker's connections, in the log: with a request's id it names what a client was refused."""
         self.address = self.client_version = ""
         self.protocol_version = 0
         self._transport: asyncio.Transport | None = None
@@ -87,6 +89,7 @@ class PulsarConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none
         self.listener.created += 1
+        self.number = self.listener.created
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
         host = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -277,8 +280,15 @@ class PulsarConnection(asyncio.Protocol):
         self.write(frame(command))
 
     def send_error(self, request_id: int, code: pb.ServerError.ValueType, text: str) -> None:
+        self.refused(request_id, code, text)
         error = pb.CommandError(request_id=request_id, error=code, message=text)
         self.send(pb.BaseCommand(type=pb.BaseCommand.ERROR, error=error))
+
+    def refused(self, request_id: int, code: pb.ServerError.ValueType, text: str, **more: Any) -> None:
+        """One line in the log for each command that is refused, whatever answers it. request_id: NO_REQUEST where the connection itself is."""
+        named = {} if request_id == NO_REQUEST else {"request": request_id}
+        fields = {"connection": self.number, "address": self.address, **named, "code": pb.ServerError.Name(code), "error": text, **more}
+        log.info("request.refused", extra=fields)
 
     def send_success(self, request_id: int) -> None:
         self.send(pb.BaseCommand(type=pb.BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))

@@ -32,6 +32,7 @@ _CODES: tuple[tuple[type[errors.HeliographError], pb.ServerError.ValueType], ...
     (IncompatibleSchema, pb.IncompatibleSchema),
     (InvalidSchema, pb.IncompatibleSchema),
     (errors.NotAllowed, pb.NotAllowedError),
+    (errors.MetadataUnavailable, pb.ServiceNotReady),
     (errors.MetadataError, pb.MetadataError),
     (errors.StorageError, pb.PersistenceError),
 )

@@ -183,6 +183,7 @@ class Producing:
             self._send_error(handle.id, sequence, code_of(error), str(error))
 
     def _send_error(self, producer_id: int, sequence: int, code: pb.ServerError.ValueType, text: str) -> None:
+        self._connection.refused(NO_REQUEST, code, text, producer=producer_id, sequence=sequence)
         error = pb.CommandSendError(producer_id=producer_id, sequence_id=sequence, error=code, message=text)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.SEND_ERROR, send_error=error))
 

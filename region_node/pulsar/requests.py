@@ -64,6 +64,7 @@ async def _lookup(connection: PulsarConnection, command: pb.CommandLookupTopic) 
         response.response = pb.CommandLookupTopicResponse.Failed
         response.error = pb.ServiceNotReady if error.retryable or isinstance(error, MetadataError) else code_of(error)
         response.message = str(error)
+        connection.refused(command.request_id, response.error, response.message, topic=command.topic)
     connection.send(pb.BaseCommand(type=Kind.LOOKUP_RESPONSE, lookupTopicResponse=response))
 
 
@@ -83,6 +84,7 @@ async def _partitions(connection: PulsarConnection, command: pb.CommandPartition
         response.response = pb.CommandPartitionedTopicMetadataResponse.Failed
         response.error = pb.ServiceNotReady if error.retryable else code_of(error)
         response.message = str(error)
+        connection.refused(command.request_id, response.error, response.message, topic=command.topic)
     connection.send(pb.BaseCommand(type=Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=response))
 
 
@@ -111,6 +113,7 @@ async def _get_schema(connection: PulsarConnection, command: pb.CommandGetSchema
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)
+        connection.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
     connection.send(pb.BaseCommand(type=Kind.GET_SCHEMA_RESPONSE, getSchemaResponse=response))
 
 
@@ -127,6 +130,7 @@ async def _get_or_create_schema(connection: PulsarConnection, command: pb.Comman
         response.schema_version = struct.pack(">Q", number)
     except HeliographError as error:
         response.error_code, response.error_message = code_of(error), str(error)
+        connection.refused(command.request_id, response.error_code, response.error_message, topic=command.topic)
     connection.send(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA_RESPONSE, getOrCreateSchemaResponse=response))
 
 

@@ -58,6 +58,7 @@ async def _answer(connection: PulsarConnection, kind: Any, asked: Any) -> None:
         await _act(connection, transactions, kind, asked, part)
     except HeliographError as error:
         part.error, part.message = code_of(error), str(error)
+        connection.refused(asked.request_id, part.error, part.message)
     connection.send(response)
 
 

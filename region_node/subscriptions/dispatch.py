@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from heliograph.model.errors import HeliographError
 from heliograph.model.positions import Position
@@ -26,6 +27,8 @@ TURN_ENTRIES = 1024
 TURN_BYTES = 1 << 18
 """What one subscription's turn gives to the socket holds up everybody else on the loop for as long as its copy takes: publishers at the tail as well."""
 READ_ENTRIES = 512
+_CATCHES_UP_BYTES = 1 << 20
+"""Who has read so much from bookies, and nothing at the tail meanwhile, gives way to publishers."""
 
 
 class Dispatcher(ABC):
@@ -46,6 +49,8 @@ class Dispatcher(ABC):
         self._stalled = False
         self._fetched: list[Piece] = []
         self._reading = False
+        self._behind_bytes = 0
+        """Read from bookies since something came from the cache."""
         self._generation = 0
         self._messages_per_entry = 1
         self._end_told = False
@@ -194,14 +199,21 @@ class Dispatcher(ABC):
         entries_max = min(limit // self._messages_per_entry + 1, READ_ENTRIES)
         pieces = self.ledger.cached(self.position, entries_max, self._bytes_max())
         if pieces:
+            self._behind_bytes = 0
             self._messages_per_entry = max(1, pieces[0][2].messages // pieces[0][2].count)
+            return pieces
+        self._reading = True
+        read = partial(self._read, self._generation, self.position, entries_max)
+        if self._behind_bytes < _CATCHES_UP_BYTES:
+            self._reads.start(read)
         else:
-            self._reading = True
-            generation, position = self._generation, self.position
-            self._reads.start(lambda: self._read(generation, position, entries_max))
-        return pieces
+            self._reads.start_bulk(self, read, self._bytes_max(), self.cursor.backlog_bytes)
+        return []
 
     async def _read(self, generation: int, position: Position, entries_max: int) -> None:
+        if not self.consumers:  # they have gone while this waited for its turn
+            self._reading = False
+            return
         pieces: list[Piece] = []
         try:
             pieces = await self.ledger.read(position, entries_max, self._bytes_max())
@@ -213,6 +225,7 @@ class Dispatcher(ABC):
         if generation != self._generation:
             self.wake()
         elif pieces:
+            self._behind_bytes += sum(run.size_bytes for *_, run in pieces)
             self._fetched = pieces
             self._messages_per_entry = max(1, pieces[0][2].messages // pieces[0][2].count)
             self.wake()

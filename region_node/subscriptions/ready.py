@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 log = logging.getLogger("region_node.topics")
@@ -84,12 +85,61 @@ class Tasks:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-class BoundedReads:
-    """Reads of backlog: at most `reads_max` at once in a broker, the others wait in order."""
+class Yielding(Protocol):
+    """How fast backlog is read while somebody publishes on this broker (`replicator.yielding`)."""
 
-    def __init__(self, tasks: Tasks, reads_max: int = 32) -> None:
-        self._tasks, self._free = tasks, reads_max
+    def may(self, member: Any) -> bool:
+        """Whether it may go now; else its turn comes."""
+        ...
+
+    def spend(self, size_bytes: int) -> None: ...
+
+
+class _Turn:
+    """A read of somebody who catches up, among the other drains of the broker."""
+
+    __slots__ = ("_go",)
+    live, weight = False, 1
+
+    def __init__(self, go: Callable[[], None]) -> None:
+        self._go = go
+
+    def on_turn(self, upto_bytes: int) -> None:
+        self._go()
+
+
+class BoundedReads:
+    """Reads of backlog: at most `reads_max` at once in a broker, the others wait in order; those of who catches up give way to who publishes."""
+
+    def __init__(self, tasks: Tasks, reads_max: int = 32, yielding: Yielding | None = None) -> None:
+        self._tasks, self._free, self._yielding = tasks, reads_max, yielding
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
+        self._left: dict[object, int] = {}
+        self._queued: dict[object, None] = {}
+        """Who waits for its turn."""
+
+    def take_left(self) -> int:
+        """Bytes that those have before them who catch up: who have read since the last call, or wait for their turn."""
+        left = sum(self._left.values())
+        self._left = {who: self._left[who] for who in self._queued}
+        return left
+
+    def start_bulk(self, who: object, work: Callable[[], Coroutine[Any, Any, None]], size_bytes: int, left_bytes: int) -> None:
+        """As `start`, of somebody who reads on and on: about `size_bytes` now, and has `left_bytes` before him."""
+        if self._yielding is None:
+            self.start(work)
+            return
+        self._left[who] = left_bytes
+        self._queued[who] = None
+        go = partial(self._spend, who, size_bytes, work)
+        if self._yielding.may(_Turn(go)):
+            go()
+
+    def _spend(self, who: object, size_bytes: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        assert self._yielding is not None
+        self._queued.pop(who, None)
+        self._yielding.spend(size_bytes)
+        self.start(work)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._free:

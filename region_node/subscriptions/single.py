@@ -1,6 +1,7 @@
 """SingleActive: the dispatcher of exclusive and failover subscriptions: one consumer gets everything, in order.
 
-Is: the choice of the active consumer, rewinding. Isn't: a record of what is unacknowledged; the cursor has that.
+Is: the choice of the active consumer, rewinding, and who of them hears that it is the active one: nobody, while it is another region's turn. Isn't: a
+record of what is unacknowledged; the cursor has that.
 Invariants: only the active consumer is given entries; a new active one starts behind the mark-delete position.
 """
 
@@ -34,6 +35,8 @@ class SingleActive(Dispatcher):
         self.kind = kind
         self.active: Consumer | None = None
         self._partition = partition
+        self._told_turn = True
+        """Whether consumers were last told as one of them being active: not while it is another region's turn."""
 
     def read_through(self, ledger: LedgerPort) -> None:
         self._whole = ledger
@@ -58,14 +61,26 @@ class SingleActive(Dispatcher):
             chosen = best[self._partition % len(best)] if self._partition >= 0 else best[0]
         if chosen is self.active:
             if joined is not None and chosen is not None:
-                joined.sink.consumer_active(joined, joined is chosen)
+                joined.sink.consumer_active(joined, joined is chosen and self._has_turn())
             return
         self.active = chosen
         self.ledger = self._whole if chosen is None or chosen.compacted is None else chosen.compacted
         self.rewind()
-        for consumer in self.consumers:
-            consumer.sink.consumer_active(consumer, consumer is chosen)
+        self._tell(self._has_turn())
         self.wake()
+
+    def _has_turn(self) -> bool:
+        return self.turn is None or self.turn.open
+
+    def _tell(self, has_turn: bool) -> None:
+        self._told_turn = has_turn
+        for consumer in self.consumers:
+            consumer.sink.consumer_active(consumer, has_turn and consumer is self.active)
+
+    def tell_turn(self) -> None:
+        """The turn may have come, or gone to another region."""
+        if (has_turn := self._has_turn()) != self._told_turn:
+            self._tell(has_turn)
 
     def redeliver(self, consumer: Consumer, positions: list[Position] | None) -> None:
         if consumer is self.active:

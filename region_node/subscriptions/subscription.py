@@ -28,9 +28,9 @@ from region_node.subscriptions.throttle import Throttle
 from region_node.transactions.acking import SubscriptionTransactions
 from region_node.transactions.pending import PROPERTY as TRANSACTIONS
 from region_node.transactions.pending import PendingAcks
-from replicator.subscription_state import PROPERTY
+from replicator.subscription_state import BEGAN, PROPERTY
 
-_INTERNAL = (PROPERTY, TRANSACTIONS)
+_INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS)
 """Properties of a cursor that are no client's."""
 
 
@@ -182,7 +182,13 @@ class Subscription:
         self.rules = rules
         if self.dispatcher is not None:
             self._rule(self.dispatcher)
+            self.tell_turn()
             self.dispatcher.wake()
+
+    def tell_turn(self) -> None:
+        """Consumers hear whether one of them is the active one, or it is another region's turn."""
+        if isinstance(self.dispatcher, SingleActive):
+            self.dispatcher.tell_turn()
 
     def _rule(self, dispatcher: Dispatcher) -> None:
         dispatcher.throttle, dispatcher.pausing, dispatcher.turn = self.rules.throttle, self.rules.pausing, self.rules.turn

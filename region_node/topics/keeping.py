@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("region_node.topics")
 
 NEVER = math.inf
+KAFKA_CURSOR = "pulsar.kafka"
+"""Keeps what Kafka's retention wants kept. A topic that has it is used by Kafka's clients, which come and go without a session: it is never inactive."""
 LOOK_AGAIN_S = 600.0
 """Who waits for a time is looked at as often as that at least: clocks on the wall are set anew."""
 _DUE_MIN = 1000
@@ -145,7 +147,8 @@ class Keeper:
         age, ttl_s = topic.policies.quota("message_age"), topic.policies.limit("messageTTL")
         if (age is not None or ttl_s) and not topic.volatile:
             lives_s = min(ttl_s or NEVER, age[0] if age is not None and not topic.over_quota else NEVER)
-            oldest = [ms for s in topic.subscriptions.values() if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))]
+            subscriptions = list(topic.subscriptions.values())
+            oldest = [ms for s in subscriptions if s.durable and s.cursor.backlog_entries and (ms := await topic.oldest_ms(s))]
             if oldest and lives_s < NEVER:
                 waits.append(lives_s + (min(oldest) - self._clock.wall_ms()) / 1000)
         if minutes := topic.policies.limit("subscriptionExpiration"):
@@ -172,7 +175,8 @@ class Keeper:
         if not ttl_s:
             return
         before_ms = self._clock.wall_ms() - ttl_s * 1000
-        names = [s.name for s in topic.subscriptions.values() if s.durable and s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms]
+        subscriptions = list(topic.subscriptions.values())  # some may come and go while a time is read
+        names = [s.name for s in subscriptions if s.durable and s.cursor.backlog_entries and 0 < await topic.oldest_ms(s) <= before_ms]
         if names:
             await topic.expire_before(before_ms, names)
 
@@ -221,6 +225,7 @@ class Keeper:
     def _inactive(self, topic: Topic, now: float) -> bool:
         policies, producers = topic.policies, topic.producers
         idle = not producers.producers and not producers.waiting and not any(s.consumers for s in topic.subscriptions.values())
+        idle = idle and KAFKA_CURSOR not in topic.ledger.cursors
         if policies.part("inactiveTopics", "inactiveTopicDeleteMode") == "delete_when_no_subscriptions":
             idle = idle and not topic.subscriptions
         else:

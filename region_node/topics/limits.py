@@ -25,6 +25,7 @@ from region_node.subscriptions.consumer import SubscriptionType
 from region_node.subscriptions.delayed import delayed_entries
 
 if TYPE_CHECKING:
+    from region_node.topics.subscribing import SubscribingTopic
     from region_node.topics.topic import Topic
 
 _CLIENTS_MAX = 10_000
@@ -68,7 +69,7 @@ def check_type(topic: Topic, kind: SubscriptionType) -> None:
         raise NotAllowed(f"Topic[{topic.text}] doesn't support {kind.label} sub type!")
 
 
-def check_new_subscription(topic: Topic, name: str) -> None:
+def check_new_subscription(topic: SubscribingTopic, name: str) -> None:
     """Raises NotAllowed."""
     most = topic.policies.limit("maxSubscriptions")
     if most and len(topic.subscriptions) >= most:
@@ -94,7 +95,7 @@ class SubscribeRate:
         self._counts: dict[str, int] = {}
         self._until = 0.0
 
-    def check(self, topic: Topic, client: str, now: float) -> None:
+    def check(self, topic: SubscribingTopic, client: str, now: float) -> None:
         """client: what tells one consumer of one client from another. Raises NotAllowed."""
         most = topic.policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer")
         if most is None or most <= 0:

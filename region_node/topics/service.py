@@ -1,19 +1,21 @@
 """TopicService: all topics that this broker has loaded.
 
 Is: loading (once, whoever asks), unloading, deletion, policies that change while a topic is loaded, the broker's one tick for statistics.
-Isn't: the decision who owns a bundle, frames, or storage.
-Invariants: a topic is loaded at most once at a time; it is loaded only while `owns` says so; what is being unloaded is not handed out.
+Isn't: what is asked of topics by their names (`named`), the decision who owns a bundle, frames, or storage.
+Invariants: a topic is loaded at most once at a time; it is loaded only while `owns` says so; what is being unloaded, or deleted, is not handed out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.bundles import BundleTable
+from heliograph.model.bundles import HASHES, BundleTable
 from heliograph.model.errors import (
     AlreadyExists,
     ConsumerBusy,
@@ -21,24 +23,20 @@ from heliograph.model.errors import (
     NotFound,
     NotOwner,
     ProducerBusy,
-    SubscriptionNotFound,
     TopicClosed,
 )
 from heliograph.model.names import TopicName
 from heliograph.model.policies import RegionInfo
 from heliograph.model.policy_table import Applied, Level
-from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.model.recent import Recent
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from region_node.compaction.compactor import Compactor
 from region_node.compaction.settings import CompactorSettings
 from region_node.metrics import Sample
-from region_node.schemas.compatibility import strategy_of
-from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
 from region_node.subscriptions.delayed import DelayWheel
-from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
+from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks, Yielding
 from region_node.topics.activity import Activity
 from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
@@ -48,7 +46,9 @@ from region_node.topics.group_use import GroupUse
 from region_node.topics.ids import topic_id_key
 from region_node.topics.keeping import Keeper
 from region_node.topics.listing import TopicLists
+from region_node.topics.loaded import Loaded
 from region_node.topics.memory import MemoryLog
+from region_node.topics.named import NamedTopics
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
@@ -86,7 +86,7 @@ class TopicSettings:
         assert self.reads_max > 0 and self.tick_s > 0 and self.loads_max > 0
 
 
-class TopicService:
+class TopicService(NamedTopics):
     """`loaded`: full name -> topic. `open_log` is given in tests; else it is `ReplicatedLog.open`."""
 
     def __init__(
@@ -107,10 +107,14 @@ class TopicService:
         context: LedgerContext | None = None,
         filters: FilterBook | None = None,
         bundles: Callable[[str], BundleTable | None] | None = None,
+        yielding: Yielding | None = None,
     ) -> None:
-        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made, where nobody splits any."""
+        """arrival: waits while a topic's bundle is on its way to this broker. bundles: of a namespace; as it was made, where nobody splits any.
+
+        yielding: to whom subscriptions give way that catch up; None: to nobody.
+        """
         self.settings = settings or TopicSettings()
-        self.loaded: dict[str, Topic] = {}
+        self.loaded = Loaded()
         self.activity = Activity(clock.monotonic())
         self.tombstones: Mapping[str, object] = {}
         """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks further."""
@@ -126,6 +130,10 @@ class TopicService:
         """Set before anything is loaded; None: nothing is traced."""
         self.forget_grants: Callable[[TopicName], Awaitable[object]] | None = None
         """Called when a topic was deleted for its inactivity; an admin's deletion does the same itself."""
+        self.on_deleting: Callable[[TopicName], Awaitable[None]] | None = None
+        """Called with each topic, partitions one by one, right before its data goes: what another face keeps of it goes too."""
+        self.visitors: list[Callable[[Sequence[Topic]], None]] = []
+        """Each is called on the tick, with the topics that something has happened on."""
         self.load_times = Recent()
         """Milliseconds until a topic was there, of those that were loaded."""
         self.schemas = SchemaRegistry(meta, lambda: region().number, clock)
@@ -142,12 +150,14 @@ class TopicService:
         self.compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold) if context is not None else None
         self.lists = TopicLists(meta, self._loop.call_soon)
         self._wheel = DelayWheel(self._loop.call_later, clock)
-        self._reads = BoundedReads(self.tasks, self.settings.reads_max)
+        self._reads = BoundedReads(self.tasks, self.settings.reads_max, yielding)
+        self.take_left_to_read = self._reads.take_left
         self._keeper = Keeper(self._reads, clock, self._delete_inactive, lambda topic: bool(links.stats(topic.text)))
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._turns = asyncio.Semaphore(self.settings.loads_max)
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
+        self._on_fatal = self._fatal  # one for all topics
         self.policies = PolicyBook(meta, view, self.settings.policies)
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters)
@@ -250,7 +260,7 @@ class TopicService:
                 compactor=self.compactor if not self.shadow_source(text) else None,
                 busy=self.activity.busy,
             )
-            topic.on_fatal, topic.on_held = self._fatal, self.on_held
+            topic.on_fatal, topic.on_held = self._on_fatal, self.on_held
             if topic.transactional:
                 topic.transactions.watch_held()
             if hasattr(opened.ledger, "on_failed"):
@@ -334,21 +344,29 @@ class TopicService:
     async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
         """next_owner: its URLs without and with TLS, "" where it has none: clients are sent there, and need not look the topics up."""
         table = self._bundles(namespace)
-        names = [topic for topic in self._present(namespace) if table is None or table.of(topic) == bundle]
-        for name in names:
-            if (topic := self.loaded.get(name)) is not None:
-                topic.next_owner = next_owner
-        await asyncio.gather(*(self.unload(name) for name in names))
+        loaded = self.loaded.of(namespace) if table is None else self._in_bundle(namespace, table, bundle)
+        for topic in loaded:
+            topic.next_owner = next_owner
+        coming = [name for name in self._coming(namespace) if table is None or table.of(name) == bundle]
+        await asyncio.gather(*(self.unload(name) for name in (*(topic.text for topic in loaded), *coming)))
 
     async def unload_strays(self, namespace: str) -> None:
-        """What is loaded of a namespace whose bundles have changed, and is another broker's by now."""
-        await asyncio.gather(*(self.unload(topic) for topic in self._present(namespace) if not self._owns(topic)))
+        """What is loaded of a namespace whose bundles have changed, and is another broker's by now. Nothing is looked at but one topic a bundle."""
+        table = self._bundles(namespace)
+        if table is None:
+            strays = [topic.text for topic in self.loaded.of(namespace) if not self._owns(topic.text)]
+        else:
+            found = (self.loaded.between(namespace, low, high) for low, high in pairwise((*table.starts, HASHES)))
+            strays = [topic.text for topics in found if topics and not self._owns(topics[0].text) for topic in topics]
+        await asyncio.gather(*(self.unload(name) for name in (*strays, *(name for name in self._coming(namespace) if not self._owns(name)))))
 
-    def _present(self, namespace: str) -> list[str]:
-        """Full names of what is loaded of a namespace, or is on its way."""
-        return [t.text for t in self.loaded.values() if t.name.namespace == namespace] + [
-            name for name in self._loading if TopicName.parse(name).namespace == namespace
-        ]
+    def _in_bundle(self, namespace: str, table: BundleTable, bundle: int) -> list[Topic]:
+        """What is loaded of one; nothing, where there is no such bundle."""
+        return self.loaded.between(namespace, *table.range(bundle)) if bundle in table.ids else []
+
+    def _coming(self, namespace: str) -> list[str]:
+        """Full names of what is on its way."""
+        return [name for name in self._loading if TopicName.parse(name).namespace == namespace]
 
     async def close(self) -> None:
         """Unloads everything."""
@@ -364,34 +382,7 @@ class TopicService:
         await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
         await self.tasks.close()
 
-    # -- administration
-
-    async def topics(self, namespace: str) -> list[str]:
-        """Full names of the persistent topics of a namespace, partitions one by one. Raises NotFound."""
-        if self.view.namespace(namespace) is None:
-            raise NotFound(f"namespace {namespace} does not exist")
-        names = await self._factory.names(namespace)
-        return sorted(names if not self.tombstones else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))])
-
-    async def stored(self, namespace: str) -> list[str]:
-        """Full names of what is stored of a namespace, also of topics that were deleted and have their data still."""
-        return sorted(await self._factory.names(namespace))
-
-    async def listed(self, namespace: str) -> list[str]:
-        """The same with the partitions that nobody has used yet: what clients are told."""
-        found = dict.fromkeys(await self.topics(namespace))
-        for topic in self.view.partitioned(namespace):
-            if topic.startswith("persistent:"):
-                found.update(dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic))))
-        return sorted(found)
-
-    def volatile_topics(self, namespace: str) -> list[str]:
-        """Full names of the non-persistent topics of a namespace that this broker has loaded."""
-        return sorted(text for text, topic in self.loaded.items() if topic.volatile and topic.name.namespace == namespace)
-
-    async def exists(self, topic: str) -> bool:
-        """topic: a full name. Whether it is stored, or loaded here."""
-        return topic in self.loaded or await self._factory.exists(topic)
+    # -- making and deleting
 
     async def create_topic(self, topic: str) -> None:
         """Raises AlreadyExists, and what `get` raises."""
@@ -409,41 +400,31 @@ class TopicService:
             consumers = sum(len(subscription.consumers) for subscription in loaded.subscriptions.values())
             if consumers:
                 raise ConsumerBusy(f"{loaded.text} has {consumers} connected consumer(s)")
-        await self.unload(loaded.text)
-        if not loaded.volatile:
-            await loaded.forget_compacted()
-            await self._factory.delete(loaded.text)
-        if loaded.name.partition < 0:
-            await self.schemas.delete(loaded.name)
-            await self.policies.forget(loaded.text)
-            await self._meta.delete(topic_id_key(loaded.name))
-        await self._meta.delete(topic_epoch_key(loaded.name))
+        async with self._kept_out(loaded.text):
+            if not loaded.volatile:
+                await self._leave(loaded.name)
+                await loaded.forget_compacted()
+                await self._factory.delete(loaded.text)
+            await self._forget(loaded.name)
 
-    # -- schemas
-
-    def schema_strategy(self, topic: TopicName) -> str:
-        """The compatibility strategy that holds for the topic."""
-        return strategy_of(self.policies.of(topic).values["schemaCompatibilityStrategy"])
-
-    async def new_schema(self, topic: TopicName, schema: Schema) -> int:
-        """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema."""
-        may_create = self.policies.of(topic).on("isAllowAutoUpdateSchema")
-        number = await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
-        self._links.schemas_changed(str(topic))
-        return number
-
-    async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
-        """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises as `new_schema`."""
-        if topic.unused and not await self.schemas.versions(topic.name):
-            await self.new_schema(topic.name, schema)
-        else:
-            await self.schemas.check_consumer(topic.name, schema, self.schema_strategy(topic.name))
+    @asynccontextmanager
+    async def _kept_out(self, text: str) -> AsyncIterator[None]:
+        """Unloads it; who asks for it waits until this is over. A topic that was loaded again while it is deleted would be left with a log that has failed."""
+        await self.unload(text)
+        while text in self.loaded or text in self._loading or text in self._unloading:  # another has unloaded it, and somebody was quicker
+            await self.unload(text)
+        over = self._unloading[text] = self._loop.create_future()
+        try:
+            yield
+        finally:
+            self._unloading.pop(text, None)
+            over.set_result(None)
 
     async def unload_deleted(self, topic: str) -> None:
         """A topic that has a tombstone, with its partitions, or a whole namespace (`tenant/namespace`): clients and links are closed."""
         if "://" not in topic:
-            for loaded in [text for text, found in self.loaded.items() if found.name.namespace == topic]:
-                await self.unload(loaded)
+            for found in self.loaded.of(topic):
+                await self.unload(found.text)
             return
         name = TopicName.parse(topic)
         for loaded in [text for text, found in self.loaded.items() if found.name.partitioned == name or text == topic]:
@@ -453,60 +434,44 @@ class TopicService:
         """Deletes what is stored of a topic that nobody can load any more."""
         name = TopicName.parse(topic)
         await self.unload(topic)
+        await self._leave(name)
         await self._factory.delete(topic)
+        await self._forget(name)
+
+    async def _leave(self, name: TopicName) -> None:
+        """Before its data goes: a crash behind this leaves data without an id, and not an id, or a committed offset, that speaks of other data later."""
+        await self._drop_id(name)
+        if self.on_deleting is not None:
+            await self.on_deleting(name)
+
+    async def _forget(self, name: TopicName) -> None:
+        """What is kept beside its data."""
         if name.partition < 0:
             await self.schemas.delete(name)
-            await self.policies.forget(topic)
-            await self._meta.delete(topic_id_key(name))
+            await self.policies.forget(str(name))
+        await self._drop_id(name)  # it may have been given another one meanwhile
         await self._meta.delete(topic_epoch_key(name))
+
+    async def _drop_id(self, name: TopicName) -> None:
+        """A topic one of whose partitions begins anew is another one to clients that know it by its id."""
+        key = topic_id_key(name.partitioned)
+        if await self._meta.get(key) is not None:
+            await self._meta.delete(key)
 
     async def _delete_inactive(self, topic: Topic) -> None:
         await self.delete_topic(topic.text, force=bool(topic.subscriptions))
         if self.forget_grants is not None:
             await self.forget_grants(topic.name)
 
-    async def create_subscription(self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None) -> None:
-        """`at`: its mark-delete position (BEFORE_ALL: earliest, AFTER_ALL: latest). Raises AlreadyExists."""
-        loaded = await self.get(topic, create=False)
-        if name in loaded.subscriptions:
-            raise AlreadyExists(f"subscription {name!r} of {loaded.text} exists already")
-        await loaded.subscription(name, initial=at, properties=properties)
-
-    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        await (await self.get(topic, create=False)).delete_subscription(name, force=force)
-
-    async def reset_subscription(self, topic: str, name: str, *, publish_ms: int | None = None, at: Position = BEFORE_ALL) -> None:
-        """Back (or on) to the first entry published at `publish_ms` or later, or to behind the position `at`."""
-        loaded = await self.get(topic, create=False)
-        found = loaded.subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFound(f"subscription {name!r} of {loaded.text} does not exist")
-        await loaded.seek(found, at if publish_ms is None else await loaded.before_time(publish_ms))
-
-    async def skip_all(self, topic: str, name: str) -> None:
-        """Clears the backlog of a subscription."""
-        await (await self.get(topic, create=False)).skip_all(name)
-
-    async def terminate(self, topic: str) -> Position:
-        return await (await self.get(topic, create=False)).terminate()
-
-    async def position_at(self, topic: str, publish_ms: int) -> Position:
-        """The position before the first entry published at `publish_ms` or later."""
-        return await (await self.get(topic, create=False)).before_time(publish_ms)
-
-    async def stats(self, topic: str) -> dict[str, Any]:
-        """Pulsar's TopicStats of a topic that this broker owns; loads it."""
-        loaded = await self.get(topic, create=False)
-        return loaded.stats(list(self._links.stats(loaded.text)))
+    # -- what holds from now on, and the tick
 
     def leadership_changed(self, namespace: str) -> None:
         """Another region may be the active one of a namespace: producers that would not be heard here are closed, behind their receipts."""
         gate = self.gate_of(namespace)
-        for topic in list(self.loaded.values()):
-            if topic.name.namespace == namespace:
-                self._give_gate(topic, gate)
-                if gate is not None and not gate.open:
-                    topic.close_producers()
+        for topic in self.loaded.of(namespace):
+            self._give_gate(topic, gate)
+            if gate is not None and not gate.open:
+                topic.close_producers()
 
     @staticmethod
     def _give_gate(topic: Topic, gate: GatePort | None) -> None:
@@ -530,3 +495,5 @@ class TopicService:
             if topic.volatile and not topic.closed and topic.forgotten(now):
                 self.tasks.spawn(self.unload(topic.text))
         self._keeper.tick(now, visited)
+        for visitor in self.visitors:
+            visitor(visited)

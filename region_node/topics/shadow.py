@@ -16,7 +16,8 @@ from heliograph.model.policy_table import Applied
 from heliograph.runtime.clock import Rng
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.dedup import DedupSettings
-from replicator.log import Done, Failed, ReplicatedLog
+from replicator.log import ReplicatedLog
+from replicator.order import Done, Failed
 from replicator.state import TopicState
 from storage.managed_ledger.shadow import REFUSAL
 

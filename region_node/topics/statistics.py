@@ -5,9 +5,11 @@ Is: reading counters and meters into the fields of TopicStats. Isn't: the counti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from region_node.subscriptions.meter import iso_time
+from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.producers import Producer
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         name: s.stats(s.cursor.backlog_entries, topic.ledger.bytes_between(s.cursor.mark_delete, end)) for name, s in topic.subscriptions.items()
     }
     rate_in, throughput_in = topic.meter.rates
+    rates = topic.incoming_rates
     return {
         "msgRateIn": rate_in,
         "msgThroughputIn": throughput_in,
@@ -47,7 +50,7 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         "publishers": [producer_stats(p) for p in topic.producers.producers.values()],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": {link.target: link_stats(link) for link in links},
+        "replication": {link.target: link_stats(link, NOTHING if rates is None else rates.of(link.target)) for link in links},
         "backlogQuotaLimitSize": (topic.policies.quota("destination_storage") or (-1,))[0],
         "backlogQuotaLimitTime": (topic.policies.quota("message_age") or (-1,))[0],
         "publishRateLimitedTimes": topic.rate_limited,
@@ -77,14 +80,14 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
     }
 
 
-def link_stats(link: Any) -> dict[str, Any]:
-    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes."""
+def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:
+    """Pulsar's ReplicatorStats, and what we know besides: state, cause, bytes. coming: messages and bytes a second from there."""
     return {
         "connected": link.connected,
-        "msgRateIn": 0.0,
-        "msgThroughputIn": 0.0,
+        "msgRateIn": coming[0],
+        "msgThroughputIn": coming[1],
         "msgRateOut": link.rate_out,
-        "msgThroughputOut": 0.0,
+        "msgThroughputOut": link.throughput_out,
         "msgRateExpired": 0.0,
         "replicationBacklog": link.backlog_entries,
         "replicationBacklogBytes": link.backlog_bytes,

@@ -1,103 +1,76 @@
-"""Topic: one loaded topic of this broker: its log, its producers, its subscriptions.
+"""Topic: one loaded topic of this broker: its log, its producers, and what it obeys.
 
-Is: publishing, making and finding subscriptions, positions by time, statistics. Isn't: loading and unloading (`service`), storage, or frames.
-Invariants: after `close` nothing is accepted; a subscription that is durable has a cursor of its name, and the other way round.
+Is: publishing, its part in transactions, policies, ending, statistics. Isn't: its subscriptions (`subscribing`), its compaction (`compacting`), loading
+and unloading (`service`), storage, or frames.
+Invariants: after `disconnect` nothing is accepted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 from heliograph.model.coordinates import Origin
-from heliograph.model.errors import ConsumerBusy, HeliographError, NotAllowed, SubscriptionNotFound, TopicClosed, TopicTerminated
+from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicTerminated
 from heliograph.model.names import TopicName
 from heliograph.model.policy_table import DEFAULTS, Applied
-from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from heliograph.model.positions import Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
 from heliograph.wire.run import Run
 from region_node.compaction.compacted import CURSOR as COMPACTION_CURSOR
 from region_node.compaction.compactor import Compactor, TopicCompaction
-from region_node.compaction.entries import last_kept_index
-from region_node.subscriptions.consumer import Traced
 from region_node.subscriptions.delayed import DelayWheel
 from region_node.subscriptions.meter import Meter
 from region_node.subscriptions.ready import BoundedReads, ReadyQueue, Tasks
-from region_node.subscriptions.subscription import Rules, Subscription
-from region_node.subscriptions.throttle import NO_LIMIT, PublishGate, Throttle
+from region_node.subscriptions.subscription import Subscription
+from region_node.subscriptions.throttle import PublishGate, Throttle
+from region_node.topics.compacting import CompactingTopic
 from region_node.topics.epochs import TopicEpoch
 from region_node.topics.filter_book import Chosen
-from region_node.topics.limits import SubscribeRate, check_new_subscription, is_strict, refusal
+from region_node.topics.incoming_rates import IncomingRates
+from region_node.topics.limits import SubscribeRate, is_strict, refusal
 from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments, TurnOf
-from region_node.topics.positions import before_publish_time, last_visible
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
 from region_node.topics.statistics import topic_stats
+from region_node.topics.subscribing import is_internal
 from region_node.transactions.participant import TopicTransactions
 
 log = logging.getLogger("region_node.topics")
 
-INTERNAL_CURSORS = "pulsar."
-"""Cursors of this prefix are no subscriptions (links, deduplication)."""
 _READER_IDLE_S = 60.0
 
 
-def is_internal(cursor: str) -> bool:
-    """Whether a cursor of that name is no subscription."""
-    return cursor.startswith(INTERNAL_CURSORS) or cursor == COMPACTION_CURSOR
-
-
-class Topic:
+class Topic(CompactingTopic):
     """`terminated`: nothing is appended any more."""
 
     __slots__ = (
         "_busy",
-        "_clock",
-        "_compaction",
-        "_compactor",
         "_epoch",
         "_meta",
         "_offered",
-        "_oldest",
-        "_rates",
-        "_reads",
-        "_ready",
         "_shown",
         "_stop_wake",
         "_strict",
-        "_subscribe_rate",
-        "_tasks",
         "_transactions",
-        "_wheel",
         "bytes_in",
-        "closed",
         "converted_in",
         "converted_out",
         "created_ms",
         "entries_in",
-        "filters",
         "gate",
         "idle_since",
-        "inactive_since",
+        "incoming_rates",
         "last_publish_ms",
-        "ledger",
-        "log",
         "messages_in",
         "meter",
-        "name",
         "next_owner",
         "on_fatal",
         "on_held",
         "over_quota",
-        "policies",
         "producers",
-        "subscriptions",
-        "terminated",
-        "text",
-        "turn_of",
-        "volatile",
     )
 
     def __init__(
@@ -146,6 +119,8 @@ class Topic:
         self.on_held: Callable[[Topic], None] | None = None
         """Called where a committed transaction is held until its other topics have it; None: nothing is held."""
         self.meter = Meter(2)
+        self.incoming_rates: IncomingRates | None = None
+        """By the region that a link brings messages from; None: none has."""
         self._ready, self._reads, self._tasks, self._clock = ready, reads, tasks, clock
         self._offered = 0
         self.policies = DEFAULTS
@@ -329,188 +304,12 @@ class Topic:
     def _readers(self) -> list[ProducerSink]:
         return list(dict.fromkeys(producer.sink for producer in self.producers.producers.values()))
 
-    def _rules(self, subscription: str, *, durable: bool) -> Rules:
-        return Rules(
-            unacked_max=self.policies.limit("maxUnackedPerSubscription") or NO_LIMIT,
-            unacked_consumer_max=self.policies.limit("maxUnackedPerConsumer") or NO_LIMIT,
-            delaying=bool(self.policies.part("delayedDelivery", "active")),
-            throttle=self._rates.throttle(subscription) if self._rates is not None else None,
-            consistent=self.policies.on("keySharedConsistentHashing"),
-            pausing=self.policies.on("dispatcherPauseOnAckStatePersistent"),
-            filters=self.filters,
-            topic=self.text,
-            turn=None if self.turn_of is None or not durable else self.turn_of(self.name, subscription, self.policies.on("oneRegionSubscriptions")),
-        )
-
-    def obey_turn(self, subscription: Subscription) -> None:
-        """It may be another region's turn."""
-        subscription.obey(self._rules(subscription.name, durable=subscription.durable))
-
-    def check_subscribe_rate(self, client: str) -> None:
-        """client: what tells one consumer of one client from another. Raises NotAllowed."""
-        if self.policies.part("subscribeRate", "subscribeThrottlingRatePerConsumer") > 0:
-            if self._subscribe_rate is None:
-                self._subscribe_rate = SubscribeRate()
-            self._subscribe_rate.check(self, client, self._clock.monotonic())
-
     def close_producers(self) -> None:
         """They look the topic up again, and are told then why they may not come back."""
         self.touch()
         for producer in [*self.producers.waiting, *self.producers.producers.values()]:
             self.producers.remove(producer)
             producer.sink.producer_closed(producer)
-
-    async def oldest_ms(self, subscription: Subscription) -> int:
-        """When the first message of its backlog was stored here; 0: there is none. Read once for each mark-delete position."""
-        if self._oldest is None:
-            self._oldest = {}
-        known, at = self._oldest.get(subscription.name), subscription.cursor.mark_delete
-        if known is None or known[0] != at or not known[1]:
-            known = self._oldest[subscription.name] = at, await self.ledger.oldest_unacked_ms(subscription.name)
-        return known[1]
-
-    async def expire_before(self, time_ms: int, names: list[str]) -> None:
-        """What is older counts as acknowledged by these subscriptions."""
-        self._dropped(await self.ledger.expire_before(time_ms, names), "expired")
-
-    async def evict(self, size_bytes: int, names: list[str]) -> None:
-        """The oldest of their backlog counts as acknowledged, until so much is left."""
-        self._dropped(await self.ledger.drop_to(size_bytes, names), "evicted")
-
-    async def truncate(self) -> None:
-        """Nothing that was published so far is there any more."""
-        if self._compaction is not None and self._compactor is not None:
-            await self._compactor.truncate(self)
-        self._dropped(await self.ledger.truncate(), "truncated")
-        self.touch()
-
-    # -- compaction
-
-    def compaction(self) -> TopicCompaction:
-        """How it is compacted, and what a consumer reads that wants it so; made when it is first asked for. Raises NotAllowed."""
-        if self._compaction is None:
-            if self._compactor is None:
-                raise NotAllowed(f"{self.text} cannot be compacted here")
-            self._compaction = self._compactor.of(self)
-        return self._compaction
-
-    @property
-    def compacted(self) -> TopicCompaction | None:
-        """The same; None where nobody has asked for it, and nothing is compacted."""
-        return self._compaction
-
-    def compact(self) -> None:
-        """Begins to, in the background. Raises NotAllowed; AlreadyExists where that is under way."""
-        self.compaction()
-        assert self._compactor is not None
-        self._compactor.start(self)
-
-    async def compact_if_due(self) -> None:
-        """Once what is not compacted is larger than the policy says."""
-        threshold = self.policies.limit("compactionThreshold")
-        if not threshold or self._compactor is None or self.volatile:
-            return
-        await self._compactor.hold_log(self)
-        state = self.compaction()
-        horizon = state.view.compacted.horizon if state.view.compacted is not None else BEFORE_ALL
-        if state.status != "RUNNING" and self.ledger.bytes_between(horizon, self.ledger.last_confirmed) > threshold:
-            self.compact()
-
-    async def forget_compacted(self) -> None:
-        """The topic is being deleted."""
-        if self._compaction is not None and self._compactor is not None:
-            await self._compactor.forget(self)
-
-    def _dropped(self, counts: dict[str, int], why: str) -> None:
-        for name, count in counts.items():
-            found = self.subscriptions.get(name)
-            if found is not None:
-                found.expired += count
-                found.last_expired_ms = self._clock.wall_ms()
-                found.passed()
-            log.info("backlog.dropped", extra={"topic": self.text, "subscription": name, "entries": count, "why": why})
-
-    # -- subscriptions
-
-    def _subscription(self, name: str, cursor: Any, *, durable: bool, properties: Mapping[str, str] | None = None) -> Subscription:
-        made = Subscription(
-            name,
-            self.readable,
-            cursor,
-            self._ready,
-            self._reads,
-            durable=durable,
-            partition=self.name.partition,
-            on_end=lambda: self.terminated,
-            properties=cursor.properties if properties is None else properties,
-            wheel=None if self.volatile else self._wheel,
-            volatile=self.volatile,
-            touched=self.touch,
-        )
-        made.traced = self._traced(name)
-        made.obey(self._rules(name, durable=durable))
-        return made
-
-    def _traced(self, subscription: str) -> Traced | None:
-        log: Any = self.log
-        tracing = getattr(log, "tracing", None)  # nothing of a non-persistent topic is traced
-        if tracing is None:
-            return None
-        return lambda ledger, first, run: tracing.dispatched(self.text, subscription, log.origin, ledger, first, run)
-
-    async def subscription(
-        self, name: str, *, initial: Position, durable: bool = True, create: bool = True, properties: dict[str, str] | None = None
-    ) -> Subscription:
-        """The subscription of that name, made where it is not there. `initial`: its mark-delete position then.
-
-        Raises NotFound (not there and not `create`), NotAllowed (a name that is not available).
-        """
-        if not name or is_internal(name) or "/" in name:
-            raise NotAllowed(f"subscription name {name!r} is not available")
-        self.inactive_since = 0.0
-        found = self.subscriptions.get(name)
-        if found is not None and not found.closed:
-            if found.durable != durable:
-                raise NotAllowed(f"subscription {name!r} is {'durable' if found.durable else 'a reader'} already")
-            return found
-        if not create:
-            raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
-        check_new_subscription(self, name)
-        if initial == AFTER_ALL:
-            initial = self.ledger.last_confirmed
-        cursor = await self.ledger.open_cursor(name, initial, durable=durable, properties=properties)
-        if self.closed:
-            raise TopicClosed(f"{self.text} is being unloaded")
-        self.touch()
-        found = self.subscriptions.get(name)
-        if found is None or found.closed:  # two may have asked at once: the ledger gave both the same cursor
-            found = self.subscriptions[name] = self._subscription(name, cursor, durable=durable, properties=properties)
-        return found
-
-    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Raises SubscriptionNotFound; ConsumerBusy while consumers are connected, unless `force`."""
-        found = self.subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
-        if found.consumers and not force:
-            raise ConsumerBusy(f"subscription {name!r} has {len(found.consumers)} consumer(s)")
-        found.closed = True
-        found.disconnect()
-        del self.subscriptions[name]
-        self.touch()
-        if self._oldest is not None:
-            self._oldest.pop(name, None)
-        await self.ledger.delete_cursor(name)
-
-    def drop_reader(self, subscription: Subscription) -> None:
-        """A non-durable subscription without consumers is gone, at once; its cursor goes in the background."""
-        if subscription.durable or subscription.consumers or subscription.closed:
-            return
-        subscription.closed = True
-        if self.subscriptions.get(subscription.name) is subscription:
-            del self.subscriptions[subscription.name]
-        if not self.closed:
-            self._tasks.spawn(self.ledger.delete_cursor(subscription.name))
 
     # -- positions
 
@@ -519,43 +318,6 @@ class Topic:
         """Nobody is connected, and nothing is stored: whoever comes first may say what it is for."""
         connected = self.producers.producers or any(subscription.consumers for subscription in self.subscriptions.values())
         return not connected and not self.ledger.entries
-
-    async def last_message(self) -> tuple[Position, int]:
-        """(position of the last entry that clients see, its last batch index or -1); entry -1: nothing is there."""
-        return ((0, -1), -1) if self.volatile else await last_visible(self.readable)
-
-    async def last_compacted_message(self) -> tuple[Position, int]:
-        """The same, for a consumer that reads it compacted: what was taken away is not there."""
-        view = self.compaction().view
-        found = await last_visible(self.readable)
-        if view.compacted is None or found[0] > view.compacted.horizon:
-            return found
-        kept = await view.last()
-        return ((-1, -1), -1) if kept is None else (kept[0], last_kept_index(kept[1].parts[0]))
-
-    async def before_time(self, publish_ms: int) -> Position:
-        """The position before the first entry published at `publish_ms` or later."""
-        return await before_publish_time(self.ledger, publish_ms)
-
-    async def before_time_compacted(self, publish_ms: int) -> Position:
-        """The same, for a consumer that reads it compacted: also where only the compacted ledger goes back so far."""
-        target = await self.before_time(publish_ms)
-        found = await self.compaction().view.before_publish_time(publish_ms) if target < self.ledger.first_position() else None
-        return target if found is None else min(found, target)
-
-    async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
-        """The consumers are closed, then the cursor moves."""
-        if mark_delete == AFTER_ALL:
-            mark_delete = self.ledger.last_confirmed
-        subscription.reset(max(mark_delete, BEFORE_ALL))
-        await subscription.cursor.flushed()
-
-    async def skip_all(self, name: str) -> None:
-        """Clears the backlog of a subscription. Raises NotFound."""
-        found = self.subscriptions.get(name)
-        if found is None:
-            raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
-        await self.seek(found, self.ledger.last_confirmed)
 
     async def terminate(self) -> Position:
         """Nothing is appended any more; returns the last position. Raises NotAllowed of a shadow, and while transactions are open: they could not end."""
@@ -590,6 +352,11 @@ class Topic:
     def tick(self, now: float, elapsed_s: float) -> bool:
         """Rates since the last tick, and another try where a read of backlog failed. Returns whether the next tick must come here even if nothing happens."""
         again = self.meter.tick(elapsed_s, self.messages_in, self.bytes_in)
+        if incoming := getattr(self.log, "incoming", None):  # nothing comes to a non-persistent topic from elsewhere
+            if self.incoming_rates is None and any(link.messages for link in incoming.values()):
+                self.incoming_rates = IncomingRates()
+            if self.incoming_rates is not None and self.incoming_rates.tick(incoming, elapsed_s):
+                again = True
         for producer in self.producers.producers.values():
             if producer.meter.tick(elapsed_s, producer.messages_in, producer.bytes_in):
                 again = True

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, VersionConflict
 from heliograph.model.ledgers import pack, unpack
-from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.raft.store import ABSENT, Check, Delete, MetadataStore, Op, Put, pages_under
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
 from region_node.subscriptions.ready import Tasks
@@ -37,6 +37,16 @@ _OPS_MAX = 500
 _BYTES_MAX = 2 << 20
 _RETRY_S = (0.05, 2.0)
 _WRITE_TRIES = 5
+
+
+def open_key(txn: TxnId) -> str:
+    return f"{OPEN}{txn[0]:04}/{txn[1]:020}"
+
+
+async def as_stored(meta: MetadataStore, txn: TxnId) -> Txn | None:
+    """A transaction as every broker can read it; None: it has ended for good. Raises CorruptData, and what the metadata raises."""
+    found = await meta.get(open_key(txn))
+    return None if found is None else Txn.decode(txn[1], found[0])
 
 
 class Participants(Protocol):
@@ -85,10 +95,8 @@ class KeptCoordinator:
             raise NoCoordinator(f"coordinator {number} is taken by another broker at this moment: look it up again") from error
         prefix = f"{OPEN}{number:04}/"
         txns: list[Txn] = []
-        start = prefix
-        while rows := await meta.range(start, prefix_end(prefix)):
+        async for rows in pages_under(meta, prefix):
             txns += [Txn.decode(int(key.removeprefix(prefix)), value) for key, value, _ in rows]
-            start = rows[-1][0] + "\0"
         await made._take_numbers(txns[-1].number + 1 if txns else 1)
         made.core.restore(txns, made._numbers[0])
         made.loaded_ms = (began_ms, clock.wall_ms())
@@ -226,7 +234,7 @@ class KeptCoordinator:
             raise self.failed
 
     def _txn_key(self, number: int) -> str:
-        return f"{OPEN}{self.number:04}/{number:020}"
+        return open_key((self.number, number))
 
     def _put(self, txn: Txn) -> None:
         self._append(Put(self._txn_key(txn.number), txn.encode()))

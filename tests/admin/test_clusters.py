@@ -41,6 +41,9 @@ def given_back(stored: PulsarCluster, **changes: Any) -> PulsarCluster:
         ({"authenticationParameters": "file:///etc/new"}, {"token_file": "/etc/new"}),
         ({"authenticationParameters": "file:///etc/new", "tokenFile": "/etc/new"}, {"token_file": "/etc/new"}),
         ({"trustFile": "/etc/new"}, {"trust_file": "/etc/new"}),
+        ({"certificateFile": "/etc/c", "keyFile": "/etc/k"}, {"certificate_file": "/etc/c", "key_file": "/etc/k"}),
+        ({"brokerClientCertificateFilePath": "/etc/c", "brokerClientKeyFilePath": "/etc/k"}, {"certificate_file": "/etc/c", "key_file": "/etc/k"}),
+        ({"oauthFile": "/etc/o", "tokenFile": ""}, {"oauth_file": "/etc/o", "token_file": ""}),
         ({"brokerClientTrustCertsFilePath": "/etc/new"}, {"trust_file": "/etc/new"}),
         ({"brokerServiceUrl": "pulsar+ssl://new:6651"}, {"service_url": "pulsar+ssl://new:6651"}),
         ({"brokerServiceUrlTls": "pulsar+ssl://new:6651"}, {"service_url": "pulsar+ssl://new:6651"}),
@@ -87,3 +90,18 @@ def test_cluster_data_of_pulsar_s_own_tools_means_the_same_each_time() -> None:
     assert made == SECURED
     assert clusters._cluster_fields(admin, data, made) == {}, "it may be given again"
     assert clusters._cluster_fields(admin, {**data, "brokerServiceUrlTls": "pulsar+ssl://new:6651"}, made) == {"service_url": "pulsar+ssl://new:6651"}
+
+
+def test_a_certificate_is_named_as_clients_of_pulsar_do() -> None:
+    admin: Any = SimpleNamespace(urls=UrlList(()))
+    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
+    given = {"authenticationPlugin": plugin, "authenticationParameters": "tlsCertFile:/etc/c.pem,tlsKeyFile:/etc/k.pem"}
+    fields = clusters._cluster_fields(admin, given)
+    assert fields == {"certificate_file": "/etc/c.pem", "key_file": "/etc/k.pem"}
+    made = replace(SECURED, token_file="", **fields)
+    shown = clusters._shown(made)
+    assert {name: shown[name] for name in given} == given and given_back(made) == made
+    assert given_back(made, certificateFile="", keyFile="") == replace(made, certificate_file="", key_file="")
+    for bad in ({"authenticationPlugin": plugin, "authenticationParameters": "file:///etc/token"}, {**given, "authenticationPlugin": "a.Other"}):
+        with pytest.raises(Malformed, match=r"tlsCertFile:/PATH|oauthFile"):
+            clusters._cluster_fields(admin, bad)

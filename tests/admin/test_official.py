@@ -148,6 +148,11 @@ def test_messages_are_looked_at_over_http(client: pulsar.Client, rest: Rest) -> 
     assert rest("GET", f"{TOPICS}/peek/subscription/nobody/position/1")[0] == 200, "of everything, where nobody has acknowledged"
     assert rest("GET", f"{TOPICS}/peek/examinemessage?initialPosition=earliest&messagePosition=1")[0] == 200
     producer.close()
+    for name in ("LZ4", "ZLib", "ZSTD", "SNAPPY"):
+        producer = client.create_producer("peek", batching_enabled=False, compression_type=getattr(pulsar.CompressionType, name))
+        at = producer.send(name.encode() * 50)
+        assert rest("GET", f"{TOPICS}/peek/ledger/{at.ledger_id()}/entry/{at.entry_id()}") == (200, name * 50), "uncompressed"
+        producer.close()
 
 
 def test_what_is_malformed_or_not_there_says_so(rest: Rest) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import json
 import logging
+import urllib.error
+import urllib.request
 from typing import Any
 
+import pulsar
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node import redaction
+from region_node import redaction, request_ids
 from region_node.logs import LEFT_OUT, EventFormatter, EventHandler, EventLimit, JsonFormatter, LogSettings
 from tests.broker.processes import Region
 
@@ -131,11 +135,72 @@ def test_settings_are_checked(wrong: dict[str, Any]) -> None:
         LogSettings(**wrong)
 
 
+def test_a_link_has_one_id_in_both_of_its_regions() -> None:
+    out = record("link.ended topic=%s target=%s cause=%s", ("persistent://a/b/c", "us", "CUT"))
+    into = record("link.refused topic=%s source=%s error=%r", ("persistent://a/b/c", "eu", "no"))
+    lines = [JsonFormatter("eu").format(out), JsonFormatter("us").format(into)]
+    assert {json.loads(line)["fields"]["link"] for line in lines} == {"eu>us/persistent://a/b/c"}
+    assert " link=eu>us/persistent://a/b/c topic=" in EventFormatter("eu").format(out)
+    assert "link" not in as_json("topic.loaded", (), {"topic": "t", "target": "us"})["fields"]
+
+
+def test_a_requests_id_is_in_its_lines_and_in_no_later_one() -> None:
+    with request_ids.handling("abc"):
+        assert as_json("topic.loaded", (), {"n": 1})["fields"] == {"n": 1, "request": "abc"}
+        assert "request" not in as_json(LEFT_OUT)["fields"], "it is said behind any line, and is none of this request's"
+        behind = contextvars.copy_context()
+    assert "request" not in as_json("topic.loaded")["fields"]
+    assert behind.run(request_ids.current) == "", "what it has begun goes on without its name"
+    made = [request_ids.accepted(given) for given in ("", "a b", "x\ny", "x" * 129, "\u00e4")]
+    assert len(set(made)) == len(made) and all(len(name) == 16 for name in made)
+    assert request_ids.accepted("trace-1/2:3") == "trace-1/2:3"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("word", ["token", "-eyJ", "a.token", "token ", "authorization:", "-----BEGIN ", 'token="'])
+def test_long_words_of_a_client_hold_nobody_up_and_are_cut(word: str) -> None:
+    """Looked at from each of its words on, such a text would take hours."""
+    long = word * (1_000_000 // len(word))
+    assert redaction.text(long + ' x_token="abc"') != ""
+    for line in (EventFormatter("eu").format(record("request.refused topic=%s", (long,))), json.dumps(as_json(f"said: {long}"))):
+        assert len(line) < 20_000
+
+
+def test_a_token_is_found_wherever_a_word_begins() -> None:
+    said = "x-eyJhbGci.eyJzdWI.sig --my_token=abc url=https://x?token=abc&b=1 token_file=/x 'private-key': 'abc'"
+    assert redaction.text(said) == "x-*** --my_token=*** url=https://x?token=***&b=1 token_file=/x 'private-key': '***'"
+    assert as_json("request.refused topic=%s", ("x" * 9000,))["fields"]["topic"] == f"{'x' * 8192}… (9000 characters)"
+
+
+def asked(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    """(status, X-Request-Id of the answer)"""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=30) as answer:
+            return answer.status, answer.headers["X-Request-Id"]
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["X-Request-Id"]
+
+
 def test_a_real_broker_writes_lines_of_json(tmp_path: Any) -> None:
     with Region(tmp_path) as region:
         region.common = {"log": {"format": "json"}}
         region.start(bookies=2, brokers=1)
+        web = region.admin_url()
+        assert asked(f"{web}/admin/v2/clusters", **{"X-Request-Id": "mine"}) == (200, "mine")
+        status, ours = asked(f"{web}/admin/v2/tenants/nobody")
+        assert status == 404 and ours and ours != asked(f"{web}/admin/v2/clusters")[1]
+        assert asked(f"{web}/no/such/path", "PUT", **{"X-Request-Id": "put-1"}) == (404, "put-1")
+        client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5)
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer("persistent://nobody/none/t")
+        client.close()
         assert region.processes["us-broker-0"].terminate() == 0
     lines = [json.loads(line) for line in (tmp_path / "us-broker-0.log").read_text().splitlines()]
     assert {"process.starting", "process.ready", "process.ended"} <= {line["event"] for line in lines}
     assert {(line["region"], line["node"]) for line in lines if line["event"] == "process.ready"} == {("us", "us-broker-0")}
+    refused = {line["fields"]["request"]: line["fields"] for line in lines if line["event"] == "admin.refused"}
+    assert set(refused) == {ours, "put-1"} and refused[ours]["path"] == "/admin/v2/tenants/nobody" and refused[ours]["error"]
+    changes = [json.loads(line["fields"]["change"]) for line in lines if line["event"] == "admin.change"]
+    assert [change["request"] for change in changes] == ["put-1"]
+    commands = [line["fields"] for line in lines if line["event"] == "request.refused"]
+    assert commands and all({"connection", "address", "request", "code", "error"} <= set(fields) for fields in commands), commands

@@ -6,7 +6,7 @@ import json
 import re
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from geo_tests.wan.instance import eventually
 from heliograph.model.errors import HeliographError
 from region_node import member_commands
 from tests.broker.processes import Process, Region
@@ -126,12 +127,3 @@ def test_members_by_the_command_line(region: Region) -> None:
 def scrape(region: Region) -> str:
     with urllib.request.urlopen(f"{region.admin_url()}/metrics") as answer:
         return str(answer.read().decode())
-
-
-def eventually(good: Callable[[], Any], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(200):
-        if good():
-            return
-        pause.wait(0.05)
-    raise AssertionError(f"not in time: {what}")

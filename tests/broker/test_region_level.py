@@ -1,4 +1,4 @@
-"""A region's feature level rises once all its brokers and bookies speak it, never falls, and is refused by whoever is too old for it."""
+"""A region's feature level rises once all its brokers, bookies, and metadata nodes speak it, never falls, and is refused by whoever is too old for it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ class World:
         self.meta, config = EmbeddedStore(), EmbeddedStore()
         self.admin, self.view = ConfigAdmin(config), ConfigView(config)
         self.brokers: list[BrokerRecord] = []
+        self.metadata = {"m0": LEVEL}
 
     async def begin(self) -> RegionLevel:
         await self.view.ready()
         await self.admin.ensure_region(RegionInfo(name="us", number=1))
-        return RegionLevel("us", self.meta, self.view, self.admin, lambda: self.brokers)
+        return RegionLevel("us", self.meta, self.view, self.admin, lambda: self.brokers, self.ask)
+
+    async def ask(self) -> dict[str, int]:
+        return self.metadata
 
     async def stored(self) -> int:
         for _ in range(5):
@@ -71,6 +75,26 @@ def test_it_rises_once_the_last_older_process_is_gone() -> None:
         await world.admin.ensure_region(RegionInfo(name="us", number=1, service_url="pulsar://x:1"))
         assert await world.stored() == LEVEL, "also where an instance is started anew, and says nothing of it"
         level.check_own()
+
+    run(main())
+
+
+def test_a_metadata_node_of_an_older_version_holds_the_level_down() -> None:
+    async def main() -> None:
+        world = World()
+        level = await world.begin()
+        world.brokers = [BrokerRecord("b0")]
+        world.metadata |= {"m1": SPLIT_BUNDLES - 1}
+        await level.upkeep()
+        assert await world.stored() == 1
+        with pytest.raises(NotAllowed, match="m1 run an older version"):
+            await level.reach(SPLIT_BUNDLES, "splitting a bundle")
+        world.metadata["m1"] = SPLIT_BUNDLES
+        await level.upkeep()
+        assert await world.stored() == SPLIT_BUNDLES, "as far as the oldest of them"
+        world.metadata["m1"] = LEVEL
+        await level.upkeep()
+        assert await world.stored() == LEVEL
 
     run(main())
 

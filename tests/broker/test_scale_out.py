@@ -15,6 +15,7 @@ import pytest
 
 from tests.broker.processes import Region
 from tests.broker.test_takeover import provision
+from tests.live import until
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -82,13 +83,13 @@ def test_brokers_join_under_load_and_take_bundles_by_command(tmp_path: Path) -> 
             for index in (1, 2):
                 region.broker(index).wait_ready()
                 there = region.admin_url(index).removeprefix("http://")
-                _until(lambda there=there: there in str(rest("GET", "/admin/v2/brokers")[1]))  # type: ignore[misc]
+                until(lambda there=there: there in str(rest("GET", "/admin/v2/brokers")[1]))  # type: ignore[misc]
                 for bundle in bundles[index::3]:
                     moves.append((bundle, time.monotonic()))
                     path = f"/admin/v2/namespaces/{NAMESPACE}/{bundle}/unload?destinationBroker={there}"
                     assert rest("PUT", path)[0] == 204
                     seen = [len(p.receipts) for p in publishers]
-                    _until(lambda seen=seen: all(len(p.receipts) > n + 5 for p, n in zip(publishers, seen, strict=True)))  # type: ignore[misc]
+                    until(lambda seen=seen: all(len(p.receipts) > n + 5 for p, n in zip(publishers, seen, strict=True)))  # type: ignore[misc]
             assert moves
             sent = [publisher.stop() for publisher in publishers]
             assert [p.refusals for p in publishers] == [[] for _ in publishers]
@@ -103,10 +104,3 @@ def test_brokers_join_under_load_and_take_bundles_by_command(tmp_path: Path) -> 
             for publisher in publishers:
                 publisher._stop.set()
             client.close()
-
-
-def _until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
+from benchmarks.servers import free_port
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 
@@ -69,12 +69,6 @@ def test_the_other_broker_takes_over(tmp_path: Path, how: str) -> None:
         again = region.broker(owner).wait_ready()
         assert len(Rest(region.admin_url(left))("GET", "/admin/v2/brokers")[1]) == 2
         assert again.terminate() == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_brokers_of_one_host_share_a_service_port_and_an_admin_port(tmp_path: Path) -> None:

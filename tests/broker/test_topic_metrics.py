@@ -10,6 +10,8 @@ import pytest
 from heliograph.wire.run import Run
 from region_node import topic_metrics
 from region_node.topic_metrics import SLICE, TopicMetrics
+from region_node.usage_days import stored_by_tenant
+from replicator.incoming import IncomingLink, IncomingRegion
 from tests.pulsar.codec import entry, send
 from tests.pulsar.harness import TOPIC, Broker, Client, settle, with_broker
 
@@ -19,6 +21,7 @@ class Link:
         self.topic, self.target, self.backlog_entries, self.backlog_bytes = topic, target, backlog, 10 * backlog
         self.rate_out = self.throughput_out = self.age_s = 0.5
         self.connected = True
+        self.state = self.cause = ""
 
 
 def of(broker: Broker, topics_max: int, links: list[Any] | None = None) -> TopicMetrics:
@@ -74,6 +77,35 @@ def test_numbers_by_topic_and_by_namespace() -> None:
     with_broker(test)
 
 
+def test_what_links_bring_from_other_regions_is_shown_as_rates() -> None:
+    async def test(broker: Broker) -> None:
+        broker.topics._timer.cancel()
+        topic = await broker.topics.get(TOPIC, create=True)
+        link = Link(TOPIC, "eu", 0)
+
+        async def shown(elapsed_s: float) -> list[float]:
+            broker.clock.now += elapsed_s
+            broker.topics._visit(broker.clock.now)
+            told = topic.stats([link])["replication"]["eu"]
+            for topics_max in (10, 0):
+                text, _ = await of(broker, topics_max, [link]).text()
+                found = [next(iter(values(text, f"pulsar_replication_{name}_in").values())) for name in ("rate", "throughput")]
+                assert found == [told["msgRateIn"], told["msgThroughputIn"]]
+            return found
+
+        assert await shown(1.0) == [0, 0]
+        coming = IncomingLink(IncomingRegion())
+        topic.log.incoming = {"eu": coming}  # type: ignore[attr-defined]
+        topic.touch()
+        assert await shown(1.0) == [0, 0] and topic.incoming_rates is None
+        coming.messages, coming.size_bytes = 10, 1000
+        topic.touch()  # as what is appended does
+        assert await shown(2.0) == [5, 500]
+        assert await shown(1.0) == [0, 0] and topic not in broker.topics.activity.busy
+
+    with_broker(test)
+
+
 def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
@@ -84,7 +116,9 @@ def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest
             broker.ledger(quiet.text).runs.append((1, 0, Run([b"y" * number], [number])))
             if number % 4 == 0:
                 await quiet.subscription("s", initial=(-1, -1))
-        fast = await of(broker, 3).text()
+        metrics = of(broker, 3)
+        fast = await metrics.text()
+        assert metrics.stored == await stored_by_tenant(broker.topics.loaded.values()) and metrics.stored["public"] > 190
         monkeypatch.setattr(topic_metrics, "_is_unused", lambda topic: False)
         assert fast == await of(broker, 3).text() and values(fast[0], "pulsar_topics_count") == {'{cluster="us",namespace="public/default"}': 21}
 

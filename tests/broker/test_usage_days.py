@@ -10,13 +10,11 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
@@ -40,19 +38,13 @@ class DayClock(FakeClock):
         return NOON_MS + self.later_ms
 
 
-def simulated(work: Coroutine[Any, Any, None]) -> None:
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(work)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 def broker(name: str, store: EmbeddedStore, clock: DayClock, stored: dict[str, int] | None = None) -> tuple[Usage, UsageDays]:
     usage = Usage()
-    return usage, UsageDays(store, usage, lambda: (stored or {}).items(), broker=name, clock=clock, settings=UsageSettings())
+
+    async def sizes() -> dict[str, int]:
+        return stored or {}
+
+    return usage, UsageDays(store, usage, sizes, broker=name, clock=clock, settings=UsageSettings())
 
 
 async def totals(machine: KvMachine) -> dict[tuple[str, str], dict[str, int]]:
@@ -84,7 +76,7 @@ def test_each_difference_is_added_once_over_lost_answers_and_restarts(seed: int)
         found = {tenant: row["messages_in"] for (_, tenant), row in (await totals(machine)).items()}
         assert found == {tenant: count for tenant, count in wanted.items() if count}
 
-    simulated(run())
+    run_alone(run())
 
 
 async def _settled(days: UsageDays) -> None:
@@ -117,7 +109,7 @@ def test_what_waits_over_midnight_belongs_to_the_day_it_was_counted_on() -> None
             ("2026-11-22", "a"): (5, 10_000),
         }
 
-    simulated(run())
+    run_alone(run())
 
 
 def test_old_days_go_and_an_unreadable_one_stops_nobody() -> None:
@@ -138,7 +130,7 @@ def test_old_days_go_and_an_unreadable_one_stops_nobody() -> None:
         with pytest.raises(CorruptData):
             await days_of(store, "2026-11")
 
-    simulated(run())
+    run_alone(run())
 
 
 @pytest.mark.parametrize("text", ["2026", "2026-13", "2026-1", "../x", ""])

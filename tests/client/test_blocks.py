@@ -18,7 +18,8 @@ import pytest
 from heliograph.client.blocks import BlockReader
 from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
 from heliograph.model.errors import MetadataUnavailable, NotFound
-from heliograph.wire.run import Run, encode_block
+from heliograph.wire.block import encode_block
+from heliograph.wire.run import Run
 
 TOPICS = [f"persistent://a/b/t{n}" for n in range(6)]
 LEDGERS = {topic: 10 + 10 * n for n, topic in enumerate(TOPICS)}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cramjam
@@ -13,7 +17,7 @@ import pytest
 
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.entry_metadata import entry_metadata
-from region_node.compaction.entries import Message, last_kept_index, open_entry, without
+from region_node.compaction.entries import PAYLOAD_MAX, Message, last_kept_index, open_entry, without
 from tests.pulsar.codec import entry
 
 PACK: dict[int, Callable[[bytes], bytes]] = {
@@ -23,6 +27,14 @@ PACK: dict[int, Callable[[bytes], bytes]] = {
     pb.ZSTD: lambda data: bytes(cramjam.zstd.compress(data)),
     pb.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
 }
+
+
+BOMB_BYTES = 2 * PAYLOAD_MAX
+
+
+@cache
+def _bomb(kind: int) -> bytes:
+    return PACK[kind](bytes(BOMB_BYTES))
 
 
 def batch(rows: list[tuple[str | None, bytes]], kind: Any = pb.NONE, **metadata: Any) -> bytes:
@@ -72,6 +84,26 @@ def test_what_cannot_be_opened_is_one_message() -> None:
     assert not open_entry(bomb).batch
     huge = entry(b"x", batch=1, compression=pb.LZ4, uncompressed_size=1 << 31)
     assert not open_entry(huge).batch
+
+
+_OPENED_ALONE = """
+import resource, sys
+from pathlib import Path
+from region_node.compaction.entries import open_entry
+
+whole = Path(sys.argv[1]).read_bytes()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert not open_entry(whole).batch
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("said", [0, 1000])
+@pytest.mark.parametrize("kind", [pb.ZLIB, pb.ZSTD, pb.SNAPPY])
+def test_a_batch_that_is_larger_than_it_says_never_becomes_that_large(kind: int, said: int, tmp_path: Path) -> None:
+    (tmp_path / "entry").write_bytes(entry(_bomb(kind), batch=1, compression=kind, uncompressed_size=said))
+    alone = subprocess.run([sys.executable, "-c", _OPENED_ALONE, str(tmp_path / "entry")], check=True, capture_output=True, text=True)
+    assert int(alone.stdout) < (BOMB_BYTES - PAYLOAD_MAX // 2) >> 10, "KiB"
 
 
 @pytest.mark.parametrize("size", range(0, 120, 7))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown
 from heliograph.model.leadership import DRAINING, FENCED, OPEN, Leadership, Writer, leadership, writer
 from heliograph.model.policies import NamespacePolicies, RegionInfo
@@ -131,16 +130,6 @@ def _put(key: str, value: bytes) -> Op:
     return Put(key, value)
 
 
-def run(work: Any) -> None:
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(work)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 async def steps(world: World, kind: str, target: str = "eu") -> Operation:
     """As the command does it: again and again, by anybody, until it is done; an error is an interruption."""
     for _ in range(60):
@@ -184,7 +173,7 @@ def test_a_rejoin_or_a_drill_that_is_interrupted_at_any_write_goes_on(kind: str,
                 return
         raise AssertionError("an operation has fewer writes than that")
 
-    run(main())
+    run_alone(main())
 
 
 @pytest.mark.parametrize("kind", ("switchover", "failover"))
@@ -205,7 +194,7 @@ def test_interrupted_at_any_write_it_goes_on(kind: str, after: bool) -> None:
                 return
         raise AssertionError("an operation has fewer writes than that")
 
-    run(main())
+    run_alone(main())
 
 
 def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
@@ -242,7 +231,7 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
         assert (await world.conductor.advance(NS)).state == "done"
         assert [op.kind for op in await world.conductor.history(NS)] == ["switchover"]
 
-    run(main())
+    run_alone(main())
 
 
 def test_cancelled_before_the_flip_the_region_goes_on() -> None:
@@ -261,7 +250,7 @@ def test_cancelled_before_the_flip_the_region_goes_on() -> None:
         with pytest.raises(NotFound):
             await world.conductor.cancel(NS)
 
-    run(main())
+    run_alone(main())
 
 
 def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchover() -> None:
@@ -300,7 +289,7 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         ended = await world.conductor.advance(NS)
         assert ended.state == "done" and ended.report["kept"] == 3
 
-    run(main())
+    run_alone(main())
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:
@@ -322,7 +311,7 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
         planned, cost = await world.conductor.plan("failover", NS, "eu")
         assert planned.id == 1 and cost["target"]["messages"] == 0 and (await world.leadership()).state == OPEN
 
-    run(main())
+    run_alone(main())
 
 
 def test_what_is_not_loaded_is_never_counted_as_nothing() -> None:

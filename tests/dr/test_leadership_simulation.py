@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.leadership import Confirmed, DriftingClock, LeadershipWorld
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.leadership import Leadership, Writer, leadership
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
@@ -93,10 +93,4 @@ def test_what_cannot_be_read_is_nobodys_to_confirm() -> None:
         await leases.stop()
         assert not gate.open
 
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.model.leadership import Leadership
 from heliograph.model.names import TopicName
@@ -153,11 +153,7 @@ def test_a_report_that_was_changed_is_found_out() -> None:
             with pytest.raises(NotAllowed):
                 signing.check(wrong)
 
-    loop = SimLoop()
-    try:
-        loop.run(main())
-    finally:
-        loop.close()
+    run_alone(main())
 
 
 def test_asked_by_many_it_tries_once_in_a_while() -> None:
@@ -189,10 +185,4 @@ def test_asked_by_many_it_tries_once_in_a_while() -> None:
         await asyncio.sleep(3)
         assert (await canary.once()).reason == "no majority" and len(tries) == 2
 
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())

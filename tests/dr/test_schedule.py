@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import NotAllowed
 from heliograph.model.leadership import Writer, writer
 from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr.conductor import Conductor
 from region_node.dr.schedule import DrillSchedule, Schedule, schedule
-from tests.dr.test_conductor import NS, World, lack, run
+from tests.dr.test_conductor import NS, World, lack
 
 
 class Clock:
@@ -64,7 +63,7 @@ def test_each_turn_is_taken_once_and_what_was_missed_is_not_made_up_for() -> Non
         for broker in made:
             await broker.stop()
 
-    run(main())
+    run_alone(main())
 
 
 def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
@@ -84,7 +83,7 @@ def test_another_broker_goes_on_with_one_that_was_left_behind() -> None:
         for broker in others:
             await broker.stop()
 
-    run(main())
+    run_alone(main())
 
 
 def test_it_does_not_begin_while_something_else_is_under_way_and_says_why() -> None:
@@ -101,7 +100,7 @@ def test_it_does_not_begin_while_something_else_is_under_way_and_says_why() -> N
         assert "is under way" in made[0].known[NS][0].said
         await made[0].stop()
 
-    run(main())
+    run_alone(main())
 
 
 @pytest.mark.parametrize("every_s", (0, 59, 1e12, float("nan")))
@@ -125,10 +124,4 @@ def test_what_cannot_be_read_is_passed_over() -> None:
         assert not broker.known
         await broker.stop()
 
-    loop: Any = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(main())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+    run_alone(main())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
-from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import MetadataUnavailable, VersionConflict
 from heliograph.model.leadership import leadership
 from heliograph.model.names import TopicName
@@ -83,16 +82,6 @@ class World:
         return self.parts[region].of(TopicName.parse(TOPIC)) is not None
 
 
-def run(work: Any) -> None:
-    loop = SimLoop()
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run(work)
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 def test_it_is_brought_back_whole_or_goes_everywhere() -> None:
     async def main(seed: int) -> None:
         rng = random.Random(seed)
@@ -117,7 +106,7 @@ def test_it_is_brought_back_whole_or_goes_everywhere() -> None:
             await part.stop()
 
     for seed in range(60):
-        run(main(seed))
+        run_alone(main(seed))
 
 
 def test_partitions_lie_under_the_stone_of_their_topic() -> None:
@@ -131,7 +120,7 @@ def test_partitions_lie_under_the_stone_of_their_topic() -> None:
         assert world.parts["us"].of(TopicName.parse("persistent://t/n/y")) is None
         await world.parts["us"].stop()
 
-    run(main())
+    run_alone(main())
 
 
 def test_every_topic_lies_under_the_stone_of_its_namespace() -> None:
@@ -148,7 +137,7 @@ def test_every_topic_lies_under_the_stone_of_its_namespace() -> None:
         assert world.parts["us"].of(TopicName.parse("persistent://t/nn/x")) is None
         await world.parts["us"].stop()
 
-    run(main())
+    run_alone(main())
 
 
 def test_the_leadership_goes_with_the_name() -> None:
@@ -163,7 +152,7 @@ def test_the_leadership_goes_with_the_name() -> None:
         left = [await store.get(leadership(name)) is not None for name in ("t/n", f"{TOPIC}2/s", "t/nn", "persistent://t/nn/x/s")]
         assert left == [False, False, True, True]
 
-    run(main())
+    run_alone(main())
 
 
 @pytest.mark.parametrize("blob", (b"", b"{}", b'{"format": 1, "topic": 3}'))
@@ -178,4 +167,4 @@ def test_what_cannot_be_read_changes_nothing(blob: bytes) -> None:
         assert world.dead("us") and world.copies == set(REGIONS)
         await world.parts["us"].stop()
 
-    run(main())
+    run_alone(main())

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.leadership import Confirmed, TurnWorld
+from geo_tests.sim.loop import SimLoop
+from geo_tests.sim.simulation import SimClock
 from heliograph.model.errors import RegionPassive
-from heliograph.model.leadership import DRAINING, FENCED, Leadership, is_subscription, leadership, name_of, subscription_name
+from heliograph.model.leadership import DRAINING, FENCED, Leadership, is_subscription, leadership, name_of, subscription_name, writer
+from heliograph.model.names import TopicName
+from heliograph.raft.embedded import EmbeddedStore
 from region_node.dr import switching
+from region_node.dr.switching import closing
+from region_node.dr.turns import SubscriptionTurns
 from region_node.dr.writing import Turn, Writing
 
 NAME = subscription_name("persistent://t/n/x", "s")
@@ -71,6 +80,80 @@ def test_why_it_waits_is_said() -> None:
     assert turn.obeyed == 9, "what it had handed out was taken back"
     writing.on_record(NAME, None, 10)
     assert writing.turn(NAME) is None
+
+
+class Leases:
+    """One broker's, that hears at once what the configuration says."""
+
+    def __init__(self, region: str, store: EmbeddedStore) -> None:
+        self.core = Writing(region, ttl_s=6.0, drift=0.1, now=lambda: asyncio.get_running_loop().time())
+        self.turns: SubscriptionTurns | None = None
+        store.watch("/subscription-leadership/", self._heard)
+
+    def _heard(self, key: str, value: bytes | None, version: int) -> None:
+        self.core.on_record(name_of(key), None if value is None else Leadership.decode(value), version)
+        if self.turns is not None:
+            self.turns.changed(name_of(key))
+
+    def turn(self, name: str) -> Turn | None:
+        return self.core.turn(name)
+
+    def tell(self) -> None: ...
+
+    def hold(self) -> None:
+        self.core.on_renewed(self.core.now())
+        self.core.registered = True
+
+
+def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region() -> None:
+    """Its position in a topic is a subscription of it; its members hold no connection with a subscription, so they are consumers as long as they ask."""
+    topic, group = TopicName.parse("persistent://t/n/x"), "kafka.g"
+    name, wanted = subscription_name(str(topic), group), [False]
+
+    async def main() -> None:
+        store = EmbeddedStore()
+        policies = SimpleNamespace(of=lambda _: SimpleNamespace(on=lambda _: wanted[0]))
+        topics: Any = SimpleNamespace(loaded={}, policies=policies, view=SimpleNamespace(partitions=lambda _: 0))
+        leases: Any = Leases("us", store)
+        turns = leases.turns = SubscriptionTurns(leases, store, lambda: topics, region="us", clock=SimClock(loop))
+        await turns.start()
+        leases.hold()
+        assert turns.waits([topic], group) == ""
+        wanted[0] = True
+        assert "not said yet" in turns.waits([topic.with_partition(2), topic], group)
+        await asyncio.sleep(1.5)
+        assert turns.waits([topic], group) == "" and turns.known(name), "by policy it works where it was first wanted"
+        members = [2]
+        turns.group_members = lambda subscription: members[0] if subscription == group else 0
+        turn = leases.turn(name)
+        assert turn is not None and turns.status("t/n")[0]["consumers"] == 2
+        await turns.switching.change(name, lambda old: closing(old, "eu", DRAINING, 0))
+        assert "being moved from us to eu" in turns.waits([topic], group) and turn.obeyed < turn.version, "a planned move waits for its members"
+        members[0] = 0
+        assert turn.obeyed == turn.version
+        await store.delete(writer("us", "b", 1))
+        assert (await turns.switching.flip(name))[0] is not None
+        await asyncio.sleep(0)
+        assert turns.waits([topic], group) == "persistent://t/n/x: it is active in region eu"
+        await asyncio.sleep(4)
+        assert turns.taken_over == 0, "eu is not lost for long enough"
+        turns.waits([topic], group)
+        await asyncio.sleep(10)
+        leases.hold()
+        assert turns.taken_over == 1 and turns.waits([topic], group) == "", "no broker of eu has a lease, and somebody waits here"
+        await turns.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
+        assert (await turns.switching.flip(name))[0] is not None
+        await asyncio.sleep(60)
+        assert turns.taken_over == 1, "nobody asks here any more"
+        await turns.stop()
+
+    loop = SimLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def test_names_and_keys_fit_each_other() -> None:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from heliograph.model.errors import ConfigError
 from region_node.instance import renewal
 from region_node.instance.ca import ensure_certificates
+from region_node.tls import client_context, server_context, together
 
 
 def contexts(folder: Path, server: str, client: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -95,6 +96,24 @@ def test_another_ca_in_three_steps_and_everybody_trusts_everybody_between_them(t
     assert not {leaf.fingerprint for leaf in first} & {leaf.fingerprint for leaf in renewal.leaves(tmp_path)}
     assert b"us.example" in x509.load_pem_x509_certificate((tmp_path / "broker.us.pem").read_bytes()).public_bytes(serialization.Encoding.DER)
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_renewal_that_is_cut_off_leaves_a_certificate_and_its_own_key(tmp_path: Path) -> None:
+    """Everything that a crash can leave: the first of the two files is the new one, and the second is the old one."""
+    ensure_certificates(tmp_path, ["us", "eu"])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    renewal.renew(tmp_path, "us")
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before["replicator.us.key"] != after["replicator.us.key"]
+    (tmp_path / "replicator.us.pem").write_bytes(before["replicator.us.pem"])
+    us, eu = ([str(tmp_path / name) for name in ("ca.pem", f"replicator.{at}.pem", f"replicator.{at}.key")] for at in ("us", "eu"))
+    assert handshake(server_context(*eu), client_context(*us))["commonName"] == "replicator.us"
+    assert together(*us)[1:] == (after["replicator.us.pem"], after["replicator.us.key"])
+    renewal.leaves(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == after
+    (tmp_path / "replicator.us.key").write_bytes(before["replicator.eu.key"].partition(b"-----BEGIN CERT")[0])  # no certificate behind it, and another's
+    with pytest.raises(ConfigError, match="cannot be used together"):
+        client_context(*us)
 
 
 def test_a_change_of_the_ca_that_is_cut_off_is_finished_or_said(tmp_path: Path) -> None:

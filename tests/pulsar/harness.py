@@ -14,7 +14,7 @@ from heliograph.wire import pulsar_pb2 as pb
 from region_node.pulsar.connection import PulsarConnection
 from region_node.pulsar.listener import ListenerSettings, LookupAnswer, PulsarListener
 from region_node.topics.service import TopicService
-from tests.pulsar.codec import Reader, frame
+from tests.pulsar.codec import Reader, entry, frame, send
 from tests.topics.fake import FakeClock, FakeFactory, FakeLedger, FakeLinks, FakeView
 
 TOPIC = "persistent://public/default/t"
@@ -34,15 +34,15 @@ class FakeLookup:
 
 
 class FakeTransport(asyncio.Transport):
-    def __init__(self, protocol: PulsarConnection) -> None:
+    def __init__(self, protocol: PulsarConnection, address: str = "127.0.0.1") -> None:
         super().__init__()
-        self.protocol = protocol
+        self.protocol, self.address = protocol, address
         self.written: list[bytes] = []
         self.reading = True
         self.closing = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 4242) if name == "peername" else default
+        return (self.address, 4242) if name == "peername" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -121,6 +121,21 @@ class Client:
 
     async def flow(self, permits: int, consumer_id: int = 1) -> list[tuple[pb.CommandMessage, bytes]]:
         return messages(await self.do(frame(K.FLOW, consumer_id=consumer_id, messagePermits=permits)))
+
+
+def kinds(came: Sequence[tuple[pb.BaseCommand, bytes]]) -> list[int]:
+    return [c.type for c, _ in came]
+
+
+def receipts(came: Sequence[tuple[pb.BaseCommand, bytes]]) -> list[tuple[int, int, int]]:
+    return [
+        (c.send_receipt.producer_id, c.send_receipt.sequence_id, c.send_receipt.message_id.entryId) for c, _ in came if c.type == K.SEND_RECEIPT
+    ]
+
+
+async def publish(client: Client, count: int, producer_id: int = 1, start: int = 0) -> None:
+    came = await client.do(*(send(producer_id, start + i, entry(b"m%d" % (start + i), sequence=start + i)) for i in range(count)))
+    assert len(receipts(came)) == count
 
 
 def messages(came: Sequence[tuple[pb.BaseCommand, bytes]]) -> list[tuple[pb.CommandMessage, bytes]]:

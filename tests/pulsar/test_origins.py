@@ -10,6 +10,7 @@ import pytest
 
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.entry_metadata import entry_metadata
+from heliograph.wire.kafka_compression import compress_pulsar
 from heliograph.wire.run import Buffer, Run
 from region_node.compaction import entries
 from region_node.pulsar.origins import PROPERTY, with_origin
@@ -25,7 +26,7 @@ def batch(bodies: list[bytes], compression: int = pb.NONE, **metadata: Any) -> b
         single.properties.add(key="mine", value=str(index))
         head = single.SerializeToString()
         plain += struct.pack(">I", len(head)) + head + body
-    packed = entries._compress(compression, plain)
+    packed = compress_pulsar(compression, plain)
     return entry(packed, batch=len(bodies), compression=compression, uncompressed_size=len(plain), **metadata)
 
 

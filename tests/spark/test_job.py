@@ -12,6 +12,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.spark import driver as driver_module
 from heliograph.spark.driver import Driver
 from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
+from heliograph.spark.queries import Fixed
 from heliograph.spark.supervisor import pauses
 
 GOOD = "[[query]]\nname = 'a'\nsql = 'SELECT 1'\n"
@@ -78,7 +79,7 @@ class Stream:
     """A streaming query, as far as the driver looks at one."""
 
     def __init__(self) -> None:
-        self.isActive, self.error, self.runId, self.stopped = True, None, "r", False
+        self.isActive, self.error, self.runId, self.name, self.stopped = True, None, "r", "one", False
         self.lastProgress: dict[str, Any] | None = None
         self.status = {"message": "Waiting for data to arrive"}
 
@@ -99,12 +100,12 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     together: list[Stream] = []
     now = [0.0]
 
-    def start(spark: Any, defaults: Any, query: Any) -> list[Any]:
+    def start(spark: Any, defaults: Any, query: Any) -> Fixed:
         if refuse:
             raise refuse.pop()
         started.append((query.name, Stream()))
         together.append(Stream())
-        return [started[-1][1], together[-1]]
+        return Fixed([started[-1][1], together[-1]])
 
     monkeypatch.setattr(driver_module, "start_query", start)
     made = Driver(parsed(GOOD + COPY), None, lambda event, **fields: said.append((event, fields)), clock=lambda: now[0])
@@ -126,7 +127,7 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     started[1][1].lastProgress = {**started[2][1].lastProgress, "stateOperators": kept}
     now[0] = 20.0
     made.look()
-    progress = {"batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12}
+    progress = {"stream": "one", "batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12}
     assert said[-2] == ("query.progress", {"query": "a", **progress})
     assert said[-1] == ("query.progress", {"query": "c", **progress, "state_rows": 11, "state_bytes": 150, "late_rows": 1})
     now[0] = 500.0
@@ -148,10 +149,10 @@ def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> Non
     started: list[Stream] = []
     now = [0.0]
 
-    def start(spark: Any, defaults: Any, query: Any) -> list[Any]:
+    def start(spark: Any, defaults: Any, query: Any) -> Fixed:
         started.append(Stream())
         started[-1].status = {"message": "Initializing sources"}
-        return [started[-1]]
+        return Fixed([started[-1]])
 
     monkeypatch.setattr(driver_module, "start_query", start)
     made = Driver(parsed(GOOD + COPY), None, lambda *_, **__: None, clock=lambda: now[0])

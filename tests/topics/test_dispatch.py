@@ -98,6 +98,60 @@ def run(test: Callable[[World], Any]) -> None:
     asyncio.run(main())
 
 
+class Turns:
+    """Lets those who drain a backlog go when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.spent: list[int] = []
+
+    def may(self, member: Any) -> bool:
+        self.waiting.append(member)
+        return False
+
+    def spend(self, size_bytes: int) -> None:
+        self.spent.append(size_bytes)
+
+
+def test_who_catches_up_gives_way_and_who_is_at_the_tail_or_looks_at_one_place_does_not() -> None:
+    async def main() -> None:
+        world, turns = World(), Turns()
+        reads = BoundedReads(world.tasks, 2, turns)
+        world.subscription._reads = reads
+        size, entries = 200_000, 20
+        world.ledger.append_run(Run([bytes(size)] * entries, [size] * entries), lambda *_: None, None)
+        world.ledger.cache = False
+        consumer = world.join(SubscriptionType.EXCLUSIVE)
+        while not turns.waiting:
+            world.subscription.flow(consumer, 1)
+            await world.settle()
+            assert len(world.entries(consumer)) < 10
+        before = len(world.entries(consumer))
+        assert before >= 5, "a mebibyte goes at once"
+        world.subscription.flow(consumer, 100)
+        await world.settle()
+        assert len(world.entries(consumer)) == before and len(turns.waiting) == 1, "and no more without a turn"
+        left = reads.take_left()
+        assert (entries - before) * size <= left == reads.take_left(), "as long as it waits"
+        while turns.waiting:
+            turns.waiting.pop().on_turn(1)
+            await world.settle()
+        assert world.entries(consumer) == list(range(entries)) and turns.spent
+        assert reads.take_left() and not reads.take_left(), "it has caught up"
+        world.ledger.cache = True
+        spent = len(turns.spent)
+        world.append(3)
+        await world.settle()
+        assert len(world.entries(consumer)) == entries + 3 and len(turns.spent) == spent
+        world.ledger.cache = False
+        world.append(1)
+        await world.settle()
+        assert len(world.entries(consumer)) == entries + 4 and not turns.waiting, "it was at the tail meanwhile"
+        await world.tasks.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_acknowledges_nothing_that_was_no_part_of_the_subscription(commit: bool) -> None:
     async def test(w: World) -> None:
@@ -126,6 +180,41 @@ def test_exclusive_is_alone() -> None:
         for kind in SubscriptionType:
             with pytest.raises((ConsumerBusy, NotAllowed)):
                 w.join(kind)
+
+    run(test)
+
+
+class SomeTurn:
+    """Of a subscription that is active in one region at a time."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def waiting(self) -> str:
+        return "" if self.open else "it is active in region eu"
+
+
+def test_consumers_hear_whether_it_is_their_regions_turn() -> None:
+    async def test(w: World) -> None:
+        turn = SomeTurn()
+        w.subscription.obey(Rules(turn=turn))
+        first, second = (w.join(SubscriptionType.FAILOVER, permits=10) for _ in range(2))
+        w.append(3)
+        await w.settle()
+        assert [w.sinks[c].active[-1] for c in (first, second)] == [False, False] and not w.entries(first), "it is another region's turn"
+        turn.open = True
+        w.subscription.obey(Rules(turn=turn))
+        w.subscription.tell_turn()
+        await w.settle()
+        assert w.sinks[first].active == [False, True] and w.entries(first) == [0, 1, 2], "told once, when it comes"
+        assert not any(w.sinks[second].active)
+        turn.open = False
+        w.subscription.tell_turn()
+        assert not w.sinks[first].active[-1], "and when it is gone"
+        w.subscription.remove(first)
+        assert not w.sinks[second].active[-1], "who takes its place is not active either"
+        w.subscription.obey(Rules())
+        assert w.sinks[second].active[-1], "in every region again"
 
     run(test)
 

@@ -195,6 +195,27 @@ async def topic_with_backlog(broker: Broker, names: tuple[str, ...] = ("a", "b")
     return topic
 
 
+def test_subscriptions_may_come_while_the_age_of_others_is_read() -> None:
+    async def test(broker: Broker) -> None:
+        topic = await topic_with_backlog(broker)
+        ledger, read = broker.ledger(), asyncio.Event()
+        oldest = ledger.oldest_unacked_ms
+
+        async def slow(name: str) -> int:
+            await read.wait()
+            return await oldest(name)
+
+        ledger.oldest_unacked_ms = slow  # type: ignore[method-assign]
+        obey(broker, messageTTL=6)
+        await tick(broker, 0)
+        await topic.subscription("c", initial=(-1, -1))
+        read.set()
+        await settle()
+        assert topic.subscriptions["a"].expired == 5, "it was looked at to the end"
+
+    with_broker(test)
+
+
 def test_time_to_live_moves_subscriptions_and_no_link() -> None:
     async def test(broker: Broker) -> None:
         topic = await topic_with_backlog(broker)

@@ -19,7 +19,7 @@ from heliograph.model.errors import (
     TopicClosed,
     TopicTerminated,
 )
-from heliograph.model.names import bundle_of
+from heliograph.model.names import TopicName, bundle_of
 from heliograph.model.policies import NamespacePolicies
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL
@@ -81,6 +81,35 @@ def test_who_asks_while_it_is_unloaded_waits_and_gets_a_new_one() -> None:
         failures: list[HeliographError] = []
         old.publish(Run([b"x"], [1]), lambda _: None, failures.append)
         assert isinstance(failures[0], TopicClosed)
+
+    with_broker(test)
+
+
+def test_who_asks_while_it_is_deleted_waits_and_gets_a_new_one() -> None:
+    """Loaded in between it would stay here with a log that is deleted under it."""
+
+    async def test(broker: Broker) -> None:
+        old = await broker.topics.get(TOPIC, create=True)
+        asked: list[asyncio.Future[Topic]] = []
+
+        async def slow(_: TopicName) -> None:
+            asked.append(asyncio.ensure_future(broker.topics.get(TOPIC, create=True)))
+            await settle()
+            assert broker.topics.loaded == {} and broker.factory.opened == 1
+
+        broker.topics.on_deleting = slow
+        await broker.topics.delete_topic(TOPIC)
+        assert old.closed and not await broker.factory.exists(TOPIC)
+        new = await asked[0]
+        assert broker.topics.loaded == {TOPIC: new} and broker.factory.opened == 2
+
+        async def fails(_: TopicName) -> None:
+            raise NotEnoughBookies("no")
+
+        broker.topics.on_deleting = fails
+        with pytest.raises(NotEnoughBookies):
+            await broker.topics.delete_topic(TOPIC)
+        assert not (await broker.topics.get(TOPIC, create=False)).closed, "it is not kept out for ever"
 
     with_broker(test)
 

@@ -10,7 +10,8 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledgers import pack, unpack
 from heliograph.model.positions import Position
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId, decode_block, encode_block
+from heliograph.wire.block import decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run, TxnId
 from replicator import transactions
 from replicator.transactions import ABORT, COMMIT, TransactionBuffer, below, is_marker, marker_run, read_marker
 

@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from heliograph.model.errors import CorruptData
+from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.entry_metadata import entry_metadata, last_batch_index
 from heliograph.wire.kafka_compression import OUTPUT_BYTES_MAX, compress, decompress
 from heliograph.wire.kafka_entries import as_batch, as_pulsar, batch_of, entry_in_place, entry_of, for_pulsar
@@ -23,7 +24,7 @@ from heliograph.wire.kafka_records import (
     records_of,
     with_append_time,
 )
-from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, Run, decode_block, encode_block
+from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, Run
 
 
 def some(rng: random.Random, count: int, *, headers: bool = True) -> list[Record]:

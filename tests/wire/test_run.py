@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.model.errors import CorruptData
-from heliograph.wire.run import Run, decode_block, encode_block, join, peek_block, verify_block
+from heliograph.wire.block import decode_block, encode_block, peek_block, verify_block
+from heliograph.wire.run import Run, join
 
 
 def make_run(rng: random.Random) -> Run:

@@ -8,9 +8,11 @@ Is: the options, and the query. Isn't: what becomes of rows (`tables`), or of fi
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +20,102 @@ from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.declared import ABOUT
+from heliograph.spark.jobs.generations import TIERS, Folder, Member
+from heliograph.spark.jobs.landing import FORMATS, Landing
+from heliograph.spark.jobs.metastore import InMetastore
 from heliograph.spark.jobs.options import access_of, folder_of, refuse_unknown, source_of, started, text_of
 from heliograph.spark.jobs.tables import POISON, RAW, Rule, TablesSink
+from heliograph.spark.jobs.tiered import Tiered
+from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
+from heliograph.spark.options import KNOWN
+from heliograph.spark.queries import Fixed, Queries, say
 from heliograph.spark.reading import SCHEMA
+from heliograph.spark.stores.hive import HiveTables
 
-_KNOWN = ("topics", "namespace", "topics_pattern", "subscription", "path", "format", "checkpoint", "trigger", "quarantine", "table", "source")
+_KNOWN = (
+    *("topics", "namespace", "topics_pattern", "subscription", "path", "format", "checkpoint", "trigger", "quarantine", "table", "source"),
+    *("tiers", "database", "catalog"),
+)
+_TIERS = ("rebalance_s", "light_bytes_s", "heavy_bytes_s", "middle_bytes_s", "queries_max")
+_PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 
 
-def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
-    """One streaming query. Raises ConfigError with one sentence."""
+def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> Queries:
+    """One streaming query, or with `tiers` one a group of topics. Raises ConfigError with one sentence."""
     where = f"[[query]] {name}"
     refuse_unknown(options, _KNOWN, where)
-    format_ = text_of(options, "format", where, "parquet")
-    if format_ not in ("parquet", "delta"):
-        raise ConfigError(f"{where}: format is {format_!r}; it may be parquet or delta")
-    if format_ == "delta":
-        try:
-            import deltalake  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(f"{where}: format delta wants the package deltalake; run: pip install 'heliograph[delta]'") from error
     rules = rules_of(options, where)
     source = {"columns": "raw", "mode": "PERMISSIVE"} | source_of(options, defaults, where)
-    quarantine = text_of(options, "quarantine", where, "_quarantine")
+    plan = _plan(options, rules, defaults, where)
+    root, checkpoint = Path(plan["path"]), Path(folder_of(options, "checkpoint", where))
+    hive = HiveTables(spark, root, plan["database"], "batch") if plan["format"] == "hive" else None
+    root.mkdir(parents=True, exist_ok=True)
+    spark.dataSource.register(TablesSink)
+
+    def begin(label: str, folder: Path, trigger: str, more: Mapping[str, str]) -> Any:
+        rows = spark.readStream.format("heliograph").schema(wanted(rules)).options(**source, **more).load()
+        writer = rows.writeStream.format("heliograph_tables").option("plan", json.dumps({**plan, "label": label}))
+        return started(writer, {"checkpoint": str(folder), "trigger": trigger}, f"{name} {label}".strip(), where)
+
+    queries: Queries
+    if "tiers" in options:
+        queries = _tiered(options, source, checkpoint, begin, lambda label: Landing(root, label=label).retire(), where)
+    elif (checkpoint / TIERS).exists():
+        raise ConfigError(f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query")
+    else:
+        queries = Fixed([begin("", checkpoint, text_of(options, "trigger", where, "10 seconds"), {})])
+    return queries if hive is None else InMetastore(queries, root, hive)
+
+
+def _plan(options: Mapping[str, Any], rules: list[Rule], defaults: Mapping[str, str], where: str) -> dict[str, Any]:
+    """What the sink is told."""
+    kind, quarantine = text_of(options, "format", where, "parquet"), text_of(options, "quarantine", where, "_quarantine")
+    if kind not in FORMATS:
+        raise ConfigError(f"{where}: format is {kind!r}; it may be {', '.join(FORMATS)}")
+    if kind in _PACKAGES and importlib.util.find_spec(_PACKAGES[kind]) is None:
+        raise ConfigError(f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install 'heliograph[{kind}]'")
     if not quarantine or "/" in quarantine or quarantine.startswith("."):
         raise ConfigError(f"{where}: quarantine is {quarantine!r}; a table is a folder, without / and not beginning with a dot")
-    root = folder_of(options, "path", where)
-    plan = {
-        "path": root,
-        "format": format_,
+    catalog = options.get("catalog", {})
+    if not isinstance(catalog, dict) or not all(isinstance(value, str) for value in catalog.values()):
+        raise ConfigError(f"{where}: catalog is a table of pyiceberg's properties, all texts: type, uri, ...")
+    return {
+        "path": folder_of(options, "path", where),
+        "format": kind,
+        "database": text_of(options, "database", where, "default"),
+        "catalog": catalog,
         "quarantine": quarantine,
         "rules": [{"topics": rule.topics, "schema": rule.schema, "name": rule.name} for rule in rules],
         "access": access_of(defaults),
     }
-    Path(root).mkdir(parents=True, exist_ok=True)
-    spark.dataSource.register(TablesSink)
-    rows = spark.readStream.format("heliograph").schema(wanted(rules)).options(**source).load()
-    writer = rows.writeStream.format("heliograph_tables").option("plan", json.dumps(plan))
-    return [started(writer, options, name, where)]
+
+
+def _tiered(
+    options: Mapping[str, Any],
+    source: Mapping[str, str],
+    checkpoint: Path,
+    begin: Callable[[str, Path, str, Mapping[str, str]], Any],
+    retired: Callable[[str], None],
+    where: str,
+) -> Tiered:
+    given = options["tiers"]
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: tiers is a table of limits, and may be empty: tiers = {{}}")
+    refuse_unknown(given, _TIERS, f"{where} tiers")
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or (key == "queries_max" and not isinstance(value, int)):
+            raise ConfigError(f"{where} tiers: {key} is {value!r}; it is a number")
+    limits = Limits(**{key: value for key, value in given.items() if key != "rebalance_s"})
+    trigger = text_of(options, "trigger", where, "")
+
+    def group(member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
+        more = ({} if told is None else {"group_file": str(told)}) | ({} if ending is None else {"ending_file": str(ending)})
+        when = "available now" if ending is not None else trigger or TRIGGERS[member.tier]
+        return begin(member.label if member.since else "", checkpoint, when, more)
+
+    asked = {key: value for key, value in source.items() if key in KNOWN}
+    every_s = float(given.get("rebalance_s", 3600))
+    return Tiered(Folder(checkpoint), group, lambda: loads(asked), limits, every_s, now=time.time, say=say, retired=retired)
 
 
 def rules_of(options: Mapping[str, Any], where: str) -> list[Rule]:

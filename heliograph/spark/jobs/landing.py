@@ -1,16 +1,18 @@
 """A micro-batch's files come into their tables: all of one table's at once, and once however often the micro-batch runs.
 
-Is: renames in a folder, and Delta's log through the package `deltalake`. Isn't: what stands in the files (`tables`), or Spark.
-How: tasks write below `_staging/QUERY/BATCH/TABLE`. What comes into a table of parquet files is that folder, renamed to `TABLE/batch=BATCH-QUERY`; into a Delta
-table its files, and one commit which names (query, batch), so that the next attempt sees that it is done.
+Is: renames in a folder; what Delta's or Iceberg's log is told is `lakes`. Isn't: what stands in the files (`tables`), Hive's metastore (`metastore`), or Spark.
+How: tasks write below `_staging/QUERY/BATCH/TABLE`. What comes into a table of parquet files is that folder, renamed to `TABLE/batch=BATCH-QUERY`; into a
+Delta or Iceberg table its files, and one commit which names (query, batch), so that the next attempt sees that it is done. For Hive, which is told later, a
+note of what landed comes into `_staging/_landed`, behind the renames and before Spark hears that the batch is done.
 Invariants: a table has a batch whole or not at all; a batch that runs again replaces what it had landed, also where it no longer has rows for a table; columns
 are added, never changed, and before anything lands. Not synced to the disk: what a machine loses with its power may be files that the checkpoint believes in.
-Source: docs/spark.md, "ETL".
+Several queries may land in a table at once. Source: docs/spark.md, "ETL".
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -22,9 +24,13 @@ from typing import Any
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.jobs.lakes import Added, DeltaTables, IcebergTables
+from heliograph.spark.stores.hive import kind_of
+from heliograph.spark.stores.parquet import locked
 from heliograph.spark.stores.rows import same_types, types_of
 
 STAGING, _COLUMNS = "_staging", "_columns.json"
+FORMATS = ("parquet", "delta", "iceberg", "hive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,16 @@ class Staged:
 
 
 class Landing:
-    """The tables below `root`. `delta`: Delta tables, not plain parquet."""
+    """The tables below `root`."""
 
-    def __init__(self, root: Path, *, delta: bool) -> None:
-        self._root, self._delta = root, delta
+    def __init__(self, root: Path, kind: str = "parquet", *, label: str = "", database: str = "default", catalog: Mapping[str, str] | None = None) -> None:
+        """kind: one of FORMATS. label: by which its driver knows the query; "": by its id alone. database, catalog: of Iceberg's tables."""
+        self._root, self._kind, self._label = root, kind, label
+        self._database, self._catalog = database, catalog or {}
+
+    def table(self, name: str) -> str:
+        """What a table of that name is called here. Hive knows small letters, digits, and _ alone."""
+        return re.sub(r"[^0-9a-z_]", "_", name.lower()) if self._kind == "hive" else name
 
     def staging(self, query: str, batch: int, table: str) -> Path:
         """Made where it is not there."""
@@ -55,20 +67,30 @@ class Landing:
         for each in staged:
             tables.setdefault(each.table, []).append(each)
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
-        if self._delta:
+        name = f"{batch:010d}-{query[:8]}"
+        if self._kind in ("delta", "iceberg"):
+            lake = DeltaTables(self._root) if self._kind == "delta" else IcebergTables(self._root, self._database, self._catalog)
             for table, files in tables.items():
-                self._append(query, batch, table, files, schemas[table])
+                ready = self.staging(query, batch, table)
+                lake.append(query, batch, table, [Added(ready / each.name, each.rows) for each in files], schemas[table], f"batch-{name}")
+            lake.close()
         else:
-            self._rename(query, batch, tables, schemas)
+            gone = self._rename(query, batch, name, tables, schemas)
+            if self._kind == "hive":
+                self._note(name, schemas, gone)
         shutil.rmtree(self._root / STAGING / query, ignore_errors=True)
 
-    # -- parquet ---------------------------------------------------------------------------------------------------------------------------
+    def retire(self) -> None:
+        """The query of this label never comes again."""
+        for path in self._intent("").parent.glob(f"{self._label}-????????.json"):
+            path.unlink(missing_ok=True)
 
-    def _rename(self, query: str, batch: int, tables: Mapping[str, list[Staged]], schemas: Mapping[str, pa.Schema]) -> None:
+    def _rename(self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]], schemas: Mapping[str, pa.Schema]) -> list[str]:
+        """Returns the tables that an earlier attempt had rows for, and this one has not."""
         for table, schema in schemas.items():
             self._widen(table, schema)
-        name = f"batch={batch:010d}-{query[:8]}"
-        for table in self._intended(query, batch, list(tables)):
+        name, gone = f"batch={name}", self._intended(query, batch, list(tables))
+        for table in gone:
             shutil.rmtree(self._root / table / name, ignore_errors=True)
         for table, files in tables.items():
             ready, target = self.staging(query, batch, table), self._root / table / name
@@ -79,52 +101,34 @@ class Landing:
             with suppress(FileNotFoundError):
                 target.rename(self._root / STAGING / query / f"{batch}-{table}-before")
             ready.rename(target)
+        return gone
 
     def _intended(self, query: str, batch: int, tables: list[str]) -> list[str]:
         """Tables into which an earlier attempt of this batch may have landed, and which it has no rows for now. Writes down what will be."""
-        folder = self._root / STAGING / "_intended"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{query}.json"
+        path = self._intent(f"{self._label}-{query[:8]}" if self._label else query)
+        path.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(path.read_text()) if path.is_file() else {}
         gone = [table for table in earlier.get("tables", []) if table not in tables] if earlier.get("batch") == batch else []
         _write(path, {"batch": batch, "tables": sorted({*tables, *gone})})
         return gone
 
+    def _intent(self, query: str) -> Path:
+        return self._root / STAGING / "_intended" / f"{query}.json"
+
+    def _note(self, name: str, schemas: Mapping[str, pa.Schema], gone: Sequence[str]) -> None:
+        folder = self._root / STAGING / "_landed"
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = {table: {field.name: kind_of(field) for field in schema} for table, schema in schemas.items()}
+        _write(folder / f"{name}.{time.time_ns():020d}.json", {"batch": name, "tables": columns, "gone": list(gone)})
+
     def _widen(self, table: str, schema: pa.Schema) -> None:
-        path = self._root / table / _COLUMNS
-        known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
-        given = types_of(schema)
-        same_types(table, known, given)
-        if not given.keys() <= known.keys():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, known | given)
-
-    # -- Delta -----------------------------------------------------------------------------------------------------------------------------
-
-    def _append(self, query: str, batch: int, table: str, files: list[Staged], schema: pa.Schema) -> None:
-        from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # type: ignore[import-not-found, unused-ignore]
-        from deltalake.transaction import AddAction, RemoveAction  # type: ignore[import-not-found, unused-ignore]
-
-        folder = self._root / table
-        found = DeltaTable(str(folder)) if DeltaTable.is_deltatable(str(folder)) else DeltaTable.create(str(folder), schema)
-        done = found.transaction_version(query)
-        if done is not None and done >= batch:
-            return
-        known, given = found.schema().fields, Schema.from_arrow(schema).fields
-        same_types(table, *({field.name: str(field.type) for field in fields} for fields in (known, given)))
-        names = {field.name for field in known}
-        if new := [field for field in given if field.name not in names]:
-            found.alter.add_columns(new)
-            found = DeltaTable(str(folder))
-        ready = self.staging(query, batch, table)
-        actions: list[AddAction | RemoveAction] = []
-        for number, each in enumerate(files):
-            target = folder / f"batch-{batch:010d}-{query[:8]}-{number:04d}.parquet"  # one that an attempt moved and did not commit is replaced
-            (ready / each.name).rename(target)
-            now_ms = int(time.time() * 1000)
-            actions.append(AddAction(target.name, target.stat().st_size, {}, now_ms, True, json.dumps({"numRecords": each.rows})))
-        mark = CommitProperties(app_transactions=[Transaction(query, batch)])
-        found.create_write_transaction(actions, "append", found.schema(), [], commit_properties=mark)
+        path, given = self._root / table / _COLUMNS, types_of(schema)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent):
+            known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
+            same_types(table, known, given)
+            if not given.keys() <= known.keys():
+                _write(path, known | given)
 
 
 def _merged(table: str, schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -114,7 +114,7 @@ class Files:
     """What one task writes. query, batch, task: they and a name that no other attempt has make a file's name."""
 
     def __init__(self, landing: Landing, rules: list[Rule], quarantine: str, reader: BlockReader, query: str, batch: int, task: int) -> None:
-        self._landing, self._rules, self._quarantine, self._reader = landing, rules, quarantine, reader
+        self._landing, self._rules, self._quarantine, self._reader = landing, rules, landing.table(quarantine), reader
         self._query, self._batch, self._name = query, batch, f"{task:05d}-{uuid.uuid4().hex[:12]}"
         self._waiting: dict[str, _Waiting] = {}
         self._parsers: dict[str, tuple[Parser | str, str]] = {}
@@ -170,7 +170,7 @@ class Files:
                 found = _UNKNOWN, ""
             else:
                 try:
-                    found = Parser(topic, matched[0], self._reader), matched[1]
+                    found = Parser(topic, matched[0], self._reader), self._landing.table(matched[1])
                 except ConfigError as error:  # no schema in the registry: the other topics go on
                     found = str(error), ""
             self._parsers[topic] = found
@@ -195,7 +195,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         plan: dict[str, Any] = json.loads(options["plan"])
-        self._landing = Landing(Path(plan["path"]), delta=plan["format"] == "delta")
+        self._landing = Landing(Path(plan["path"]), plan["format"], label=plan["label"], database=plan["database"], catalog=plan["catalog"])
         self._rules, self._quarantine = [Rule(**rule) for rule in plan["rules"]], plan["quarantine"]
         self._access: dict[str, str] = plan["access"]
 

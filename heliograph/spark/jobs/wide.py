@@ -13,18 +13,16 @@ Invariants: what a store gets of a micro-batch is the same however often it runs
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import ABOUT
-from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.expressions import NAME, declared, named, query_of
+from heliograph.spark.jobs.options import refuse_unknown, source_of, started, text_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert
 
@@ -32,7 +30,6 @@ _STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "s
 _KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
 _TABLE, _TIME = "_table", "_time"
 _PART = "substring_index(_topic, '/', -1)"
-_NAME = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
 _SPAN = re.compile(r"(\d+) (minute|hour|day)s?")
 _MINUTES = {"minute": 1, "hour": 60, "day": 1440}
 
@@ -67,15 +64,18 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
             for store in stores:
                 store.close()
         return []
-    schema, source = _declared(options, plan, where), {"mode": "PERMISSIVE"} | source_of(options, defaults, where)
+    schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values()], where)
+    source = {"mode": "PERMISSIVE"} | source_of(options, defaults, where)
     lateness = max(plan.periods.values()) + _span(text_of(options, "lateness", where, "1 hour"), "lateness", where)
     tasks = options.get("state_tasks", 4)
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise ConfigError(f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start")
-    checkpoint = folder_of(options, "checkpoint", where)
     rows = spark.readStream.format("heliograph").schema(schema).options(**source).load()
     made = by_key(rows, plan, lateness_minutes=lateness)
-    deliver = _delivery(plan, stores, name, Path(checkpoint))
+
+    def deliver(rows: Any, batch: int) -> None:
+        _deliver(rows.toArrow(), plan, stores, name, query_of(rows), batch)
+
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", str(tasks))  # a query takes its session's settings when it starts
     try:
@@ -90,14 +90,14 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
     given, tables, columns = options.get("keys", []), options.get("table", []), options.get("columns", {})
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']")
-    keys = dict(_named(each, where) for each in given)
+    keys = dict(named(each, f"{where} key", taken=PERIOD) for each in given)
     if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
         raise ConfigError(f"{where} has no [[query.options.table]]: each is a name and a period, such as 1 hour or 1 day")
     periods = {}
     for number, each in enumerate(tables, 1):
         refuse_unknown(each, ("name", "period"), f"{where} table {number}")
         table = text_of(each, "name", where, "")
-        if _NAME.fullmatch(table) is None or table in periods:
+        if NAME.fullmatch(table) is None or table in periods:
             raise ConfigError(f"{where} table {number}: name is {table!r}; it is of letters, digits, and _, and no other table's")
         periods[table] = _span(text_of(each, "period", where, "1 hour"), f"table {number}: period", where)
     if not isinstance(columns, dict) or not columns:
@@ -108,7 +108,7 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
         if not isinstance(each, dict):
             raise ConfigError(f"{where}: column {column} is an aggregate, or a table of topics and value")
         refuse_unknown(each, ("topics", "value") if stream else ("value",), f"{where} column {column}")
-        if _NAME.fullmatch(column) is None or column in (*keys, PERIOD):
+        if NAME.fullmatch(column) is None or column in (*keys, PERIOD):
             raise ConfigError(f"{where}: column {column!r} is of letters, digits, and _, and no key")
         made[column] = _aggregate(text_of(each, "value", where, ""), text_of(each, "topics", where, ".*"), f"{where} column {column}")
     return Plan(keys, made, periods, text_of(options, "time", where, "_publish_time" if stream else ""))
@@ -135,16 +135,6 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None) -> Any
     return rows.groupBy(sf.col(_TABLE), sf.col("_end"), sf.col(PERIOD), *keys).agg(*values)
 
 
-def _delivery(plan: Plan, stores: list[Store], writer: str, checkpoint: Path) -> Callable[[Any, int], None]:
-    def deliver(rows: Any, batch: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        if not query:
-            raise ConfigError(f"Spark does not say which query this is; its checkpoint is {checkpoint}")
-        _deliver(rows.toArrow(), plan, stores, writer, query, batch)
-
-    return deliver
-
-
 def _deliver(rows: pa.Table, plan: Plan, stores: list[Store], writer: str, query: str, batch: int | None) -> None:
     """To each store, table by table: one that has the batch leaves it, so a death in between is completed when the batch comes again."""
     import pyarrow.compute as pc
@@ -168,27 +158,6 @@ def _offline(spark: Any, given: Any, where: str) -> Any:
     return spark.read.format(given["format"]).options(**options).load(given.get("path"))
 
 
-def _declared(options: Mapping[str, Any], plan: Plan, where: str) -> StructType:
-    """The user's columns, with those of the message that expressions name."""
-    given = text_of(options, "schema", where, "")
-    if not given:
-        raise ConfigError(f"{where} wants schema: the columns of all topics together, such as 'user string, amount double'")
-    try:
-        schema = StructType.fromDDL(given)
-    except Exception as error:  # py4j's error of Spark's parser
-        raise ConfigError(f"{where}: schema {given!r} is none that Spark reads: {str(error).strip().splitlines()[0]}") from error
-    if not isinstance(schema, StructType):
-        raise ConfigError(f"{where}: schema {given!r} is a type; it is columns with their types")
-    named = set(re.findall(r"\b_\w+", " ".join([plan.time, *plan.keys.values(), *plan.columns.values()])))
-    kinds = {"_topic": "string", "_publish_time": "timestamp", "_event_time": "timestamp", "_key": "string", "_origin_region": "string"}
-    for column in ABOUT:
-        if column in named and column not in schema.names:
-            if column not in kinds:
-                raise ConfigError(f"{where}: put {column}, with its type, into schema")
-            schema = schema.add(column, kinds[column])
-    return schema
-
-
 def _aggregate(value: str, topics: str, where: str) -> str:
     if not value:
         raise ConfigError(f"{where} wants value: one call of an aggregate, such as count(*) or sum(amount)")
@@ -201,14 +170,6 @@ def _aggregate(value: str, topics: str, where: str) -> str:
     quoted = topics.replace("\\", "\\\\").replace("'", "\\'")
     test = f"= '{quoted}'" if re.fullmatch(r"[\w-]+", topics) else f"rlike '^(?:{quoted})$'"
     return f"{value} FILTER (WHERE {_PART} {test})"
-
-
-def _named(given: str, where: str) -> tuple[str, str]:
-    expression, _, name = given.rpartition(" as ")
-    name = name.strip()
-    if _NAME.fullmatch(name) is None or name == PERIOD:
-        raise ConfigError(f"{where}: key {given!r} is a column, or 'expression as name'; its name is of letters, digits, and _, and not {PERIOD}")
-    return name, expression or name
 
 
 def _span(given: str, what: str, where: str) -> int:

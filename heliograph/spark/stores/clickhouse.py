@@ -24,7 +24,7 @@ import pyarrow as pa
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.stores.rows import Upsert, same_types
 
-_ROWS = 10_000
+_ROWS, _TRIES = 10_000, 5
 _PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 _KINDS: dict[pa.DataType, str] = {
     **{kind: name for name, kind in {"Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64()}.items()},
@@ -121,7 +121,7 @@ class ClickHouseStore:
             self._engine.close()
 
     def _upsert(self, given: Upsert) -> None:
-        self._prepare(given)
+        self._prepared(given)
         done, newest = self._marks(given)
         if given.batch is not None and done is not None and done >= given.batch:
             return
@@ -144,10 +144,22 @@ class ClickHouseStore:
         batches = self._engine.run(f"SELECT max(batch) {places} AND query = {_text(given.query)} GROUP BY query FORMAT TabSeparated").split()
         return (int(batches[0]) if batches else None), (int(newest[0]) if newest else 0)
 
-    def _prepare(self, given: Upsert) -> None:
-        """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done."""
+    def _prepared(self, given: Upsert) -> None:
+        """Until nothing is left to be done: another writer may add its columns, or make the view, at the same time, and one of both is refused."""
         if not given.table or _PLAIN.fullmatch(given.table) is None:
             raise ConfigError(f"table {given.table!r}: ClickHouse's tables have names of letters, digits, and _")
+        for left in reversed(range(_TRIES)):
+            try:
+                if not self._prepare(given):
+                    return
+            except ConfigError:
+                if not left:
+                    raise
+        raise MetadataUnavailable(f"table {given.table}: other writers change it all the time; the batch is delivered again")
+
+    def _prepare(self, given: Upsert) -> bool:
+        """Tables, columns, and the view, where they are not there. Each step finds by itself whether it was done. Returns whether anything changed."""
+        changed = False
         rows, batches = f"{given.table}_rows", f"{given.table}_batches"
         kinds = {field.name: _kind(field, key=field.name in given.keys) for field in given.rows.schema}
         keys = ", ".join(f"{_quoted(key)} {kinds[key]}" for key in given.keys)
@@ -164,16 +176,19 @@ class ClickHouseStore:
         same_types(given.table, known, kinds)
         for name in kinds:
             if name not in known:
+                changed = True
                 self._engine.run(f"ALTER TABLE {_quoted(rows)} ADD COLUMN {_quoted(name)} {kinds[name]}")
         values = [name for name in [*known, *(name for name in kinds if name not in known)] if name not in given.keys and name not in ("_writer", "_version")]
         wanted = [*given.keys, *values]
         if list(self._columns(given.table)) != wanted:
+            changed = True
             self._engine.run(f"DROP TABLE IF EXISTS {_quoted(given.table)}")
             keys = ", ".join(map(_quoted, given.keys))
             inner = "".join(f", {_quoted(name)} AS `_{number}`" for number, name in enumerate(values))  # an aggregate's argument may not be named as itself
             outer = "".join(f", any(`_{number}`) AS {_quoted(name)}" for number, name in enumerate(values))
             newest = f"SELECT {keys}{inner} FROM {_quoted(rows)} FINAL"
             self._engine.run(f"CREATE VIEW {_quoted(given.table)} AS SELECT {keys}{outer} FROM ({newest}) GROUP BY {keys}")
+        return changed
 
     def _columns(self, table: str) -> dict[str, str]:
         found = self._engine.run(

@@ -1,4 +1,4 @@
-"""Wide tables in Hive's metastore: external tables, partitioned by `bucket`, of the files that the parquet store writes.
+"""Tables in Hive's metastore: external ones, over files that others write; wide tables are partitioned by `bucket`, those of the ETL by `batch`.
 
 Is: the table, its columns, and its partitions, made where they are not there. Isn't: INSERT OVERWRITE, which a kill leaves half done; files come by a rename.
 Invariants: files first, then the metastore; each statement may be repeated, so a batch that died between the two is completed by its next delivery.
@@ -6,6 +6,7 @@ Invariants: files first, then the metastore; each statement may be repeated, so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +21,50 @@ class HiveStore:
     """spark: a session whose catalogue is Hive's; root: where the files lie, reached by everything that reads the tables; database: of the metastore."""
 
     def __init__(self, spark: Any, root: Path, database: str) -> None:
-        if spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
-            raise ConfigError(
-                'store hive wants a session with Hive\'s metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
-            )
-        self._spark, self._files, self._root, self._database = spark, ParquetStore(root), root, database
+        self._metastore, self._files = HiveTables(spark, root, database, "bucket"), ParquetStore(root)
 
     def upsert(self, given: Upsert) -> None:
         buckets = self._files.replace(given)
-        name = f"`{self._database}`.`{given.table}`"
-        kinds = {field.name: _kind(field) for field in given.rows.schema}
-        columns = ", ".join(f"`{column}` {kind}" for column, kind in kinds.items())
-        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
-        self._spark.sql(
-            f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({columns}) PARTITIONED BY (bucket string) STORED AS PARQUET LOCATION '{self._root / given.table}'"
-        )
-        known = {column.lower() for column in self._spark.table(name).columns}
-        if new := [f"`{column}` {kind}" for column, kind in kinds.items() if column.lower() not in known]:
-            self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")
-        if parts := [f"PARTITION (bucket='{each}')" for each in buckets]:
-            self._spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(parts)}")
-        self._spark.sql(f"REFRESH TABLE {name}")
+        self._metastore.tell(given.table, {field.name: kind_of(field) for field in given.rows.schema}, buckets)
 
     def close(self) -> None:
         self._files.close()
 
 
-def _kind(field: pa.Field) -> str:
+class HiveTables:
+    """External tables over folders `TABLE/by=VALUE` below `root`. Raises ConfigError where the session has no Hive."""
+
+    def __init__(self, spark: Any, root: Path, database: str, by: str) -> None:
+        if spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
+            raise ConfigError(
+                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
+            )
+        self._spark, self._root, self._database, self._by = spark, root, database, by
+
+    def tell(self, table: str, columns: Mapping[str, str], values: Sequence[str]) -> None:
+        """That there is a table with these columns, by name and type, among others, and that it has those folders."""
+        name = f"`{self._database}`.`{table}`"
+        first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
+        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
+        self._spark.sql(
+            f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) STORED AS PARQUET LOCATION '{self._root / table}'"
+        )
+        known = {column.lower() for column in self._spark.table(name).columns}
+        if new := [f"`{column}` {kind}" for column, kind in columns.items() if column.lower() not in known]:
+            self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")
+        if parts := [f"PARTITION (`{self._by}`='{each}')" for each in values]:
+            self._spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(parts)}")
+        self._spark.sql(f"REFRESH TABLE {name}")
+
+    def forget(self, table: str, value: str) -> None:
+        """That folder, which is not there any more."""
+        name = f"`{self._database}`.`{table}`"
+        if self._spark.catalog.tableExists(name):
+            self._spark.sql(f"ALTER TABLE {name} DROP IF EXISTS PARTITION (`{self._by}`='{value}')")
+
+
+def kind_of(field: pa.Field) -> str:
+    """Its type in Spark's and Hive's words."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return str(from_arrow_type(field.type, prefer_timestamp_ntz=False).simpleString())

@@ -8,7 +8,7 @@ Property of a table: `heliograph.batch.QUERY`, the last batch of that query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +25,10 @@ class IcebergStore:
     """root: of the catalogue without a server; namespace: of the tables; catalog: pyiceberg's properties (`type`, `uri`, `warehouse`, ...) of another."""
 
     def __init__(self, root: Path | None, namespace: str, catalog: Mapping[str, str]) -> None:
-        try:
-            from pyiceberg.catalog import load_catalog
-        except ImportError as error:
-            raise ConfigError("store iceberg wants the package pyiceberg; run: pip install 'heliograph[iceberg]'") from error
-        if root is not None:
-            root.mkdir(parents=True, exist_ok=True)
-            catalog = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": f"file://{root}", **catalog}
-        self._catalog: Any = load_catalog("heliograph", **dict(catalog))
-        self._namespace = namespace
+        self._catalog, self._namespace = catalog_of(root, catalog), namespace
 
     def upsert(self, given: Upsert) -> None:
-        from pyiceberg.exceptions import CommitFailedException
-
-        for left in reversed(range(_TRIES)):
-            try:
-                self._write(given)
-                return
-            except CommitFailedException:
-                if not left:
-                    raise
+        trying(lambda: self._write(given))
 
     def close(self) -> None:
         self._catalog.close()
@@ -68,6 +52,31 @@ class IcebergStore:
             change.append(made)
             if given.batch is not None:
                 change.set_properties({mark: str(given.batch)})
+
+
+def catalog_of(root: Path | None, catalog: Mapping[str, str]) -> Any:
+    """root: where a catalogue without a server lies, unless `catalog` says otherwise. Raises ConfigError without pyiceberg."""
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise ConfigError("iceberg wants the package pyiceberg; run: pip install 'heliograph[iceberg]'") from error
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+        catalog = {"type": "sql", "uri": f"sqlite:///{root / 'catalog.db'}", "warehouse": f"file://{root}", **catalog}
+    return load_catalog("heliograph", **dict(catalog))
+
+
+def trying(change: Callable[[], None]) -> None:
+    """Anew where another writer's change came in between."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    for left in reversed(range(_TRIES)):
+        try:
+            change()
+            return
+        except CommitFailedException:
+            if not left:
+                raise
 
 
 def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:

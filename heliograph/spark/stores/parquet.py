@@ -41,7 +41,7 @@ class ParquetStore:
         folder = self._root / given.table
         folder.mkdir(parents=True, exist_ok=True)
         periods = pc.unique(given.rows[PERIOD]).sort()
-        with _locked(folder):
+        with locked(folder):
             for period in periods:
                 rows = given.rows.filter(pc.equal(given.rows[PERIOD], period))
                 self._bucket(folder / f"bucket={bucket(period.as_py())}" / "part.parquet", given, rows)
@@ -90,8 +90,8 @@ def _read(path: Path) -> tuple[pa.Table | None, dict[str, int]]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Writers of several queries read and replace the same files."""
+def locked(folder: Path) -> Iterator[None]:
+    """By its file `.lock`: writers of several queries read and replace the same files."""
     with (folder / ".lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

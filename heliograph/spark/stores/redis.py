@@ -1,12 +1,13 @@
-"""Wide rows as hashes of a Redis server: `PREFIX TABLE : period : key : key`, one field a column.
+"""Rows as hashes of a Redis server: `PREFIX TABLE : key : key`, one field a column; of wide tables the first key is the period.
 
 Is: a transaction each thousand rows, and at the end the mark of the batch. Isn't: synced: what Redis acknowledges it may lose with its machine (`appendfsync`).
 Invariants: a row has a batch's values of a writer all or none; all values are absolute, so what was written of a batch before its mark is written again the
-same. Key parts are percent-encoded, values are text (numbers as Python writes them, times ISO 8601 in UTC); a null is a field that is not there.
+same. Key parts are percent-encoded, values are text (numbers as Python writes them, times ISO 8601 in UTC, lists and structs JSON); a null is no field.
 """
 
 from __future__ import annotations
 
+import json
 from datetime import date, datetime
 from typing import Any
 from urllib.parse import quote
@@ -73,4 +74,6 @@ def text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=text)
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

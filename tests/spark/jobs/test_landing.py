@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.landing import Landing, Staged
+from heliograph.spark.jobs.landing import FORMATS, Landing, Staged
 
 QUERY = "0123456789ab"
 
@@ -21,30 +21,33 @@ def stage(landing: Landing, batch: int, table: str, name: str, **columns: list[o
     return Staged(table, name, made.num_rows, made.schema)
 
 
-def rows(root: Path, table: str, column: str, *, delta: bool) -> list[object]:
-    if delta:
+def rows(root: Path, table: str, column: str, kind: str) -> list[object]:
+    if kind == "delta":
         deltalake = pytest.importorskip("deltalake")
         found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(root / table))).execute(f"select {column} from t")
         return sorted(pa.table(found)[column].to_pylist(), key=str)
+    if kind == "iceberg":
+        catalog = pytest.importorskip("pyiceberg.catalog").load_catalog("heliograph", type="sql", uri=f"sqlite:///{root / 'catalog.db'}")
+        return sorted(catalog.load_table(f"default.{table}").scan().to_arrow()[column].to_pylist(), key=str)
     files = sorted(str(path) for path in (root / table).rglob("*.parquet"))
     return sorted(ds.dataset(files).to_table(columns=[column])[column].to_pylist()) if files else []
 
 
-@pytest.mark.parametrize("delta", [False, True])
-def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, delta: bool) -> None:
-    landing = Landing(tmp_path, delta=delta)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_batch_that_runs_again_is_there_once(tmp_path: Path, kind: str) -> None:
+    landing = Landing(tmp_path, kind)
     landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2]), stage(landing, 0, "a", "two", n=[3]), stage(landing, 0, "b", "one", n=[9])])
     stage(landing, 1, "a", "failed", n=[666])  # an attempt that died before it was done
     landing.land(QUERY, 1, [stage(landing, 1, "a", "again", n=[4]), stage(landing, 1, "a", "more", n=[5])])
     landing.land(QUERY, 1, [stage(landing, 1, "a", "third", n=[4, 5])])  # the driver died before Spark knew that it was done
     landing.land("another-query", 1, [])
-    assert rows(tmp_path, "a", "n", delta=delta) == [1, 2, 3, 4, 5]
-    assert rows(tmp_path, "b", "n", delta=delta) == [9]
+    assert rows(tmp_path, "a", "n", kind) == [1, 2, 3, 4, 5]
+    assert rows(tmp_path, "b", "n", kind) == [9]
     assert not (tmp_path / "_staging" / QUERY).exists(), "nothing is left behind"
 
 
 def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    landing, rename = Landing(tmp_path, delta=False), Path.rename
+    landing, rename = Landing(tmp_path), Path.rename
 
     def dies(path: Path, target: Path) -> Path:
         if path.name == "b":
@@ -55,20 +58,35 @@ def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_pa
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "rename", dies)
         landing.land(QUERY, 5, staged)
-    assert rows(tmp_path, "a", "n", delta=False) == [1] and rows(tmp_path, "b", "n", delta=False) == []
+    assert rows(tmp_path, "a", "n", "parquet") == [1] and rows(tmp_path, "b", "n", "parquet") == []
     # the columns were mended before it runs again: what went to `a` goes to `b` now
     landing.land(QUERY, 5, [stage(landing, 5, "b", "y", n=[1]), stage(landing, 5, "b", "z", n=[2])])
-    assert rows(tmp_path, "a", "n", delta=False) == [] and rows(tmp_path, "b", "n", delta=False) == [1, 2]
+    assert rows(tmp_path, "a", "n", "parquet") == [] and rows(tmp_path, "b", "n", "parquet") == [1, 2]
 
 
-@pytest.mark.parametrize("delta", [False, True])
-def test_columns_are_added_and_not_changed(tmp_path: Path, delta: bool) -> None:
-    landing = Landing(tmp_path, delta=delta)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_columns_are_added_and_not_changed(tmp_path: Path, kind: str) -> None:
+    landing = Landing(tmp_path, kind)
     landing.land(QUERY, 0, [stage(landing, 0, "a", "x", n=[1])])
     landing.land(QUERY, 1, [stage(landing, 1, "a", "x", n=[2], more=["m"])])
     landing.land(QUERY, 2, [stage(landing, 2, "a", "x", more=["k"])])
     with pytest.raises(ConfigError, match="columns are added, not changed"):
         landing.land(QUERY, 3, [stage(landing, 3, "a", "x", n=["text"]), stage(landing, 3, "b", "x", n=[1])])
-    assert not (tmp_path / "b").exists() or delta, "nothing lands of a batch that cannot"
-    if delta:
-        assert rows(tmp_path, "a", "more", delta=True) == [None, "k", "m"]
+    lake = kind in ("delta", "iceberg")
+    assert lake or not (tmp_path / "b").exists(), "nothing lands of a batch that cannot"
+    if lake:
+        assert rows(tmp_path, "a", "more", kind) == [None, "k", "m"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_job_that_begins_with_a_new_checkpoint_adds_to_what_the_earlier_one_landed(tmp_path: Path, kind: str) -> None:
+    """The groups of a tiered job are called the same in each of its checkpoints, and their batches count from 0 in each."""
+    landing = Landing(tmp_path, kind, label="light.1")
+    landing.land(QUERY, 0, [stage(landing, 0, "a", "one", n=[1, 2])])
+    other = "f" + QUERY
+    made = pa.table({"n": [3]})
+    pq.write_table(made, landing.staging(other, 0, "a") / "one.parquet")
+    landing.land(other, 0, [Staged("a", "one.parquet", 1, made.schema)])
+    landing.retire()
+    assert rows(tmp_path, "a", "n", kind) == [1, 2, 3]
+    assert not list(tmp_path.glob("_staging/_intended/light.1*"))

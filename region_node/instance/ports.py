@@ -1,0 +1,73 @@
+"""Ports: free loopback ports, each kept from everybody else for as long as whoever asked for it lives.
+
+Is: finding them, and keeping them. Isn't: who listens there (`layout`), or a check of other machines' addresses.
+Why they are kept: a port that was looked up and let go may be given again before its server listens, or while that is down: to another instance that looks for
+one, or to a connection that somebody opens. So it stays bound here, without listening. With SO_REUSEADDR on both sides, which servers set, Linux lets
+a server listen there all the same, and gives the port to nobody who wants any.
+Source: bind(2), tcp(7); net/ipv4/inet_connection_sock.c, `inet_csk_find_open_port`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterable
+from typing import Self
+
+from heliograph.model.errors import ConfigError
+
+HOST = "127.0.0.1"
+
+
+class Ports:
+    """Those that are kept here; `close` lets them all go."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, socket.socket] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def free(self) -> int:
+        """Any that nobody has."""
+        probe = _bound(0)
+        port: int = probe.getsockname()[1]
+        self._kept[port] = probe
+        return port
+
+    def claim(self, port: int, what: str, option: str) -> int:
+        """This one. Raises ConfigError where somebody listens there, or it is kept here already. option: by which another one is chosen."""
+        if port in self._kept:
+            raise ConfigError(f"port {port} would be used twice; give {what} another one with {option}")
+        try:
+            self._kept[port] = _bound(port)
+        except OSError as error:
+            raise ConfigError(f"port {port} ({what}) is taken: stop what listens there, or choose another with {option}") from error
+        return port
+
+    def keep(self, ports: Iterable[int]) -> None:
+        """These, as far as they are free; where somebody listens, the process that wants the port will say so itself. 0 is none."""
+        for port in ports:
+            if port and port not in self._kept:
+                with contextlib.suppress(OSError):
+                    self._kept[port] = _bound(port)
+
+    def close(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
+        self._kept = {}
+
+
+def _bound(port: int) -> socket.socket:
+    """Raises OSError."""
+    made = socket.socket()
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((HOST, port))
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,209 @@
+"""Processes: the children of one supervisor, from their start to their end.
+
+Is: starting them, restarting what dies (with backoff, unless told otherwise), ending them in order. Isn't: which ones there are, or what they are told
+(`supervisor`).
+Invariants: what was started here is ended here, by its process object, and nothing else is; a child that is *held* stays down until somebody wants it up;
+a start that is cancelled leaves no process that nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heliograph.model.errors import ConfigError, HeliographError
+
+READY_S = 60.0
+STOP_S = 20.0
+_BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
+_STEADY_S = 30.0
+_ENDS = (("broker",), ("bookie",), ("meta", "config"), ("toxiproxy",))
+"""By first role: brokers first, so that they close their ledgers."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One process: what it is, and how it is doing."""
+
+    name: str
+    region: str
+    roles: list[str]
+    command: list[str]
+    ports: dict[str, int]
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    revived: Callable[[], Awaitable[None]] | None = None
+    """Called after it has died and was started again."""
+    vital: bool = True
+    """The instance does not start without it; of one that joined later, others do not depend."""
+    held: bool = False
+    """Not restarted when it dies: somebody wants it down."""
+    deaths: int = 0
+    restarts: int = 0
+    started_at: float = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process is not None and self.process.returncode is None else None
+
+    def send(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Processes:
+    """`children`: by name, in the order of their start."""
+
+    def __init__(self, data: Path, stopping: asyncio.Event, *, restart: bool, on_fatal: Callable[[ConfigError], None]) -> None:
+        """stopping: once it is set, nothing is started again. on_fatal: told why the instance cannot start."""
+        self._data, self._stopping, self._restart, self._on_fatal = data, stopping, restart, on_fatal
+        self.children: dict[str, Child] = {}
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    def find(self, name: str) -> Child:
+        try:
+            return self.children[name]
+        except KeyError as error:
+            raise ConfigError(f"no process {name!r}; there are {', '.join(self.children)}") from error
+
+    async def spawn(self, child: Child) -> None:
+        """Starts it where it does not run; `child.ready` is set once it says so."""
+        async with child.starting:  # its watcher and somebody's command may both want it up
+            if child.pid is not None or self._stopping.is_set():
+                return
+            child.ready.clear()
+            child.started_at = time.monotonic()
+            with self._log_of(child).open("ab") as log:
+                spawning = asyncio.ensure_future(
+                    asyncio.create_subprocess_exec(
+                        *child.command,
+                        stdin=asyncio.subprocess.DEVNULL,
+                        stdout=asyncio.subprocess.PIPE,
+                        stderr=log,
+                        start_new_session=True,
+                        cwd=self._data,
+                        env={"GRPC_VERBOSITY": "ERROR", **os.environ},
+                    )
+                )
+                try:
+                    child.process = await asyncio.shield(spawning)
+                except asyncio.CancelledError:  # never in the middle of it: the process would be nobody's, and the loop would wait for it for ever
+                    child.process = await spawning
+                    raise
+            watcher = asyncio.ensure_future(self._watch(child, child.process))
+            self._watchers.add(watcher)
+            watcher.add_done_callback(self._watchers.discard)
+
+    async def start(self, child: Child) -> None:
+        """One that somebody wanted down; returns once it is ready. Raises TimeoutError."""
+        child.held = False
+        if child.pid is None:
+            child.restarts += 1
+            await self.spawn(child)
+            await asyncio.wait_for(child.ready.wait(), READY_S)
+
+    async def restart(self, child: Child, python: str) -> None:
+        """Drains it, waits until it has ended, and starts it again. python: another interpreter, from now on. Raises TimeoutError."""
+        child.held = True
+        try:
+            child.send(signal.SIGTERM)
+            if child.process is not None:
+                try:
+                    await asyncio.wait_for(child.process.wait(), 2 * STOP_S)
+                except TimeoutError:
+                    say("process.did_not_drain", name=child.name)
+                    child.send(signal.SIGKILL)
+                    await child.process.wait()
+            if python:
+                child.command[0] = python
+        finally:
+            await self.spawn(child)
+            child.held = False
+        child.restarts += 1
+        await asyncio.wait_for(child.ready.wait(), READY_S)
+
+    async def end(self, children: list[Child]) -> None:
+        """Whoever does not end in time is killed."""
+        for child in children:
+            child.held = True
+        for roles in _ENDS:
+            group = [c for c in children if c.roles[0] in roles and c.pid is not None]
+            for child in group:
+                child.send(signal.SIGTERM)
+            exits = [asyncio.ensure_future(c.process.wait()) for c in group if c.process is not None]
+            if exits:
+                _, late = await asyncio.wait(exits, timeout=STOP_S)
+                if late:
+                    for child in group:
+                        child.send(signal.SIGKILL)
+                    await asyncio.wait(late)
+
+    async def end_all(self) -> None:
+        """Once `stopping` is set."""
+        for child in list(self.children.values()):
+            async with child.starting:  # what is being started at this moment is ended, too
+                pass
+        await self.end(list(self.children.values()))
+        for watcher in list(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    def last_words(self, child: Child) -> str:
+        """The last line of its log."""
+        try:
+            lines = self._log_of(child).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1] if lines else "it said nothing"
+
+    async def _watch(self, child: Child, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if b'"ready"' in line:
+                child.ready.set()
+        code = await process.wait()
+        if self._is_over(child, process):
+            return
+        if child.vital and not child.ready.is_set() and child.deaths == 0 and code == 2:
+            self._on_fatal(ConfigError(f"{child.name} could not start: {self.last_words(child)}"))
+            return
+        if time.monotonic() - child.started_at > _STEADY_S:
+            child.deaths = 0
+        if not self._restart:
+            say("process.died", name=child.name, code=code)
+            return
+        delay = _BACKOFF_S[min(child.deaths, len(_BACKOFF_S) - 1)]
+        child.deaths += 1
+        say("process.died", name=child.name, code=code, restart_in_s=delay)
+        await asyncio.sleep(delay)
+        if self._is_over(child, process):  # meanwhile it was wanted down, or started by somebody
+            return
+        child.restarts += 1
+        await self.spawn(child)
+        if child.revived is not None:
+            try:
+                await child.revived()
+            except HeliographError as error:
+                say("process.not_revived", name=child.name, error=str(error))
+
+    def _is_over(self, child: Child, process: asyncio.subprocess.Process) -> bool:
+        return self._stopping.is_set() or child.held or child.process is not process
+
+    def _log_of(self, child: Child) -> Path:
+        return self._data / "logs" / f"{child.name}.log"
+
+
+def say(event: str, **fields: object) -> None:
+    """A line of the supervisor's own log."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(json.dumps({"at": stamp, "event": event, **fields}), file=sys.stderr, flush=True)

@@ -1,0 +1,90 @@
+"""Provisioning: the regions of a plan in the global configuration, and the supervisor's way to the metadata of each.
+
+Is: what a start writes, and what a region that joins or leaves changes there. Isn't: the steps of joining and leaving (`growth`), or processes.
+Invariants: repeated, it changes only what differs; it goes through a region whose configuration node runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from global_config.admin import ConfigAdmin
+from heliograph.model.errors import AlreadyExists
+from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.raft.client import MetaClient
+from heliograph.runtime.clock import SystemClock, system_rng
+from region_node.instance.growth import admit, check_dismissal, dismiss
+from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls
+from region_node.instance.processes import Processes, say
+from region_node.tls import only
+
+
+class Provisioning:
+    """plan: the present one."""
+
+    def __init__(self, data: Path, plan: Callable[[], InstancePlan], processes: Processes) -> None:
+        self._data, self._plan, self._processes = data, plan, processes
+
+    async def write(self) -> None:
+        """The regions, and `public/default`, once the nodes that are needed for it are ready. Raises HeliographError."""
+        home = self._home()
+        await self._ready(home)
+        with contextlib.closing(self._config_of(home)) as store:
+            admin, plan = ConfigAdmin(store), self._plan()
+            for region in plan.regions:
+                if plan.founders:  # maybe its joining, or its leaving, was interrupted
+                    await self._ready(region)
+                    await admit(store, plan, region, lambda text: say("region.joining", what=text))
+            for region in plan.regions:
+                await admin.ensure_region(_info(plan, region))
+            names = tuple(r.name for r in plan.regions)
+            with contextlib.suppress(AlreadyExists):
+                await admin.create_tenant("public", TenantInfo(admin_roles=(), allowed_regions=names))
+            with contextlib.suppress(AlreadyExists):
+                await admin.create_namespace("public/default", NamespacePolicies(regions=names))
+
+    async def check_dismissal(self, name: str) -> None:
+        """Raises NotAllowed with why the region cannot go."""
+        with contextlib.closing(self._config_of(self._home(but=name))) as store:
+            await check_dismissal(store, name)
+
+    async def dismiss(self, name: str, others: list[str]) -> None:
+        """Takes the region out of the configuration. Raises NotAllowed with why it cannot go, HeliographError."""
+        with contextlib.closing(self._config_of(self._home(but=name))) as store:
+            await dismiss(store, name, others)
+
+    def metadata(self, region: str) -> tuple[str, ssl.SSLContext | None]:
+        """Where a region's own metadata is reached, and how."""
+        return f"{HOST}:{self._plan().region(region).metadata.ports['meta']}", self._inside(region, "broker", "meta")
+
+    async def _ready(self, region: RegionPlan) -> None:
+        await self._processes.find(region.metadata.name).ready.wait()
+
+    def _home(self, but: str = "") -> RegionPlan:
+        """A region whose configuration node runs, through which the instance is changed; the first where none does."""
+        regions = [region for region in self._plan().regions if region.name != but]
+        return next((region for region in regions if self._processes.find(region.metadata.name).pid is not None), regions[0])
+
+    def _config_of(self, region: RegionPlan) -> MetaClient:
+        address, tls = f"{HOST}:{region.metadata.ports['config']}", self._inside(region.name, "config", "config")
+        return MetaClient([address], clock=SystemClock(), rng=system_rng(), ssl=tls)
+
+    def _inside(self, region: str, own: str, peer: str) -> ssl.SSLContext | None:
+        if not self._plan().tls:
+            return None
+        folder = self._data / "tls"
+        cert, key = (str(folder / f"{own}.{region}.{end}") for end in ("pem", "key"))
+        return only((peer,), region, str(folder / "ca.pem"), cert, key)
+
+
+def _info(plan: InstancePlan, region: RegionPlan) -> RegionInfo:
+    return RegionInfo(
+        name=region.name,
+        number=region.number,
+        service_url=f"pulsar://{HOST}:{region.service_port}",
+        admin_url=f"http://{HOST}:{region.admin_port}",
+        link_urls=link_urls(plan, region),
+    )

@@ -1,0 +1,87 @@
+"""Status: what `heliograph status --json` prints: processes, links as the brokers see them, the configuration's members, the wide-area links.
+
+Is: asking all brokers at once, and putting it together. Isn't: a decision by it. A broker that does not answer is shown by its process alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from region_node.instance.credentials import SupervisorTokens
+from region_node.instance.layout import HOST, InstancePlan, NodePlan
+from region_node.instance.processes import Processes
+
+_ASK_S = 2.0
+_PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
+
+
+class Status:
+    """plan: the present one."""
+
+    def __init__(self, data: Path, plan: Callable[[], InstancePlan], processes: Processes, tokens: SupervisorTokens) -> None:
+        self._data, self._plan, self._processes, self._tokens = data, plan, processes, tokens
+
+    async def show(self) -> dict[str, Any]:
+        children = self._processes.children
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as http:
+            asked = [(r.name, n.ports["admin"]) for r in self._plan().regions for n in r.brokers if n.name in children and children[n.name].pid]
+            found = await asyncio.gather(*(self._ask(http, region, f"http://{HOST}:{port}{path}") for path in _PATHS for region, port in asked))
+        answers, configs = found[: len(asked)], [config for config in found[len(asked) :] if config is not None]
+        plan = self._plan()  # a region may have left while the brokers were asked
+        regions = {
+            region.name: {
+                "service_url": f"pulsar://{HOST}:{region.service_port}",
+                "health_url": f"pulsar://{HOST}:{region.health_port}" if region.health_port else "",
+                "admin_url": f"http://{HOST}:{region.admin_port}",
+                **({"service_tls_url": f"pulsar+ssl://{HOST}:{region.service_tls_port}"} if plan.tls else {}),
+                "processes": [self._row(n) for n in (region.metadata, *region.bookies, *region.brokers)],
+            }
+            for region in plan.regions
+        }
+        return {
+            "regions": regions,
+            "links": [link for answer in answers for link in (answer or {}).get("links", [])],
+            "config": next((c for c in configs if c["node"] == c["leader"]), next((c for c in configs if c["leader"] is not None), None)),
+            "wan": self._wan(plan),
+            "supervisor": {"pid": os.getpid(), "data": str(self._data)},
+        }
+
+    def _wan(self, plan: InstancePlan) -> dict[str, Any] | None:
+        toxiproxy = self._processes.children.get("toxiproxy")
+        if toxiproxy is None:
+            return None
+        proxies = {f"{x.source}-{x.target}": f"{HOST}:{x.port}" for x in plan.links if x.kind == "link"}
+        return {"toxiproxy": f"{HOST}:{plan.toxiproxy_port}", "pid": toxiproxy.pid, "links": proxies}
+
+    def _row(self, node: NodePlan) -> dict[str, Any]:
+        child = self._processes.find(node.name)
+        return {
+            "role": "+".join(node.roles),
+            "name": node.name,
+            "pid": child.pid,
+            "port": next(iter(child.ports.values())),
+            "ports": child.ports,
+            "ready": child.ready.is_set() and child.pid is not None,
+            "restarts": child.restarts,
+        }
+
+    async def _ask(self, http: aiohttp.ClientSession, region: str, url: str) -> dict[str, Any] | None:
+        """A broker's answer; with credentials where it wants some."""
+        headers: dict[str, str] = {}
+        try:
+            for _ in range(2):
+                async with http.get(url, headers=headers) as answer:
+                    if answer.status == 200:
+                        body: dict[str, Any] = await answer.json()
+                        return body
+                if answer.status != 401 or headers or not (headers := await self._tokens.header(region)):
+                    return None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            pass
+        return None

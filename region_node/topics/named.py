@@ -1,0 +1,126 @@
+"""NamedTopics: what is asked of topics by their names, of those that are loaded and of those that are only stored.
+
+Is: lists of a namespace, schemas, and the calls that load a topic and hand the question on to it. Isn't: loading, unloading, or deletion (`service`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from heliograph.model.errors import AlreadyExists, NotFound, SubscriptionNotFound
+from heliograph.model.names import TopicName
+from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
+from region_node.schemas.compatibility import strategy_of
+from region_node.schemas.definition import Schema
+from region_node.schemas.registry import SchemaRegistry
+from region_node.topics.loaded import Loaded
+from region_node.topics.policies import PolicyBook
+from region_node.topics.port import FactoryPort, LinksPort, ViewPort
+from region_node.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from storage.managed_ledger.factory import ManagedLedgerFactory
+
+
+class NamedTopics(ABC):
+    """The part of `TopicService` that neither loads nor unloads."""
+
+    loaded: Loaded
+    tombstones: Mapping[str, object]
+    tombstone_of: Callable[[TopicName], str]
+    view: ViewPort
+    schemas: SchemaRegistry
+    policies: PolicyBook
+    _factory: FactoryPort | ManagedLedgerFactory
+    _links: LinksPort
+
+    @abstractmethod
+    async def get(self, topic: str, *, create: bool) -> Topic:
+        """The loaded topic; see `TopicService`."""
+
+    # -- lists
+
+    async def topics(self, namespace: str) -> list[str]:
+        """Full names of the persistent topics of a namespace, partitions one by one. Raises NotFound."""
+        if self.view.namespace(namespace) is None:
+            raise NotFound(f"namespace {namespace} does not exist")
+        names = await self._factory.names(namespace)
+        return sorted(names if not self.tombstones else [topic for topic in names if not self.tombstone_of(TopicName.parse(topic))])
+
+    async def stored(self, namespace: str) -> list[str]:
+        """Full names of what is stored of a namespace, also of topics that were deleted and have their data still."""
+        return sorted(await self._factory.names(namespace))
+
+    async def listed(self, namespace: str) -> list[str]:
+        """The same with the partitions that nobody has used yet: what clients are told."""
+        found = dict.fromkeys(await self.topics(namespace))
+        for topic in self.view.partitioned(namespace):
+            if topic.startswith("persistent:"):
+                found.update(dict.fromkeys(f"{topic}-partition-{index}" for index in range(self.view.partitions(topic))))
+        return sorted(found)
+
+    def volatile_topics(self, namespace: str) -> list[str]:
+        """Full names of the non-persistent topics of a namespace that this broker has loaded."""
+        return sorted(topic.text for topic in self.loaded.of(namespace) if topic.volatile)
+
+    async def exists(self, topic: str) -> bool:
+        """topic: a full name. Whether it is stored, or loaded here."""
+        return topic in self.loaded or await self._factory.exists(topic)
+
+    # -- schemas
+
+    def schema_strategy(self, topic: TopicName) -> str:
+        """The compatibility strategy that holds for the topic."""
+        return strategy_of(self.policies.of(topic).values["schemaCompatibilityStrategy"])
+
+    async def new_schema(self, topic: TopicName, schema: Schema) -> int:
+        """The number of a client's schema, which is added where it may be. Raises IncompatibleSchema, InvalidSchema."""
+        may_create = self.policies.of(topic).on("isAllowAutoUpdateSchema")
+        number = await self.schemas.get_or_create(topic, schema, self.schema_strategy(topic), may_create=may_create)
+        self._links.schemas_changed(str(topic))
+        return number
+
+    async def schema_of_consumer(self, topic: Topic, schema: Schema) -> None:
+        """A consumer's schema is checked against the topic's; it becomes the topic's where there is nothing yet. Raises as `new_schema`."""
+        if topic.unused and not await self.schemas.versions(topic.name):
+            await self.new_schema(topic.name, schema)
+        else:
+            await self.schemas.check_consumer(topic.name, schema, self.schema_strategy(topic.name))
+
+    # -- of one topic
+
+    async def create_subscription(self, topic: str, name: str, *, at: Position = AFTER_ALL, properties: dict[str, str] | None = None) -> None:
+        """`at`: its mark-delete position (BEFORE_ALL: earliest, AFTER_ALL: latest). Raises AlreadyExists."""
+        loaded = await self.get(topic, create=False)
+        if name in loaded.subscriptions:
+            raise AlreadyExists(f"subscription {name!r} of {loaded.text} exists already")
+        await loaded.subscription(name, initial=at, properties=properties)
+
+    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        await (await self.get(topic, create=False)).delete_subscription(name, force=force)
+
+    async def reset_subscription(self, topic: str, name: str, *, publish_ms: int | None = None, at: Position = BEFORE_ALL) -> None:
+        """Back (or on) to the first entry published at `publish_ms` or later, or to behind the position `at`."""
+        loaded = await self.get(topic, create=False)
+        found = loaded.subscriptions.get(name)
+        if found is None:
+            raise SubscriptionNotFound(f"subscription {name!r} of {loaded.text} does not exist")
+        await loaded.seek(found, at if publish_ms is None else await loaded.before_time(publish_ms))
+
+    async def skip_all(self, topic: str, name: str) -> None:
+        """Clears the backlog of a subscription."""
+        await (await self.get(topic, create=False)).skip_all(name)
+
+    async def terminate(self, topic: str) -> Position:
+        return await (await self.get(topic, create=False)).terminate()
+
+    async def position_at(self, topic: str, publish_ms: int) -> Position:
+        """The position before the first entry published at `publish_ms` or later."""
+        return await (await self.get(topic, create=False)).before_time(publish_ms)
+
+    async def stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's TopicStats of a topic that this broker owns; loads it."""
+        loaded = await self.get(topic, create=False)
+        return loaded.stats(list(self._links.stats(loaded.text)))

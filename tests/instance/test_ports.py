@@ -1,0 +1,68 @@
+"""Ports that are kept: a server listens there, and nobody else is given them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.layout import make_plan
+from region_node.instance.ports import Ports
+
+
+def bind(port: int) -> None:
+    """As somebody does who wants no port that another has."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
+def test_a_port_stays_with_whoever_asked_for_it() -> None:
+    with Ports() as ports:
+        port = ports.free()
+        with pytest.raises(OSError):
+            bind(port)
+        with pytest.raises(ConfigError, match=f"port {port} would be used twice"):
+            ports.claim(port, "clients", "--service-port")
+    bind(port)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_servers_listen_on_a_port_that_is_kept_and_come_back_to_it(shared: bool) -> None:
+    async def main() -> None:
+        with Ports() as ports:
+            port = ports.free()
+            for _ in range(2):
+                servers = [await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", port, reuse_port=shared or None) for _ in range(1 + shared)]
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                for server in servers:
+                    server.close()
+                    await server.wait_closed()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())
+
+
+def test_where_somebody_listens_a_claim_is_refused_and_what_is_only_kept_is_passed_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, Ports() as ports:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} .clients. is taken.*--service-port"):
+            ports.claim(port, "clients", "--service-port")
+        free = ports.free()
+        ports.keep([0, port, free])
+        with Ports() as others:
+            others.keep([free])  # the command that starts an instance and its supervisor keep the same ones for a moment
+
+
+def test_all_ports_of_a_plan_are_known() -> None:
+    plan = make_plan(["us", "eu"], brokers={"us": 2, "eu": 1}, bookies=2, wan="default", tls=True)
+    us = plan.region("us")
+    assert plan.ports() >= {us.service_port, us.service_tls_port, us.admin_port, us.health_port, us.bookies[0].ports["http"], us.metadata.ports["raft"]}
+    assert plan.ports() >= {plan.toxiproxy_port, *(link.port for link in plan.links)} and 0 not in plan.ports()
+    with Ports() as ports:
+        ports.keep(plan.ports())
+        with pytest.raises(OSError):
+            bind(us.brokers[1].ports["link"])

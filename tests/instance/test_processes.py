@@ -1,0 +1,91 @@
+"""Children of a supervisor, as real processes: started again when they die, once, and ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from heliograph.model.errors import ConfigError
+from region_node.instance.processes import Child, Processes
+
+READY = "import sys, time; print('{\"ready\": 1}', flush=True); time.sleep(600)"
+
+
+def with_processes(folder: Path, body: Callable[[Processes, list[ConfigError]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        fatal: list[ConfigError] = []
+        (folder / "logs").mkdir()
+        processes = Processes(folder, asyncio.Event(), restart=True, on_fatal=fatal.append)
+        try:
+            await asyncio.wait_for(body(processes, fatal), 60)
+        finally:
+            processes._stopping.set()
+            await processes.end_all()
+
+    asyncio.run(main())
+
+
+def child(processes: Processes, name: str, code: str) -> Child:
+    made = processes.children[name] = Child(name, "us", ["broker"], [sys.executable, "-c", code], {"service": 1})
+    return made
+
+
+def test_what_dies_comes_back_and_who_starts_it_meanwhile_starts_it_once(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", READY)
+        await processes.spawn(one)
+        await one.ready.wait()
+        first, watcher = one.pid, set(processes._watchers)
+        one.send(signal.SIGKILL)
+        assert one.process is not None
+        await one.process.wait()
+        await asyncio.gather(processes.start(one), processes.spawn(one))
+        second = one.pid
+        assert second not in (None, first)
+        await asyncio.wait(watcher)  # its pause before it would start it is over
+        assert one.pid == second and one.restarts == 1 and len(processes._watchers) == 1 and fatal == []
+        watcher = set(processes._watchers)
+        one.send(signal.SIGKILL)
+        await asyncio.wait(watcher)
+        assert one.pid not in (None, second) and one.restarts == 2, "by itself"
+        assert processes.find("one") is one
+        with pytest.raises(ConfigError, match="no process 'two'; there are one"):
+            processes.find("two")
+
+    with_processes(tmp_path, body)
+
+
+def test_one_that_is_wanted_down_stays_down_and_one_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        held, broken = child(processes, "held", READY), child(processes, "broken", "raise SystemExit(2)")
+        await processes.spawn(held)
+        watcher = set(processes._watchers)
+        held.held = True
+        held.send(signal.SIGKILL)
+        await asyncio.wait(watcher)
+        assert held.pid is None
+        (tmp_path / "logs" / "broken.log").write_text("heliograph: no such setting\n")
+        await processes.spawn(broken)
+        await asyncio.wait(set(processes._watchers))
+        assert [str(error) for error in fatal] == ["broken could not start: heliograph: no such setting"] and broken.pid is None
+
+    with_processes(tmp_path, body)
+
+
+def test_what_is_being_started_while_all_are_ended_is_ended_and_nothing_is_started_behind_it(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        late, later = child(processes, "late", READY), child(processes, "later", READY)
+        starting = asyncio.ensure_future(processes.spawn(late))
+        await asyncio.sleep(0)
+        assert late.starting.locked()
+        processes._stopping.set()
+        await processes.end_all()
+        await asyncio.gather(starting, processes.spawn(later))
+        assert late.process is not None and late.pid is None and later.process is None
+
+    with_processes(tmp_path, body)

@@ -1,0 +1,274 @@
+"""Producers over fake storage: receipts, refusals in their place, exclusive access, what is held back by memory."""
+
+from __future__ import annotations
+
+from heliograph.model.errors import LedgerFenced, NotEnoughBookies
+from heliograph.model.policies import NamespacePolicies
+from heliograph.wire import pulsar_pb2 as pb
+from region_node.topics.epochs import topic_epoch_key
+from tests.pulsar.codec import entry, frame, send
+from tests.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
+
+
+def test_sends_behind_their_producer_wait_for_it() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        came = await client.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1), *(send(1, i, entry(b"x")) for i in range(3)))
+        assert receipts(came) == [(1, i, i) for i in range(3)]
+        assert kinds(came)[0] in (K.PRODUCER_SUCCESS, K.SEND_RECEIPT)
+
+    with_broker(test)
+
+
+def test_receipts_of_several_producers_on_one_connection() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1, producer_name="a")
+        await client.producer(2, producer_name="b")
+        came = await client.do(*(send(1 + i % 2, i, entry(b"x")) for i in range(10)))
+        assert receipts(came) == [(1 + i % 2, i, i) for i in range(10)]
+        assert [run.count for _, _, run in broker.ledger().runs] == [10]
+
+    with_broker(test)
+
+
+def test_one_write_a_loop_turn() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        client.raw(b"".join(send(1, i, entry(b"x")) for i in range(600)))
+        await settle()
+        assert len(client.transport.written) == 1
+
+    with_broker(test)
+
+
+def test_a_damaged_entry_is_refused_in_its_place() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        broker.ledger().hold = True
+        stored = entry(b"x" * 50)
+        assert await client.do(send(1, 0, stored), send(1, 1, stored[:-1] + b"?"), send(1, 2, stored)) == []
+        broker.ledger().release()
+        came = await client.news()
+        assert kinds(came) == [K.SEND_RECEIPT, K.SEND_ERROR, K.SEND_RECEIPT] or kinds(came) == [K.SEND_RECEIPT, K.SEND_RECEIPT, K.SEND_ERROR]
+        assert [c.send_error.error for c, _ in came if c.type == K.SEND_ERROR] == [pb.ChecksumError]
+        assert len(broker.ledger().positions()) == 2
+
+    with_broker(test)
+
+
+def test_a_checksum_error_never_overtakes_receipts() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        broker.ledger().hold = True
+        stored = entry(b"x" * 50)
+        assert await client.do(send(1, 0, stored), send(1, 1, stored[:-1] + b"?")) == []
+        broker.ledger().release()
+        assert kinds(await client.news()) == [K.SEND_RECEIPT, K.SEND_ERROR]
+
+    with_broker(test)
+
+
+def test_after_a_failed_append_nothing_later_is_stored() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1, producer_name="a")
+        broker.ledger().fail_with = NotEnoughBookies("one of two")
+        came = await client.do(send(1, 5, entry(b"x")), send(1, 6, entry(b"x")))
+        assert kinds(came) == [K.SEND_ERROR]
+        assert (came[0][0].send_error.sequence_id, came[0][0].send_error.error) == (5, pb.PersistenceError)
+        broker.ledger().fail_with = None
+        assert await client.do(send(1, 7, entry(b"x"))) == []
+        assert broker.ledger().positions() == []
+
+    with_broker(test)
+
+
+def test_a_fenced_topic_is_unloaded_and_its_clients_told() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.subscribe(1)
+        broker.ledger().fail_with = LedgerFenced("by another")
+        came = await client.do(send(1, 5, entry(b"x")))
+        assert sorted(kinds(came)) == [K.CLOSE_PRODUCER, K.CLOSE_CONSUMER]
+        assert TOPIC not in broker.topics.loaded
+        broker.ledger().fail_with = None
+        await client.producer(1)
+        await publish(client, 1)
+
+    with_broker(test)
+
+
+def test_unloading_answers_what_is_under_way_first() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        broker.ledger().hold = True
+        await client.do(send(1, 0, entry(b"x")))
+        await broker.topics.unload(TOPIC)
+        assert await client.do(send(1, 1, entry(b"late"))) == []
+        broker.ledger().release()
+        assert kinds(await client.news()) == [K.SEND_RECEIPT, K.CLOSE_PRODUCER]
+        assert len(broker.ledger().positions()) == 1
+
+    with_broker(test)
+
+
+def test_closing_waits_for_the_receipts() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        broker.ledger().hold = True
+        assert await client.do(send(1, 0, entry(b"x")), frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9)) == []
+        broker.ledger().release()
+        assert kinds(await client.news()) == [K.SEND_RECEIPT, K.SUCCESS]
+        assert kinds(await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=10))) == [K.ERROR]
+
+    with_broker(test)
+
+
+def test_deduplication() -> None:
+    async def test(broker: Broker) -> None:
+        broker.view.set("public/default", NamespacePolicies(regions=("us",), policies={"deduplication": True}))
+        client = await broker.client()
+        assert (await client.producer(1, producer_name="a")).last_sequence_id == -1
+        await publish(client, 3)
+        came = await client.do(send(1, 1, entry(b"again")))
+        none = (1 << 64) - 1
+        assert receipts(came) == [(1, 1, none)]
+        await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9))
+        assert (await client.producer(1, producer_name="a")).last_sequence_id == 2
+
+    with_broker(test)
+
+
+def test_reading_stops_above_the_budget() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        await one.producer(1)
+        await two.subscribe(1)
+        broker.ledger().hold = True
+        one.raw(send(1, 0, entry(bytes(4 << 20))))
+        one.raw(send(1, 1, entry(bytes(4 << 20))))
+        assert not one.transport.reading and two.transport.reading
+        broker.ledger().release()
+        assert one.transport.reading and broker.listener.budget.used == 0
+
+    with_broker(test, inflight_bytes_max=6 << 20)
+
+
+def test_the_budget_is_given_back_by_what_is_gone() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        broker.owned = lambda topic: False
+        client.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1) + send(1, 0, entry(b"x")))
+        assert broker.listener.budget.used > 0
+        await settle()
+        assert broker.listener.budget.used == 0
+
+    with_broker(test)
+
+
+def test_exclusive_access_and_waiting_for_it() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        first = await one.producer(1, producer_access_mode=1)
+        assert first.topic_epoch == 0
+        waiting = await two.producer(1, producer_access_mode=2)
+        assert not waiting.producer_ready
+        came = await one.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9))
+        assert kinds(came) == [K.SUCCESS]
+        (success,) = [c.producer_success for c, _ in await two.news()]
+        assert success.producer_ready and success.topic_epoch == 1 and success.request_id == waiting.request_id
+        await publish(two, 2)
+        three = await broker.client()
+        fencing = await three.producer(1, producer_access_mode=3)
+        assert fencing.topic_epoch == 2 and kinds(await two.news()) == [K.CLOSE_PRODUCER]
+        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=1, topic_epoch=1))
+        assert answer.error.error == pb.ProducerFenced
+
+    with_broker(test)
+
+
+def test_the_topic_epoch_outlives_the_topic_being_loaded() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        assert (await one.producer(1, producer_access_mode=1, producer_name="a")).topic_epoch == 0
+        await broker.topics.unload(TOPIC)
+        assert kinds(await one.news()) == [K.CLOSE_PRODUCER]
+        assert (await one.producer(1, producer_access_mode=1, producer_name="a", topic_epoch=0)).topic_epoch == 0  # connected again
+        await broker.topics.unload(TOPIC)
+        await one.news()
+        assert (await two.producer(1, producer_access_mode=1)).topic_epoch == 1
+        await broker.topics.unload(TOPIC)
+        for mode in (1, 2, 3, 0):
+            ((answer, _),) = await one.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=5, producer_access_mode=mode, topic_epoch=0))
+            assert answer.error.error == pb.ProducerFenced, mode
+        await two.news()
+        assert (await two.producer(1, producer_access_mode=2, topic_epoch=1)).topic_epoch == 1
+        waiting = await one.producer(2, producer_access_mode=2)
+        assert not waiting.producer_ready
+        await two.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=9))
+        (ready,) = [c.producer_success for c, _ in await one.news()]
+        assert ready.producer_ready and ready.topic_epoch == 2
+        await broker.topics.unload(TOPIC)
+        await one.news()
+        assert (await two.producer(7, producer_access_mode=1)).topic_epoch == 3
+        await one.news()
+        await broker.topics.delete_topic(TOPIC, force=True)
+        await one.news()
+        assert (await one.producer(3, producer_access_mode=1)).topic_epoch == 0
+
+    with_broker(test)
+
+
+def test_an_epoch_is_told_only_once_it_is_durable() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        await one.producer(1, producer_access_mode=1)
+        name = broker.topics.loaded[TOPIC].name
+        await broker.meta.put(topic_epoch_key(name), b"another broker's")
+        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3))
+        assert (answer.error.request_id, answer.error.error) == (5, pb.ServiceNotReady)
+        broker.meta.unavailable = "no majority"
+        broker.topics.loaded[TOPIC].producers.topic_epoch = 7
+        ((answer, _),) = await two.do(frame(K.PRODUCER, topic=TOPIC, producer_id=2, request_id=6, producer_access_mode=3))
+        assert answer.error.request_id == 6 and not broker.topics.loaded[TOPIC].producers.producers
+        broker.meta.unavailable = ""
+
+    with_broker(test)
+
+
+def test_who_is_thrown_out_before_its_epoch_is_durable() -> None:
+    async def test(broker: Broker) -> None:
+        one, two = await broker.client(), await broker.client()
+        for client in (one, two):
+            client.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=5, producer_access_mode=3))
+        ((answer, _),) = [c for c in await one.news() if c[0].type == K.ERROR]
+        assert (answer.error.request_id, answer.error.error) == (5, pb.ProducerFenced)
+        ((answer, _),) = await two.news()
+        assert answer.producer_success.producer_ready and answer.producer_success.topic_epoch == 1
+
+    with_broker(test)
+
+
+def test_a_dead_connection_gives_its_producer_name_up() -> None:
+    async def test(broker: Broker) -> None:
+        old, new = await broker.client(), await broker.client()
+        await old.producer(1, producer_name="me")
+        new.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me", epoch=1))
+        assert kinds(await old.news()) == [K.PING]
+        old.protocol.close()
+        assert kinds(await new.news()) == [K.PRODUCER_SUCCESS]
+        third = await broker.client()
+        third.raw(frame(K.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me"))
+        await settle()
+        await new.do(frame(K.PONG))
+        ((answer, _),) = await third.news()
+        assert answer.error.error == pb.ProducerBusy
+
+    with_broker(test)
