@@ -16,7 +16,6 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +97,10 @@ class Landing:
             for path in ready.iterdir():
                 if path.name not in wanted:  # of an attempt that failed
                     path.unlink()
-            with suppress(FileNotFoundError):
-                target.rename(self._root / STAGING / query / f"{batch}-{table}-before")
+            if target.exists():
+                before = self._root / STAGING / query / f"{batch}-{table}-before"
+                shutil.rmtree(before, ignore_errors=True)  # of an attempt that ended right here
+                target.rename(before)
             ready.rename(target)
         return gone
 

@@ -64,6 +64,26 @@ def test_a_batch_that_died_between_two_tables_is_whole_when_it_runs_again(tmp_pa
     assert rows(tmp_path, "a", "n", "parquet") == [] and rows(tmp_path, "b", "n", "parquet") == [1, 2]
 
 
+def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, rename = Landing(tmp_path), Path.rename
+
+    def dies(path: Path, target: Path) -> Path:
+        if path.name == "a":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    landing.land(QUERY, 5, [stage(landing, 5, "a", "x", n=[1])])
+    for _ in range(2):
+        staged = [stage(landing, 5, "a", "again", n=[1])]
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Path, "rename", dies)
+            landing.land(QUERY, 5, staged)
+        (tmp_path / "a" / "batch=0000000005-01234567").mkdir(parents=True)  # as if the rename had come, and Spark had not heard
+        (tmp_path / "a" / "batch=0000000005-01234567" / "x.parquet").write_bytes(b"")
+    landing.land(QUERY, 5, [stage(landing, 5, "a", "last", n=[1])])
+    assert rows(tmp_path, "a", "n", "parquet") == [1]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_columns_are_added_and_not_changed(tmp_path: Path, kind: str) -> None:
     landing = Landing(tmp_path, kind)
