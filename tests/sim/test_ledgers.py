@@ -174,13 +174,19 @@ MUTANTS: Iterable[Callable[[pytest.MonkeyPatch], None]] = (
     trimming_passes_the_slowest_cursor,
     the_claim_ignores_a_conflict,
 )
+FOUND_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    lac_does_not_wait_for_the_recorded_ensemble: 26,
+    a_time_out_is_absence: 161,
+    the_recovered_tail_is_not_written_again: 26,
+}
+"""Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
 def test_a_wrong_rule_is_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    for seed in range(MUTANT_SEEDS):
+    for seed in (FOUND_BY.get(mutant, 0), *range(MUTANT_SEEDS)):
         try:
             run(seed)
         except (Violation, SimFailure, AssertionError):

@@ -198,13 +198,15 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     receipts_are_sent_before_the_quorum: WILD,
     links_need_the_whole_instance: replace(WILD, kinds=("cut_region_off", "cut_wan")),
 }
+FOUND_BY: dict[Mutant, int] = {what_is_above_the_prefix_is_accepted: 5, links_need_the_whole_instance: 16}
+"""Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
 def test_a_wrong_rule_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
-    for seed in range(MUTANT_SEEDS):
+    for seed in (FOUND_BY.get(mutant, 0), *range(MUTANT_SEEDS)):
         try:
             run_seed(seed, MUTANTS[mutant])
         except (Violation, SimFailure, AssertionError, HeliographError, TimeoutError):
