@@ -27,6 +27,9 @@ from tests.system.programs import clickhouse_server, libraries, python_packages,
 from tests.system.started import Started
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+ALONE = "HELIOGRAPH_TEST_ALONE"
+alone = pytest.mark.skipif(ALONE not in os.environ, reason="run by test_in_a_process_of_its_own")
+"""For a driver whose process has held no other engine of ClickHouse and no other session before."""
 redis = pytest.importorskip("redis")
 CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
 CLICKHOUSE = """<?xml version="1.0"?>
@@ -264,6 +267,7 @@ def client(region: Region) -> Iterator[pulsar.Client]:
     made.close()
 
 
+@alone
 def test_topics_become_a_wide_table_in_each_server(
     region: Region, client: pulsar.Client, spark: Any, redis_url: str, clickhouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +328,7 @@ def test_topics_become_a_wide_table_in_each_server(
     check(17)
 
 
+@alone
 def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"namespace": "public/default", "topics_pattern": "hive-.*", "path": str(tmp_path / "lake"), "trigger": "available now"}
     options |= {"checkpoint": str(tmp_path / "state"), "format": "hive", "database": "lake", "table": [{"schema": "id bigint", "name": "{topic}"}]}
@@ -346,6 +351,7 @@ def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spa
     assert not list((tmp_path / "lake" / "_staging" / "_landed").iterdir()), "all was told"
 
 
+@alone
 def test_rows_of_topics_are_hashes_in_redis(region: Region, client: pulsar.Client, spark: Any, redis_url: str, tmp_path: Path) -> None:
     hashes = redis.Redis.from_url(redis_url, decode_responses=True)
     options: dict[str, Any] = {"topics": [f"{NAMESPACE}/profiles"], "checkpoint": str(tmp_path / "state"), "trigger": "available now", "url": redis_url}
@@ -368,3 +374,14 @@ def test_rows_of_topics_are_hashes_in_redis(region: Region, client: pulsar.Clien
     forget(tmp_path / "state")
     run(spark, "redis", region.admin_url(), options)
     assert found()["row:users:u0"] == {"city": "written by somebody since"}, "a second delivery changes nothing"
+
+
+OF_ITS_OWN = (test_topics_become_a_wide_table_in_each_server, test_topics_become_tables_of_hive, test_rows_of_topics_are_hashes_in_redis)
+
+
+@pytest.mark.parametrize("name", [each.__name__ for each in OF_ITS_OWN])
+def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "system", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "alone"), f"{__file__}::{name}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {ALONE: "1"}
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290)
+    assert done.returncode == 0 and done.stdout.startswith("."), done.stdout[-4000:] + done.stderr[-2000:]
