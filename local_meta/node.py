@@ -9,29 +9,21 @@ from __future__ import annotations
 import ssl as tls
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
-from heliograph.raft.core import CoreSettings
-from heliograph.raft.group_node import GroupNode
+from heliograph.raft.group_node import GroupNode, raft_settings
 from heliograph.raft.node import RaftSettings
 from heliograph.raft.server import ServerSettings
 from heliograph.raft.service import ServiceSettings
-from heliograph.raft.store import TXN_BYTES_MAX
 from heliograph.raft.table_store import TableStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 from local_meta.transport import FrameTransport
 
-COMMAND_BYTES_MAX = TXN_BYTES_MAX + (256 << 10)
-
-
-def _raft_settings() -> RaftSettings:
-    core = CoreSettings(election_timeout_s=0.5, heartbeat_s=0.1)
-    return RaftSettings(core=core, command_bytes_max=COMMAND_BYTES_MAX, waiting_bytes_max=32 << 20)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMetaSettings:
-    raft: RaftSettings = field(default_factory=_raft_settings)
+    raft: RaftSettings = field(default_factory=partial(raft_settings, election_timeout_s=0.5, heartbeat_s=0.1))
     service: ServiceSettings = field(default_factory=ServiceSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
 

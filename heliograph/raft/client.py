@@ -1,7 +1,7 @@
 """MetaClient: a MetadataStore over frames, to one or more MetaServers.
 
 Is: one connection at a time, remade with backoff; pipelined requests, each bounded in time; a client session, so that a repeated write returns its
-first answer; watches that go on where they were. Isn't: a cache.
+first answer; watches that go on where they were. Isn't: a cache; what a watch tells (`watches`), or a connection's bytes (`client_connection`).
 Invariants: a write is repeated only under the same session and sequence; where it may have been made and no answer can be had, OutcomeUnknown;
 a watch never goes back in time, and tells every deletion that happened while it was cut off.
 Bounds: WRITES_MAX writes and REQUESTS_MAX requests without an answer, PENDING_BYTES_MAX of them in bytes.
@@ -13,13 +13,16 @@ import asyncio
 import ssl as tls
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 from heliograph.model.errors import MetadataUnavailable, OutcomeUnknown, PeerError
+from heliograph.raft.client_connection import MetaConnection
 from heliograph.raft.commands import Kind, Malformed, SessionUnknown, Status, command, open_answer, txn_fields, unpack
 from heliograph.raft.store import RANGE_LIMIT, Delete, Op, Put, WatchCallback, check_key, check_ops, check_ttl
+from heliograph.raft.watches import Watch, Watches
 from heliograph.runtime.clock import Clock, Rng
-from heliograph.wire.metadata import FEATURES, FRAME_BYTES_MAX, MAGIC, Frame, FrameCutter, body, fields, frame, rows
+from heliograph.wire.metadata import Frame, body, fields, frame, rows
 
 WRITES_MAX = 1000
 REQUESTS_MAX = 8192
@@ -55,19 +58,6 @@ class _Request:
         """A try of it may have been applied."""
 
 
-class _Watch:
-    __slots__ = ("callback", "known", "listed", "listing", "prefix", "since", "synced")
-
-    def __init__(self, prefix: str, callback: WatchCallback) -> None:
-        self.prefix, self.callback = prefix, callback
-        self.since = -1
-        self.known: dict[str, int] = {}
-        self.listing: list[tuple[str, int, bytes | None]] = []
-        self.listed = False
-        """On the present connection."""
-        self.synced = asyncio.Event()
-
-
 class MetaClient:
     """Implements MetadataStore. Connects by itself at the first call or watch; `close` ends it."""
 
@@ -86,7 +76,7 @@ class MetaClient:
         self._addresses, self._clock, self._rng, self._ssl = list(addresses), clock, rng, ssl
         self._at = 0
         self._runner: asyncio.Task[None] | None = None
-        self._connection: _Connection | None = None
+        self._connection: MetaConnection | None = None
         self._closed = False
         self._trouble = "not connected yet"
         self._ids = 0
@@ -96,7 +86,8 @@ class MetaClient:
         self._opening = asyncio.Lock()
         self._sequence = 0
         self._unanswered: dict[int, None] = {}
-        self._watches: dict[int, _Watch] = {}
+        self._watches = Watches()
+        self._synced: dict[int, asyncio.Event] = {}
         self._hears_leader = False
         self._fresh_at = clock.monotonic()
         self.on_done: Callable[[bool, int, float, bool], None] | None = None
@@ -154,24 +145,24 @@ class MetaClient:
 
     def watch(self, prefix: str, callback: WatchCallback) -> Callable[[], None]:
         self._ids += 1
-        number, watch = self._ids, _Watch(prefix, callback)
-        self._watches[number] = watch
+        number = self._ids
+        self._synced[number] = synced = asyncio.Event()
+        watch = Watch(prefix, callback, synced.set)
+        self._watches.add(number, watch)
         self._run()
         if self._connection is not None:
             self._connection.write(frame(Frame.WATCH, number, body(prefix, watch.since)))
 
         def stop() -> None:
-            if self._watches.pop(number, None) is not None:
-                watch.synced.set()
-                if self._connection is not None:
-                    self._connection.write(frame(Frame.UNWATCH, number, body()))
+            self._synced.pop(number, None)
+            if self._watches.drop(number) and self._connection is not None:
+                self._connection.write(frame(Frame.UNWATCH, number, body()))
 
         return stop
 
     async def synced(self, prefix: str) -> None:
-        for watch in list(self._watches.values()):
-            if watch.prefix == prefix:
-                await watch.synced.wait()
+        for synced in [self._synced[number] for number, watch in self._watches if watch.prefix == prefix]:
+            await synced.wait()
 
     def stale_s(self) -> float:
         age_s = self._clock.monotonic() - self._fresh_at
@@ -194,9 +185,7 @@ class MetaClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        for watch in self._watches.values():
-            watch.synced.set()
-        self._watches = {}
+        self._watches.clear()
         for request in self._pending.values():
             if not request.answer.done():
                 if request.write and (request.sent or request.unsure):
@@ -309,7 +298,7 @@ class MetaClient:
         backoff_s = settings.backoff_min_s
         while not self._closed:
             address = self._addresses[self._at]
-            connection: _Connection | None = None
+            connection: MetaConnection | None = None
             try:
                 async with asyncio.timeout(settings.connect_timeout_s):
                     connection = await self._connect(address)
@@ -333,17 +322,18 @@ class MetaClient:
             await asyncio.sleep(backoff_s * self._rng.uniform(0.5, 1.0))
             backoff_s = min(2 * backoff_s, settings.backoff_max_s)
 
-    async def _connect(self, address: str) -> _Connection:
+    async def _connect(self, address: str) -> MetaConnection:
         host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: _Connection(self), host.strip("[]"), int(port), ssl=self._ssl)
+        loop, settings = asyncio.get_running_loop(), self.settings
+        made = partial(MetaConnection, self, settings.name, settings.silence_s)
+        _, connection = await loop.create_connection(made, host.strip("[]"), int(port), ssl=self._ssl)
         return connection
 
-    def _on_connected(self, connection: _Connection) -> None:
+    def _on_connected(self, connection: MetaConnection) -> None:
         self._connection = connection
         self._trouble = "it is connected"
         self._touch()
-        for number, watch in self._watches.items():
+        for number, watch in self._watches:
             connection.write(frame(Frame.WATCH, number, body(watch.prefix, watch.since)))
         for request in self._pending.values():
             self._send(request)
@@ -353,8 +343,7 @@ class MetaClient:
         for request in self._pending.values():
             request.unsure |= request.sent
             request.sent = False
-        for watch in self._watches.values():
-            watch.listing, watch.listed = [], False
+        self._watches.on_disconnected()
 
     def _follow(self, hint: str) -> None:
         """This server doesn't lead: go to the one that does, or to the next."""
@@ -375,10 +364,11 @@ class MetaClient:
                 self._on_answer(number, payload)
             case Frame.LISTING:
                 index, last, found = fields(payload, int, bool, list)
-                self._on_listing(number, index, last, rows(found))
+                self._watches.on_listing(number, index, last, rows(found))
+                self._touch()
             case Frame.EVENT:
                 index, found = fields(payload, int, list)
-                self._on_event(number, index, rows(found))
+                self._watches.on_event(number, index, rows(found))
             case Frame.HEARTBEAT:
                 hears, _index = fields(payload, bool, int)
                 self.on_leader_heard(hears)
@@ -391,127 +381,8 @@ class MetaClient:
 
     def _is_fresh(self) -> bool:
         """Connected to a node that hears the leader, and every watch has caught up since."""
-        return self._connection is not None and self._hears_leader and all(watch.listed for watch in self._watches.values())
+        return self._connection is not None and self._hears_leader and self._watches.listed
 
     def _touch(self) -> None:
         if self._is_fresh():
             self._fresh_at = self._clock.monotonic()
-
-    # -- watches ------------------------------------------------------------------------------------------------------
-
-    def _on_listing(self, number: int, index: int, last: bool, found: list[tuple[str, int, bytes | None]]) -> None:
-        watch = self._watches.get(number)
-        if watch is None:
-            return
-        watch.listing += found
-        if not last:
-            return
-        listing, watch.listing = watch.listing, []
-        present = {key for key, _, _ in listing}
-        gone = [key for key in watch.known if key not in present]
-        if any(value is None and watch.known.get(key) != version for key, version, value in listing):
-            watch.since = -1  # a change was cut in two by the loss of a connection: take everything anew
-            raise PeerError("metadata listing: it lacks a value that this side never had")
-        news = [(key, version, value) for key, version, value in listing if watch.known.get(key) != version]
-        if watch.since >= 0:
-            news.sort(key=lambda row: (row[1], row[0]))
-        watch.since = index
-        for key in gone:
-            self._tell(number, watch, key, None, index)
-        for key, version, value in news:
-            self._tell(number, watch, key, value, version)
-        watch.listed = True
-        watch.synced.set()
-        self._touch()
-
-    def _on_event(self, number: int, index: int, found: list[tuple[str, int, bytes | None]]) -> None:
-        watch = self._watches.get(number)
-        if watch is None:
-            return
-        watch.since = max(watch.since, index)
-        for key, version, value in found:
-            self._tell(number, watch, key, value, version)
-
-    def _tell(self, number: int, watch: _Watch, key: str, value: bytes | None, version: int) -> None:
-        if number not in self._watches:  # stopped meanwhile, maybe by its own callback
-            return
-        if value is None:
-            watch.known.pop(key, None)
-        else:
-            watch.known[key] = version
-        watch.callback(key, value, version)
-
-
-class _Connection(asyncio.Protocol):
-    """One connection. `ready`: the handshake is through; `lost`: why it ended."""
-
-    def __init__(self, client: MetaClient) -> None:
-        loop = asyncio.get_running_loop()
-        self._client = client
-        self._cutter = FrameCutter(FRAME_BYTES_MAX)
-        self._transport: asyncio.Transport | None = None
-        self._heard_at = loop.time()
-        self._silence: asyncio.TimerHandle | None = None
-        self._reason: Exception | None = None
-        self._greeted = False
-        self.ready: asyncio.Future[None] = loop.create_future()
-        self.lost: asyncio.Future[Exception | None] = loop.create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # no isinstance: uvloop's are not of that class
-        self._transport.write(frame(Frame.HELLO, 0, body(MAGIC, FEATURES, self._client.settings.name)))
-        self._listen()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if self._silence is not None:
-            self._silence.cancel()
-        reason = self._reason or exc
-        if not self.ready.done():
-            self.ready.set_exception(reason if isinstance(reason, OSError | PeerError) else PeerError("the connection was closed in the handshake"))
-            self.ready.exception()
-        if not self.lost.done():
-            self.lost.set_result(reason)
-
-    def close(self, reason: Exception | None = None) -> None:
-        self._reason = self._reason or reason
-        if self._transport is not None:
-            self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def data_received(self, data: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        self._cutter.feed(data)
-        try:
-            while self._transport is not None and not self._transport.is_closing():
-                found = self._cutter.next()
-                if found is None:
-                    break
-                if self._greeted:
-                    self._client.on_frame(*found)
-                else:
-                    self._on_hello(*found)
-        except PeerError as error:
-            self.close(error)
-
-    def _on_hello(self, kind: int, _request: int, payload: bytes) -> None:
-        if kind != Frame.HELLO:
-            raise PeerError("the other side is not a metadata server")
-        magic, _features, _node, hears, _index = fields(payload, str, int, str, bool, int)
-        if magic != MAGIC:
-            raise PeerError("the other side is not a metadata server")
-        self._greeted = True
-        self._client.on_leader_heard(hears)
-        if not self.ready.done():
-            self.ready.set_result(None)
-
-    def _listen(self) -> None:
-        """Gives a silent server up."""
-        silent_s = asyncio.get_running_loop().time() - self._heard_at
-        if silent_s >= self._client.settings.silence_s:
-            self.close(OSError("the server has been silent"))
-        else:
-            self._silence = asyncio.get_running_loop().call_later(self._client.settings.silence_s - silent_s + 0.01, self._listen)

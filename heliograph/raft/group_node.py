@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from heliograph.model.errors import CorruptData, DiskFailed
+from heliograph.raft.actions import CoreSettings
 from heliograph.raft.kept import KeptMachine
 from heliograph.raft.machine import KvMachine
 from heliograph.raft.members import MembersDesk
@@ -22,9 +23,16 @@ from heliograph.raft.messages import Config
 from heliograph.raft.node import MemberState, RaftNode, RaftSettings, RaftTransport
 from heliograph.raft.server import MetaServer, ServerSettings
 from heliograph.raft.service import Forwarder, MetaService, ServiceSettings
+from heliograph.raft.store import TXN_BYTES_MAX
 from heliograph.raft.table_store import TableStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
+
+
+def raft_settings(*, election_timeout_s: float, heartbeat_s: float) -> RaftSettings:
+    """With room for the largest transaction in a command."""
+    core = CoreSettings(election_timeout_s=election_timeout_s, heartbeat_s=heartbeat_s)
+    return RaftSettings(core=core, command_bytes_max=TXN_BYTES_MAX + (256 << 10), waiting_bytes_max=32 << 20)
 
 
 class GroupTransport(RaftTransport, Protocol):

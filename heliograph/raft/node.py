@@ -1,7 +1,7 @@
 """RaftNode: one member of a Raft group, around a state machine.
 
 Is: the shell of `core`: gathers the proposals and reads of one loop turn, carries the core's actions out in order (store, send, apply), keeps the
-waiters, the timer, and snapshots. Isn't: any rule of Raft.
+waiters, the timer, and snapshots. Isn't: any rule of Raft, or what is asked about the group itself (`group_calls`).
 Invariants: batches of actions are released one after the other, each after everything before it is durable. A failed write or sync stops the member for
 good; a full disk refuses proposals and goes on reading. A member that starts applies what it durably knows to be committed, whether or not it can
 reach another one.
@@ -18,8 +18,8 @@ from functools import partial
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotLeader, OutcomeUnknown, PeerError
 from heliograph.raft.company import others_in
 from heliograph.raft.core import Actions, RaftCore, Role
+from heliograph.raft.group_calls import GroupCalls
 from heliograph.raft.keeping import Keeper
-from heliograph.raft.membership import Change
 from heliograph.raft.messages import COMMAND, Append, Config, Entry, SnapshotChunk, SnapshotMeta, decode, encode
 from heliograph.raft.ports import MemberState, RaftSettings, RaftTransport, StateMachine
 from heliograph.raft.starting import recovered
@@ -31,11 +31,9 @@ from heliograph.runtime.disk import Disk
 __all__ = ["MemberState", "NotLeader", "RaftNode", "RaftSettings", "RaftTransport", "StateMachine"]
 
 WRITES_TIMED = 512
-CHANGE_BYTES_MAX = 256 << 10
-"""Of a configuration: MEMBERS_MAX names and addresses."""
 
 
-class RaftNode:
+class RaftNode(GroupCalls):
     """peers: the first voters, with or without this one; they do not change when the group does, which its log says.
 
     joining: this node was none of the first voters: it waits until it is added. (Its `peers` then say nothing of the group.)
@@ -72,7 +70,7 @@ class RaftNode:
         self._others = joining or len(self._first.voters) > 1  # as it is written down, or as the settings say
         self._owes = False
         self._told: Config | None = None
-        self._moved: asyncio.Future[bool] | None = None  # whoever hands the leadership over waits for it
+        self._moved: asyncio.Future[bool] | None = None
         self._machine, self._transport, self._clock, self._rng = machine, transport, clock, rng
         self._storage = LogStorage(disk, segment_bytes=settings.segment_bytes)
         self._core: RaftCore | None = None
@@ -182,85 +180,6 @@ class RaftNode:
                 await future
         except TimeoutError:
             raise MetadataUnavailable(f"no majority confirmed the leader within {timeout_s:g} s") from None
-
-    async def change(self, change: Change, *, timeout_s: float) -> bool:
-        """Adds, promotes, or removes a member; returns once that is committed: False where it was so already.
-
-        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not made. OutcomeUnknown: it may be; repeating it does no harm.
-        """
-        core = self._check()
-        if core.role is Role.LEADER and self._storage.full and self._storage.room_bytes() < CHANGE_BYTES_MAX:
-            raise MetadataUnavailable("the disk of the leader's metadata log is full: free some space, or hand the leadership to another voter")
-        index = core.change(change, self._clock.monotonic())
-        if index is None:
-            raise NotLeader(self.leader)
-        if not index:
-            return False
-        assert self._loop is not None
-        future: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting.expect(index, core.term, future)
-        self._pump()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            raise OutcomeUnknown(f"no majority answered within {timeout_s:g} s; the change of the group may still happen") from None
-        return True
-
-    async def transfer_leadership(self, to: str) -> bool:
-        """Hands the leadership over, within one election time-out or not at all; commands wait meanwhile. False: it leads already.
-
-        Raises NotAllowed (the reason), NotLeader, MetadataUnavailable: it was not taken over, this member goes on leading.
-        """
-        core = self._check()
-        begun = core.transfer(to, self._clock.monotonic())
-        if begun is None:
-            raise NotLeader(self.leader)
-        if not begun:
-            return False
-        assert self._loop is not None
-        if self._moved is None:
-            self._moved = self._loop.create_future()
-        moved = self._moved
-        self._pump()
-        if not await asyncio.shield(moved):
-            raise MetadataUnavailable(f"{to!r} did not take the leadership over in time: {self.node_id!r} goes on leading")
-        return True
-
-    def examine(self, change: Change) -> bool:
-        """Whether a change would change anything now. Raises NotAllowed (why it would be refused), NotLeader, MetadataUnavailable."""
-        core = self._check()
-        config = core.examine(change, self._clock.monotonic())
-        if config is None:
-            raise NotLeader(self.leader)
-        return config != core.config
-
-    def examine_transfer(self, to: str) -> bool:
-        """As `examine`, of the leadership."""
-        may = self._check().examine_transfer(to, self._clock.monotonic())
-        if may is None:
-            raise NotLeader(self.leader)
-        return may
-
-    def members(self) -> list[MemberState]:
-        """Of the configuration in the log; how far each is, only the leader knows."""
-        core = self._check()
-        addresses, now = dict(core.config.addresses), self._clock.monotonic()
-        rows = []
-        for member in core.config.members:
-            progress = core.progress.get(member)
-            mine = member == self.node_id
-            rows.append(
-                MemberState(
-                    member=member,
-                    voter=member in core.config.voters,
-                    address=addresses.get(member, ""),
-                    leads=member == core.leader,
-                    behind=0 if mine and core.role is Role.LEADER else core.log.last_index - progress.match if progress is not None else None,
-                    silent_s=0.0 if mine else now - progress.heard if progress is not None else None,
-                )
-            )
-        return rows
 
     def table_damaged(self, damage: CorruptData) -> None:
         """A read met it. Where others can lead this member ends, so that they do; alone it goes on with what is whole."""
@@ -374,14 +293,6 @@ class RaftNode:
         if others is not None and others != self._others:
             self._others = others
             self._storage.note_others(others)
-
-    def _end_transfer(self, moved: bool) -> None:
-        if self._moved is not None:
-            if not self._moved.done():
-                self._moved.set_result(moved)
-            self._moved = None
-            if self._waiting.proposals:
-                self._flush_soon()
 
     def _later(self, delay_s: float, call: Callable[[], None]) -> None:
         if self._loop is not None and not self._stopped:

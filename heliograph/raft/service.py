@@ -9,7 +9,7 @@ a renewal is confirmed only after a barrier, so that a deposed leader confirms n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -131,22 +131,18 @@ class MetaService:
             return ok(replica.leader, replica.is_leader, replica.term, self.machine.index)
         if kind == Frame.MEMBERS and self.desk is not None and (answer := self.desk.here(payload)) is not None:
             return answer
-        try:
-            return await self._anywhere(kind, payload)
-        except (NotAllowed, Malformed) as error:
-            return refusal(Status.REFUSED, str(error))
-        except CorruptData as damage:
-            self.on_damage(damage)
-            return refusal(Status.UNAVAILABLE, str(damage))
-        except MetadataError as error:
-            return answer_of(error)
+        return await self._answered(self._anywhere(kind, payload))
 
     async def handle_forwarded(self, request: bytes) -> bytes:
         """The answer to a request that another node passed on: u8 frame kind, payload."""
         if not request:
             raise PeerError("an empty request was passed on")
+        return await self._answered(self._as_leader(request[0], request[1:], self._settings.request_timeout_s))
+
+    async def _answered(self, work: Awaitable[bytes]) -> bytes:
+        """Its answer, or what it raised as one."""
         try:
-            return await self._as_leader(request[0], request[1:], self._settings.request_timeout_s)
+            return await work
         except (NotAllowed, Malformed) as error:
             return refusal(Status.REFUSED, str(error))
         except CorruptData as damage:

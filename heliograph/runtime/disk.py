@@ -33,8 +33,8 @@ class File(Protocol):
         """From now on a read brings what it asks for, and nothing that lies behind it: whoever reads says how far ahead, and the disk is soon free again."""
         ...
 
-    def will_read(self, size_bytes: int, offset: int) -> None:
-        """That will be read soon: the system may begin to bring it. Returns at once."""
+    def expect_sequence(self) -> None:
+        """From now on the system may bring as far ahead of a read as it likes, until `expect_scattered`."""
         ...
 
     def datasync(self) -> None:

@@ -30,9 +30,10 @@ _BATCH_BYTES_MAX = 16 << 20
 _PAGE = 4096
 _STAGING_BYTES = 1 << 20
 _AT_ONCE_BYTES_MAX = 16 << 10
-_FAST_SYNC_S = 0.001
-_TRUSTED_SYNCS = 64
-"""A disk is trusted to be fast after so many fast syncs one behind another; a single slow one ends that."""
+_FAST_SYNC_S, _STALL_S = 0.004, 0.05
+_TRUSTED_SYNCS, _SLOW_COSTS = 64, 4
+"""A disk is trusted to be fast after so many fast syncs. Each slow one takes away what that many have brought, so one of which a fifth is slow stays
+trusted; a stall takes everything."""
 _Done = Callable[[BaseException | None], None]
 _Sync = tuple["SystemFile", int, Sequence[Buffer], _Done]
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -137,8 +138,8 @@ class SystemFile:
     def expect_scattered(self) -> None:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def will_read(self, size_bytes: int, offset: int) -> None:
-        os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+    def expect_sequence(self) -> None:
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NORMAL)
 
     def datasync(self) -> None:
         self._check()
@@ -188,8 +189,8 @@ class SystemDisk(Disk):
         self._closed = False
         self._given = self._finished = 0
         """Work for the thread: the one is counted by the event loop, the other by the thread."""
-        self._fast_syncs = 0
-        """How many one behind another were fast."""
+        self._trust = 0
+        """That it is fast: `_TRUSTED_SYNCS` are enough."""
 
     def open(self, name: str, *, create: bool = False) -> File:
         self._check()
@@ -224,7 +225,7 @@ class SystemDisk(Disk):
     def sync_at_once(self, file: File, offset: int, buffers: Sequence[Buffer]) -> bool:
         """True only where the thread is idle, the record small, and the disk has answered fast often enough: two wake-ups less for it."""
         assert isinstance(file, SystemFile)
-        if self._fast_syncs < _TRUSTED_SYNCS or self._given != self._finished or sum(map(len, buffers)) > _AT_ONCE_BYTES_MAX:
+        if self._trust < _TRUSTED_SYNCS or self._given != self._finished or sum(map(len, buffers)) > _AT_ONCE_BYTES_MAX:
             return False
         begun = time.perf_counter()
         file.pwritev(buffers, offset)
@@ -329,7 +330,10 @@ class SystemDisk(Disk):
 
     def note_sync(self, took_s: float) -> None:
         """What the trust in this disk rests on; called from either thread."""
-        self._fast_syncs = self._fast_syncs + 1 if took_s < _FAST_SYNC_S else 0
+        if took_s < _FAST_SYNC_S:
+            self._trust = min(self._trust + 1, 2 * _TRUSTED_SYNCS)
+        else:
+            self._trust = max(0, self._trust - _SLOW_COSTS) if took_s < _STALL_S else 0
 
     def _post(self, callbacks: list[Callable[[], None]]) -> None:
         assert self._loop is not None

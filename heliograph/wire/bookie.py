@@ -47,6 +47,8 @@ ACK = struct.Struct(">Qq")
 """(ledger, through)."""
 
 _SLAB_SMALL, _SLAB_LARGE = 1 << 16, 1 << 20
+_SLAB_STEP = 1 << 17
+"""Sizes of slabs are multiples of it: at most a quarter of one stays unused."""
 _SLAB_REST = 1 << 12
 """A slab with less room than this is not read into any more."""
 _UNSHARED = 3
@@ -135,37 +137,42 @@ class SlabPool:
     __slots__ = ("_slabs", "_taken")
 
     def __init__(self) -> None:
-        self._slabs: deque[bytearray] = deque()  # those taken longest ago first
-        self._taken = 0
+        self._slabs: dict[int, deque[bytearray]] = {}  # by size; those taken longest ago first
+        self._taken: dict[int, None] = {}
 
-    def take(self) -> memoryview:
-        """A slab with room for anything; what it holds is not cleared."""
-        self._taken += 1
-        slabs = self._slabs
+    def take(self, size_bytes: int = _SLAB_LARGE) -> memoryview:
+        """A slab of that size; what it holds is not cleared. Frames of about one size share slabs."""
+        whole = -(-size_bytes // _SLAB_STEP) * _SLAB_STEP
+        self._taken[whole] = None
+        slabs = self._slabs.get(whole)
+        if slabs is None:
+            slabs = self._slabs[whole] = deque()
         for _ in range(min(4, len(slabs))):
             slab = slabs.popleft()
             slabs.append(slab)
             if getrefcount(slab) == _UNSHARED:
-                return memoryview(slab)
-        slab = bytearray(_SLAB_LARGE)
+                return memoryview(slab)[:size_bytes]
+        slab = bytearray(whole)
         slabs.append(slab)
-        return memoryview(slab)
+        return memoryview(slab)[:size_bytes]
 
     def trim(self) -> None:
-        """Gives free slabs back to the system where none was taken since the last call."""
-        if not self._taken:
-            self._slabs = deque([slab for slab in self._slabs if getrefcount(slab) != _UNSHARED])
-        self._taken = 0
+        """Gives free slabs back to the system, of sizes of which none was taken since the last call."""
+        for size in [size for size in self._slabs if size not in self._taken]:
+            self._slabs[size] = deque([slab for slab in self._slabs[size] if getrefcount(slab) != _UNSHARED])
+            if not self._slabs[size]:
+                del self._slabs[size]
+        self._taken.clear()
 
     def __len__(self) -> int:
-        return len(self._slabs)
+        return sum(map(len, self._slabs.values()))
 
 
 class FrameBuffer:
     """Reads a connection into slabs, and cuts whole frames from them as views: nothing is copied but what crosses the end of a slab.
 
     A slab lives as long as a view of it. An idle connection keeps at most a small one; one whose reads fill the slab gets large ones; a frame
-    that fits no slab gets a buffer of its own, of exactly its size.
+    that is large for a slab gets one of its own, of exactly its size.
     """
 
     __slots__ = ("_end", "_limit", "_pool", "_slab", "_start", "_wide")
@@ -218,7 +225,12 @@ class FrameBuffer:
         """Takes the beginning of a frame that does not end in this slab to a new one."""
         size = self._end - self._start
         roomy = _SLAB_LARGE if self._wide else _SLAB_SMALL
-        self._slab = memoryview(bytearray(need)) if 2 * need > roomy else self._new_slab()
+        if 2 * need <= roomy:
+            self._slab = self._new_slab()
+        elif self._pool is not None and 2 * need > _SLAB_LARGE:
+            self._slab = self._pool.take(need)
+        else:
+            self._slab = memoryview(bytearray(need))
         self._slab[:size] = slab[self._start : self._end]
         self._start, self._end = 0, size
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from heliograph.runtime.disk import Buffer, Disk
-from storage.bookie.entry_log import EntryLog
 from storage.bookie.reading import Piece, fetch
 
-SLICE_BYTES = 256 << 10
-"""Unless a single block is larger. As much as a disk of today reads in the time that it takes to sync."""
+SLICE_BYTES = (256 << 10) - 64
+"""Unless a single block is larger. About as much as a disk of today reads in the time that it takes to sync."""
 
-_AHEAD_SLICES = 2
 _QUIET_UNDER_WAY = _QUIET_TIMES = 2
-"""Then so many slices are under way, each so many times as large: what is done once a slice is half as often in the way."""
+"""Then so many slices are under way, each at most so many times as large: what is done once a slice is half as often in the way. Two of them, with the
+heads of their frames, fill one slab of whoever reads (`heliograph.wire.bookie`): one that was larger would be moved to memory of its own each second time.
+"""
 _QUIET_SLICES = 8
 """After so many slices without a record nobody publishes."""
 
@@ -112,27 +112,22 @@ class CatchUp:
         """The next slice of that one."""
         at = end = read.asked
         size = 0
-        slice_bytes = self._slice_bytes * (_QUIET_TIMES if self._since_record >= _QUIET_SLICES else 1)
-        while end < len(read.pieces) and (end == at or size < slice_bytes):
+        quiet = self._since_record >= _QUIET_SLICES
+        while end < len(read.pieces):
             piece = read.pieces[end]
-            size += piece[2] if isinstance(piece, tuple) else 0
+            more = piece[2] if isinstance(piece, tuple) else 0
+            if end > at and (size + more > _QUIET_TIMES * self._slice_bytes if quiet else size >= self._slice_bytes):
+                break
+            size += more
             end += 1
         read.asked = end
         if end < len(read.pieces):
             self._begun.append(read)
         self._since_record += 1
-        ahead = self._ahead(read, at, end) if self._since_record > _QUIET_SLICES else None
+        # what lies behind is wanted next, also behind the end of a long read; who looks at one place goes elsewhere
+        goes_on = self._since_record > _QUIET_SLICES and (at > 0 or end < len(read.pieces))
         self._under_way += 1
-        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end], ahead), partial(self._fetched, read, end - at))
-
-    def _ahead(self, read: _Read, at: int, end: int) -> tuple[EntryLog, int, int] | None:
-        """What lies behind the pieces before `end`, also where the next read will ask for it. None of a short read: who looks at one place goes elsewhere."""
-        last = read.pieces[end - 1]
-        if isinstance(last, memoryview) or (not at and end == len(read.pieces)):
-            return None
-        log, offset, _ = last[:3]
-        start, size = log.behind(offset, _AHEAD_SLICES * self._slice_bytes)
-        return (log, start, size) if size else None
+        self._disk.submit(partial(fetch, self._disk, read.pieces[at:end], goes_on), partial(self._fetched, read, end - at))
 
     def _fetched(self, read: _Read, wanted: int, blocks: list[Buffer] | None, error: BaseException | None) -> None:
         self._under_way -= 1

@@ -49,7 +49,7 @@ class LedgerMark:
 class EntryLog:
     """One sealed log: its index in columns, and its file once something is read."""
 
-    __slots__ = ("_counts", "_file", "_firsts", "_group_ends", "_ledgers", "_offsets", "entries", "fenced", "lacs", "number")
+    __slots__ = ("_counts", "_file", "_firsts", "_group_ends", "_in_sequence", "_ledgers", "_offsets", "entries", "fenced", "lacs", "number")
 
     def __init__(self, number: int, marks: Sequence[LedgerMark], run_counts: Sequence[int], firsts: array[int], sizes: array[int], counts: array[int]):
         self.number = number
@@ -62,6 +62,7 @@ class EntryLog:
         """In all blocks; one that lies in two of them is counted twice."""
         self._offsets = array("Q", accumulate(sizes, initial=_HEAD.size))
         self._file: File | None = None
+        self._in_sequence = False
 
     @property
     def ledgers(self) -> Sequence[int]:
@@ -130,23 +131,21 @@ class EntryLog:
         low, high = self._range(group)
         return self._firsts[low] if low < high else NEVER
 
-    def behind(self, offset: int, bytes_max: int) -> tuple[int, int]:
-        """(offset, size) of what the log holds of the same ledger behind the block at `offset`, at most so much."""
-        run = bisect_right(self._offsets, offset)
-        end = self._offsets[self._group_ends[bisect_left(self._group_ends, run)]]
-        return self._offsets[run], min(end - self._offsets[run], bytes_max)
-
-    def read(self, disk: Disk, offset: int, size_bytes: int) -> bytes:
-        """Blocking; raises OSError."""
-        return self._opened(disk).pread(size_bytes, offset)
-
-    def will_read(self, disk: Disk, offset: int, size_bytes: int) -> None:
-        """Has the system begin to bring that. Raises OSError."""
-        self._opened(disk).will_read(size_bytes, offset)
+    def read(self, disk: Disk, offset: int, size_bytes: int, goes_on: bool = False) -> bytes:
+        """Blocking; raises OSError. goes_on: the system may bring what lies behind it too."""
+        file = self._opened(disk)
+        if self._in_sequence != goes_on:
+            self._in_sequence = goes_on
+            if goes_on:
+                file.expect_sequence()
+            else:
+                file.expect_scattered()
+        return file.pread(size_bytes, offset)
 
     def _opened(self, disk: Disk) -> File:
         if self._file is None:
             self._file = disk.open(name_of(self.number))
+            self._in_sequence = False
             self._file.expect_scattered()  # the system's own megabytes ahead would lie before the next sync of a journal on the same disk
         return self._file
 

@@ -74,13 +74,11 @@ def _find_newest(generations: Sequence[Generation], table: LedgerTable, ledger: 
     return None
 
 
-def fetch(disk: Disk, pieces: Sequence[Piece], ahead: tuple[EntryLog, int, int] | None = None) -> list[Buffer]:
+def fetch(disk: Disk, pieces: Sequence[Piece], goes_on: bool = False) -> list[Buffer]:
     """The blocks, in order; neighbours in a log are read at once. Blocking; raises OSError, CorruptData where the first is bad.
 
-    ahead: (log, offset, size) of what will be read next, which the disk brings meanwhile.
+    goes_on: what lies behind them will be read next, and nobody minds if the disk brings it meanwhile.
     """
-    if ahead is not None:
-        ahead[0].will_read(disk, *ahead[1:])
     blocks: list[Buffer] = []
     index = 0
     while index < len(pieces):
@@ -96,7 +94,7 @@ def fetch(disk: Disk, pieces: Sequence[Piece], ahead: tuple[EntryLog, int, int] 
             size += following[2]
             index += 1
         try:
-            view = memoryview(log.read(disk, offset, size))
+            view = memoryview(log.read(disk, offset, size, goes_on))
             for one in near:
                 block = view[one[1] - offset : one[1] - offset + one[2]]
                 verify_block(block)

@@ -1,8 +1,8 @@
 """BookieServer: the listener of a bookie.
 
 Is: the shell that cuts frames from connections, gives them to the `Bookie`, and coalesces what goes back. Isn't: a decision about a ledger.
-Invariants: one record a loop turn, whatever connections it came from; one frame of acks a connection and sync batch; a bad frame closes its
-connection and nothing else; a connection is not read while the bookie is full, or while its own answers are not taken.
+Invariants: one record a loop turn, whatever connections it came from (a lone frame of the only connection is one at once); one frame of acks a connection
+and sync batch; a bad frame closes its connection and nothing else; a connection is not read while the bookie is full, or while its own answers are not taken.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from storage.bookie.bookie import Bookie
 
 _TICK_S = 1.0
 _WRITE_HIGH_BYTES = 8 << 20
+_ALONE_BYTES = 1 << 16
+"""A read that is smaller is the only one of its turn."""
 
 
 class BookieServer:
@@ -64,6 +66,10 @@ class BookieServer:
         self._connections.pop(connection, None)
         if bad and self._on_bad_peer is not None:
             self._on_bad_peer(bad)
+
+    def only(self, connection: BookieConnection) -> bool:
+        """Whether nobody else is connected, and nothing waits for the end of this turn."""
+        return not self._committing and len(self._connections) == 1 and connection in self._connections
 
     def commit_soon(self) -> None:
         """At the end of this loop turn."""
@@ -111,7 +117,11 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._server.left(self, str(error))
             self.transport.abort()
             self._gone = True
-        self._server.commit_soon()
+            ends = []
+        if len(ends) == 1 and nbytes < _ALONE_BYTES and self._server.only(self):
+            self._bookie.commit()  # nothing else can have come in this turn
+        else:
+            self._server.commit_soon()
         if self._bookie.full and not self._blocked and not self._gone:
             self._blocked = True
             self._bookie.wait_for_room(self)

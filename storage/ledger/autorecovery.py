@@ -92,6 +92,11 @@ class AutoRecovery:
             except MetadataError:
                 pass  # it ends by itself
 
+    @property
+    def repairs(self) -> int:
+        """Ledgers of the region that lack a copy, as far as an auditor has found them."""
+        return len(self._marks)
+
     # -- the lease, and the election ----------------------------------------------------------------------------------
 
     async def _keep_lease(self) -> None:

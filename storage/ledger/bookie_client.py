@@ -1,8 +1,9 @@
 """BookieClient: one pipelined connection to one bookie, shared by every ledger that lies there.
 
 Is: the shell that sends frames, and hands each answer to whoever waits for it. Isn't: quorums, placement, or retries; it decides nothing.
-Invariants: frames leave in the order of the calls, one gathered write a loop turn; when the connection goes, every writer hears `on_lost` once
-and every request fails, so nothing waits for an answer that cannot come; an ack counts only for a writer that is open.
+Invariants: frames leave in the order of the calls, one gathered write a loop turn, but for an add that is alone, which is written at once; when the
+connection goes, every writer hears `on_lost` once and every request fails, so nothing waits for an answer that cannot come; an ack counts only for a
+writer that is open.
 The connection is made by the first call, and made again by the first call after the backoff; calls in between fail at once.
 Source: `heliograph.wire.bookie`.
 """
@@ -21,8 +22,8 @@ from heliograph.runtime.clock import Rng
 from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, encode, error_of, split_blocks
 from heliograph.wire.run import Buffer
 
-_PINS_MAX = 2
-"""An answer that would pin more than so many times its size is copied out of its slab."""
+_PINS_MAX = 3
+"""Two long parts of an answer share a slab mostly. One that would pin more than so many times its size is copied out of its slab."""
 _BODY_BYTES = HEAD.size
 
 
@@ -126,9 +127,15 @@ class BookieClient:
         if writer is None:
             return
         size = sum(map(len, block)) if len(block) > 1 else len(block[0])
+        head = HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, 0)
+        alone = not (self.backlog_bytes or self._out)
         writer.waiting.append((first + count - 1, size))
         self.backlog_bytes += size
-        self._out.append(HEAD.pack(HEAD.size + size, VERSION, Kind.ADD, count, ledger, first, lac, 0))
+        if alone and self._connection is not None:  # nothing to gather: what follows in this turn goes together at its end
+            self._connection.transport.writelines([head, *block])
+            self._heed()
+            return
+        self._out.append(head)
         self._send(block)
 
     def close_writer(self, ledger: int) -> None:
@@ -258,9 +265,13 @@ class BookieClient:
         if self._connection is None or self._flushing:
             return
         self._flushing = True
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._flush)
+        asyncio.get_running_loop().call_soon(self._flush)
+        self._heed()
+
+    def _heed(self) -> None:
+        """Something is outstanding: an answer is expected in time."""
         if self._watch is None:
+            loop = asyncio.get_running_loop()
             self._heard_at = loop.time()
             self._arm(loop)
 

@@ -15,19 +15,17 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.managed_ledger import expiry
 from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.extent import LogExtent
-from storage.managed_ledger.record import TopicRecord
+from storage.managed_ledger.paging import LogPages
 
 
-class LogCursors(LogExtent):
+class LogCursors(LogPages):
     """What `ManagedLedger` does with them."""
 
-    __slots__ = ("_closed", "_record", "cursors", "failed")
+    __slots__ = ("_closed", "cursors", "failed")
 
     cursors: dict[str, Cursor]
     failed: HeliographError | None
     _closed: bool
-    _record: TopicRecord
 
     @abstractmethod
     def trim_soon(self) -> None:
@@ -36,10 +34,6 @@ class LogCursors(LogExtent):
     @abstractmethod
     async def read(self, position: Position, max_entries: int, max_bytes: int) -> list[tuple[int, int, Run]]:
         """Entries at or after a position; see `ManagedLedger`."""
-
-    @abstractmethod
-    async def read_back_to(self, ledger: int) -> None:
-        """What is known of ledgers from this one on is exact when it returns. Raises what the metadata raises, and what closed the topic."""
 
     @property
     def ended(self) -> bool:

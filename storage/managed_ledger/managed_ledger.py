@@ -11,31 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from heliograph.model.errors import (
-    HeliographError,
-    LedgerFenced,
-    NoSuchLedger,
-    NotAllowed,
-    TopicClosed,
-)
+from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, TopicClosed
 from heliograph.model.ledgers import ANYWHERE, TRIMMED_MS, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from storage.ledger.in_place import Refilled, Source
-from storage.managed_ledger import expiry, mending
+from storage.managed_ledger import expiry
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
-from storage.managed_ledger.cursors import LogCursors
-from storage.managed_ledger.history import Page
 from storage.managed_ledger.keeping import Keeping
-from storage.managed_ledger.pages import read_pages
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.record import Stored, TopicRecord
+from storage.managed_ledger.repairing import LogRepair
 from storage.managed_ledger.sweeping import NEVER
 from storage.managed_ledger.tail import Done, Failed, Tail
 from storage.managed_ledger.topic_cache import TopicCache
@@ -73,7 +63,7 @@ class _Waker:
         self._ledger.drop_waker(self)
 
 
-class ManagedLedger(LogCursors):
+class ManagedLedger(LogRepair):
     """Made by ManagedLedgerFactory.open."""
 
     __slots__ = (
@@ -81,7 +71,6 @@ class ManagedLedger(LogCursors):
         "_closing",
         "_index",
         "_keeper",
-        "_parts",
         "_reader",
         "_refusal",
         "_state",
@@ -91,7 +80,6 @@ class ManagedLedger(LogCursors):
         "affinity",
         "on_failed",
         "properties",
-        "quorums",
         "retention",
         "terminated_at",
     )
@@ -263,45 +251,6 @@ class ManagedLedger(LogCursors):
         await self.first_from(position)
         return await self._reads().read(position, max_entries, max_bytes)
 
-    async def first_from(self, position: Position) -> Position | None:
-        """The first position that exists, not before `position`; None: nothing is confirmed there yet. Raises what the metadata raises."""
-        while (at := self._catalog.at_or_after(position)) is not None and self._catalog.history is not None and self._catalog.unread(at[0]):
-            await self._read_page(at[0])
-        return at
-
-    # -- pages of ledgers ---------------------------------------------------------------------------------------------
-
-    async def whole(self) -> None:
-        """`ledgers` answers from then on. Raises what the metadata raises, and what closed the topic."""
-        await self.read_back_to(-1)
-
-    async def read_back_to(self, ledger: int) -> None:
-        if self._catalog.history is not None:
-            await self._read_pages(self._catalog.history.missing(ledger))
-
-    async def read_front(self, count: int) -> None:
-        if self._catalog.history is not None:
-            await self._read_pages(self._catalog.history.missing_front(count))
-
-    async def _read_page(self, ledger: int) -> None:
-        """Of this ledger."""
-        if self._catalog.history is not None:
-            await self._read_pages(self._catalog.history.missing(ledger)[:1])
-
-    async def _read_pages(self, pages: Sequence[Page]) -> None:
-        try:
-            await read_pages(self._parts.context.meta, self.topic, self._record.owner, pages)
-        except LedgerFenced as error:
-            self._fail(error)
-            raise
-
-    def _read_soon(self) -> None:
-        async def read() -> None:
-            with suppress(HeliographError):  # whoever asks again hears of it
-                await self.whole()
-
-        self._parts.context.tasks.spawn(read())
-
     def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
         """Of an open ledger fragments before the last may have moved: the reader finds that out."""
         if self._tail is None:
@@ -404,31 +353,9 @@ class ManagedLedger(LogCursors):
         self._record.change(0.0)
         await self._record.written()
 
-    # -- mending ------------------------------------------------------------------------------------------------------
-
-    async def damaged(self, ledger: int, first: int = 0, last: int | None = None) -> list[tuple[int, int]]:
-        """[first, last] of the entries in that range of a closed ledger that no bookie has; reads all of it. Raises NoSuchLedger."""
-        self._check_open()
-        await self._read_page(ledger)
-        return await mending.damaged(self._parts.context, self._info(ledger), self._parts.mending, first, last)
-
-    async def refill(self, ledger: int, source: Source, first: int = 0, last: int | None = None) -> Refilled:
-        """Brings back, under the same ids, what no bookie has of these entries of a closed ledger; the open one is closed first. Idempotent.
-
-        Raises NoSuchLedger, NotAllowed (left to an object store), NotEnoughBookies, CorruptData (the source gives something else), and what closed
-        the topic, the metadata, or the source raise: then it is tried again, and goes on where it stopped.
-        """
-        self._check_open()
-        await self._read_page(ledger)
-        if not self._info(ledger).closed_ms:
-            await self.roll_over()
-        parts = self._parts
-        done = await mending.mend(parts.context, self.topic, self._info(ledger), self.quorums, source, parts.mending, first, last)
-        self.forget_cached(ledger)
-        return done
+    # -- repairs ------------------------------------------------------------------------------------------------------
 
     def forget_cached(self, ledger: int) -> None:
-        """What a repair has put right, or elsewhere, is read from bookies again."""
         if self._reader is not None:
             self._reader.on_trimmed(ledger)  # its places may be others
         if self._cache is not None:

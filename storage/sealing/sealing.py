@@ -81,7 +81,7 @@ class Sealing:
         return RunSealer(ledger, self._rng.getrandbits(64), begin, lambda: self._ring.current(tenant))
 
     async def sealed(self, topic: str, ledger: int, closed_ms: int, first: int, run: Run) -> Run:
-        """What is to be written in the place of lost entries: as it came where it is sealed, or is not to be. Raises as `ensure`.
+        """What is to be written in the place of lost entries, or to an object store: as it came where it is sealed, or is not to be. Raises as `ensure`.
 
         closed_ms: of the ledger. The key of that time is taken, not today's: which ledgers may need a key is told from their times before it is removed.
         """

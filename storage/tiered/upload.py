@@ -1,7 +1,8 @@
 """Upload: copies one closed ledger to an object, and verifies what arrived.
 
 Is: the steps of one attempt between its begin and its commit. Isn't: the metadata's changes (`storage.tiered.tiering`), or the choice of ledgers.
-Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and the number of entries.
+Invariants: an object that `upload` returned is whole: every block was read back and fits its checksum, its place, and the number of entries. Of a topic
+that is to be sealed nothing in it is in the clear, whatever bookies hold.
 What fails leaves at most one object, which no metadata ever calls stored.
 """
 
@@ -54,6 +55,9 @@ async def upload(
         began = clock.monotonic()
         runs = await read_entries(context, metadata, first, info.entries - 1, _READ_BYTES)
         took((clock.monotonic() - began) * 1000)
+        sealing = context.sealing
+        if sealing is not None:  # what was written before the topic had to be sealed goes to no store in the clear
+            runs = [(at, await sealing.sealed(topic, info.ledger, info.closed_ms, at, run)) for at, run in runs]
         return runs
 
     await store.put(key, _body(read, topic, info, begun, writer, throttle, sizes))

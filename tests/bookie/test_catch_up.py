@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from heliograph.model.errors import CorruptData
 from heliograph.runtime.disk import Buffer
 from storage.bookie.catch_up import CatchUp
-from storage.bookie.entry_log import EntryLog, LedgerMark
 from tests.bookie.history import block
 
 
@@ -22,8 +20,8 @@ class Log:
     def __init__(self) -> None:
         self.data = b"".join(block(1, entry, 1) for entry in range(200))
         self.bad: set[int] = set()
-        self.ahead: list[tuple[int, int]] = []
-        """What the disk was told to bring: from, up to."""
+        self.goes_on: list[bool] = []
+        """Of each read, whether what lies behind it may be brought too."""
 
     def pieces(self, count: int) -> list[tuple[Any, int, int]]:
         pieces, at = [], 0
@@ -33,17 +31,11 @@ class Log:
             at += size
         return pieces
 
-    def read(self, _disk: Any, offset: int, size_bytes: int) -> bytes:
+    def read(self, _disk: Any, offset: int, size_bytes: int, goes_on: bool) -> bytes:
+        self.goes_on.append(goes_on)
         if any(offset <= bad < offset + size_bytes for bad in self.bad):
             raise CorruptData("bad")
         return self.data[offset : offset + size_bytes]
-
-    def behind(self, offset: int, bytes_max: int) -> tuple[int, int]:
-        start = next(at + size for _, at, size in self.pieces(200) if at == offset)
-        return start, min(len(self.data) - start, bytes_max)
-
-    def will_read(self, _disk: Any, offset: int, size_bytes: int) -> None:
-        self.ahead.append((offset, offset + size_bytes))
 
 
 class Thread:
@@ -132,21 +124,19 @@ def test_reads_take_turns_and_parts_are_told_while_the_next_is_read() -> None:
 
 def test_the_disk_brings_what_a_long_read_wants_next_while_nobody_publishes() -> None:
     world = World()
-    ends = [at + size for _, at, size in world.log.pieces(12)]
     world.start("one place", 1)
     world.thread.run()
-    assert not world.log.ahead
+    assert world.log.goes_on == [False]
     world.start("a", 12)
     while world.thread.jobs:
         world.thread.run()
-    first = next(end for end in ends if end >= 1200)  # a slice ends with the block that fills it; while nobody publishes it is longer
-    assert world.log.ahead[0] == (first, first + 1200)
-    assert world.log.ahead[-1] == (ends[-1], ends[-1] + 1200)  # the next read begins there
-    world.log.ahead = []
+    assert len(world.log.goes_on) > 2 and all(world.log.goes_on[1:]), "also behind its last slice: the next read begins there"
+    world.log.goes_on = []
     world.catch_up.on_durable()
     world.start("b", 12)
-    world.thread.run()
-    assert not world.log.ahead  # somebody publishes: the next record must not wait for it
+    while world.thread.jobs:
+        world.thread.run()
+    assert len(world.log.goes_on) > 2 and not any(world.log.goes_on), "somebody publishes: the next record must not wait for it"
 
 
 def test_a_second_slice_of_a_read_is_begun_only_where_no_other_read_waits() -> None:
@@ -192,17 +182,6 @@ def test_the_thread_has_two_slices_while_nobody_publishes_and_one_behind_each_re
     for name, count, _, failed in ended:
         whole = b"".join(data for told, _, data, _ in world.told if told in (name, f"part of {name}"))
         assert not failed and whole == b"".join(block(1, entry, 1) for entry in range(count))
-
-
-def test_what_lies_behind_a_block_ends_with_its_ledger() -> None:
-    sizes, owners = [100, 200, 300, 50, 60], [3, 3, 5, 9, 9]
-    marks = [LedgerMark(ledger, -1, False) for ledger in (3, 4, 5, 9)]  # of ledger 4 there is a mark only
-    log = EntryLog(1, marks, [2, 0, 1, 2], array("q", [0, 1, 0, 0, 1]), array("I", sizes), array("H", [1] * 5))
-    offsets = [offset for group in range(4) for offset, *_ in log.runs(group)]
-    for at, offset in enumerate(offsets):
-        rest = sum(size for size, owner in zip(sizes[at + 1 :], owners[at + 1 :], strict=True) if owner == owners[at])
-        assert log.behind(offset, 1 << 20) == (offset + sizes[at], rest)
-        assert log.behind(offset, 10) == (offset + sizes[at], min(rest, 10))
 
 
 @pytest.mark.parametrize("parts", [False, True])

@@ -108,6 +108,45 @@ def test_adds_are_acknowledged_in_order_and_read_back() -> None:
     scenario(body)
 
 
+def test_what_is_alone_waits_for_no_end_of_a_turn_and_what_is_not_goes_together() -> None:
+    async def body(cluster: Cluster) -> None:
+        client, other = cluster.client(), cluster.client()
+        writer = Writer(client, 1)
+        await asyncio.sleep(0.2)
+        written: list[int] = []
+        gathered: list[None] = []
+        transport = client._connection.transport  # type: ignore[union-attr]
+        write, commit_soon = transport.writelines, cluster.server.commit_soon
+
+        def counted(buffers: Any) -> None:
+            written.append(len(buffers))
+            write(buffers)
+
+        def gather() -> None:
+            gathered.append(None)
+            commit_soon()
+
+        transport.writelines, cluster.server.commit_soon = counted, gather  # type: ignore[method-assign]
+        writer.add(1)
+        assert written == [2], "at once: a head and a block"
+        writer.add(1)
+        writer.add(1)
+        assert written == [2]
+        await asyncio.sleep(0.2)
+        assert written == [2, 4] and writer.acks[-1] == 2 and client.backlog_bytes == 0
+        gathered.clear()
+        writer.add(1)
+        await asyncio.sleep(0.2)
+        assert writer.acks[-1] == 3 and not gathered, "a frame alone, of the only connection, is a record at once"
+        assert await other.ledgers() == [1]
+        gathered.clear()
+        writer.add(1)
+        await asyncio.sleep(0.2)
+        assert writer.acks[-1] == 4 and gathered, "another connection may have sent in the same turn"
+
+    scenario(body)
+
+
 def test_a_fence_ends_the_writer_and_recovery_goes_on() -> None:
     async def body(cluster: Cluster) -> None:
         old, new = cluster.client(), cluster.client()
@@ -262,7 +301,7 @@ def test_real_sockets_and_a_real_disk(tmp_path: Path, size: int, count: int) -> 
         client.open_writer(1, lambda through: done.set_result(None) if through == count - 1 else None, done.set_exception)
         for index, payload in enumerate(payloads):
             client.add(1, index, 1, encode_block(Run([payload], [size]), 1, index), index - 1)
-        await asyncio.wait_for(done, 20)
+        await asyncio.wait_for(done, 90)
         client.close_writer(1)
         await check(client)
         client.close()

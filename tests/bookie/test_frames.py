@@ -145,6 +145,34 @@ def test_frames_in_recycled_slabs_stay_true() -> None:
     assert len(pool) < 60
 
 
+def test_frames_larger_than_half_a_slab_use_the_same_memory_again() -> None:
+    rng, pool = random.Random(3), SlabPool()
+    buffer, held = FrameBuffer(pool=pool), deque[tuple[memoryview, bytes]]()
+    frames = [encode(Kind.ADD, body_bytes=size) + rng.randbytes(size) for size in rng.choices((1_000_000, 1_030_000, 1_048_576, 600_000), k=40)]
+    data, at, done = b"".join(frames), 0, 0
+    while at < len(data):
+        room = buffer.get_buffer()
+        size = min(len(room), len(data) - at, rng.choice((1000, 60_000, 1 << 20)))
+        room[:size] = data[at : at + size]
+        at += size
+        del room
+        view, ends = buffer.received(size)
+        start = 0
+        for end in ends:
+            held.append((view[start:end], frames[done]))
+            start, done = end, done + 1
+        del view
+        while len(held) > 3:
+            kept, expected = held.popleft()
+            assert kept == expected
+            del kept
+    assert done == len(frames) and len(pool) <= 12, "of four sizes, as many as are held at once"
+    held.clear()
+    pool.trim()
+    pool.trim()
+    assert len(pool) <= 1, "but for the one that is read into, all of it goes back"
+
+
 def test_acks_and_blocks() -> None:
     frame = encode_acks([(7, 3), (9, -1)])
     assert list(decode_acks(memoryview(frame))) == [(7, 3), (9, -1)]

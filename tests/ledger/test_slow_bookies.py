@@ -141,7 +141,7 @@ def test_a_connection_that_nobody_reads_takes_no_writer_after_the_other() -> Non
             deaf.append(writer)
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        settings = BookieClientSettings(unsent_bytes_max=1 << 20, answer_timeout_s=1.0)
+        settings = BookieClientSettings(unsent_bytes_max=1 << 20, answer_timeout_s=3.0)
         client = BookieClient("b", "127.0.0.1", server.sockets[0].getsockname()[1], rng=random.Random(1), settings=settings)
         lost: list[Exception] = []
         run = run_of("x", pad=100_000)
@@ -166,7 +166,7 @@ def test_a_connection_that_nobody_reads_takes_no_writer_after_the_other() -> Non
         assert all(isinstance(error, BookieUnavailable) for error in lost)
         client.close_writer(0)
         while client._unsent_bytes():  # what is never read is given up, also where nobody waits for it any more
-            assert asyncio.get_running_loop().time() - began < 10
+            assert asyncio.get_running_loop().time() - began < 90
             await asyncio.sleep(0.05)
         client.close()
         for writer in deaf:

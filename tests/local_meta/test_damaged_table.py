@@ -25,7 +25,7 @@ from heliograph.raft.table_store import Batch
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
 from local_meta.node import LocalMetaNode, LocalMetaSettings
-from tests.local_meta.test_lmdb_nodes import DEADLINE_S, client_of
+from tests.local_meta.test_lmdb_nodes import DEADLINE_S, client_of, hand_over
 
 DEFAULT = LocalMetaSettings()
 CORE = CoreSettings(election_timeout_s=2.0, heartbeat_s=0.1, chunk_bytes=50_000, lag_entries_max=0)
@@ -151,7 +151,7 @@ def test_a_founder_that_was_alone_goes_by_what_became_of_its_group(tmp_path: Pat
                 await client.members("add", name, addresses[name])
                 await promoted(client, name)
             expected |= await fill(client, 30)
-            await client.members("transfer", "m1", "")
+            await hand_over(client, "m1")
             while (held := nodes["m1"].raft.applied_index) > nodes["m0"].raft.applied_index:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             await nodes["m0"].stop()
@@ -166,7 +166,7 @@ def test_a_founder_that_was_alone_goes_by_what_became_of_its_group(tmp_path: Pat
                 await client.put("/beat", b"")
                 await asyncio.sleep(0.05)
 
-            await client.members("transfer", "m0", "")
+            await hand_over(client, "m0")
             for name in names[1:]:
                 await client.members("remove", name, "")
                 await nodes.pop(name).stop()

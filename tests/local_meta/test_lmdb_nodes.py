@@ -24,7 +24,7 @@ from local_meta.node import LocalMetaNode, LocalMetaSettings
 DEFAULT = LocalMetaSettings()
 CORE = CoreSettings(election_timeout_s=2.0, heartbeat_s=0.1, chunk_bytes=20_000, lag_entries_max=0)
 OFTEN = replace(DEFAULT, raft=replace(DEFAULT.raft, core=CORE, snapshot_entries=20, keep_entries=5))
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 def node_of(folder: Path, name: str, *, port: int = 0, founder: str = "") -> LocalMetaNode:
@@ -125,6 +125,8 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
             while b"the value that is damaged" not in (tmp_path / "m0" / "table" / "data.mdb").read_bytes() or saved.saving or saved.unsaved_bytes:
                 await client.put(f"/other-{number % 30}", b"whole")
                 number += 1
+                if not nodes["m0"].raft.is_leader:  # this machine stood still for longer than an election takes
+                    await hand_over(client, "m0")
                 await asyncio.sleep(0.01)
             damage(tmp_path / "m0" / "table" / "data.mdb", b"the value that is damaged")
             assert nodes["m0"].raft.is_leader
@@ -134,7 +136,7 @@ def test_a_voter_with_a_damaged_table_gives_way_to_the_others_and_an_only_one_go
                 with pytest.raises(CorruptData, match="heliograph meta replace"):
                     await nodes["m0"].failed()
             else:
-                impatient = MetaClient([f"127.0.0.1:{ports['m0']}"], clock=SystemClock(), rng=random.Random(3), settings=ClientSettings(timeout_s=1.0))
+                impatient = MetaClient([f"127.0.0.1:{ports['m0']}"], clock=SystemClock(), rng=random.Random(3), settings=ClientSettings(timeout_s=5.0))
                 with pytest.raises(MetadataUnavailable, match="damaged"):
                     await impatient.get("/mine")
                 impatient.close()
@@ -153,6 +155,16 @@ def damage(data: Path, value: bytes) -> None:
         while (at := raw.find(value, at + 1)) >= 0:
             file.seek(at + 5)
             file.write(bytes([raw[at + 5] ^ 1]))
+
+
+async def hand_over(client: MetaClient, to: str) -> None:
+    """To be tried again: who is asked has one election time-out for it, which a busy machine may need for less."""
+    while True:
+        try:
+            await client.members("transfer", to, "")
+            return
+        except MetadataUnavailable:
+            await asyncio.sleep(0.05)
 
 
 async def until_read(client: MetaClient, key: str) -> tuple[bytes, int]:

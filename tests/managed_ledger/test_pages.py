@@ -6,11 +6,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, MetadataUnavailable, OutcomeUnknown
+from heliograph.model.errors import CorruptData, HeliographError, LedgerFenced, MetadataUnavailable, NoSuchLedger, OutcomeUnknown
 from heliograph.model.ledgers import PAGED, LedgerInfo, ManagedLedgerMetadata, OffloadRecord, OffloadState, pack
 from heliograph.model.positions import Position
 from heliograph.raft.embedded import EmbeddedStore
@@ -18,6 +20,7 @@ from heliograph.raft.machine import KvMachine
 from heliograph.raft.store import RANGE_LIMIT, VALUE_BYTES_MAX, Op, Put, prefix_end
 from heliograph.wire.run import Run
 from local_meta import keys
+from replicator.audit_storage import BookieCopies
 from storage.managed_ledger import catalog as catalogs
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
@@ -310,6 +313,27 @@ def test_sixty_thousand_ledgers_are_opened_without_their_pages_read_anywhere_and
         assert [key for key in await page_keys(region) if key < 2_048] == [] == meta.pages_written, "pages go whole; none is written for that"
         again = await Broker(region).open()
         assert (again.entries, again.first_position()) == (log.entries, log.first_position()) and again.cursors["near"].backlog_entries == 5
+
+    scenario(work)
+
+
+def test_an_audit_reads_the_pages_that_it_needs_and_no_page_for_one_ledger_of_the_end(small_pages: int) -> None:
+    """Its first question, not the second, is answered: an audit that hears "try again" is over."""
+
+    async def work(region: Region) -> None:
+        await store_many(region, 40, {})
+        meta = Counting(region.machine)
+        broker = Broker(region, meta)
+        broker.factory.cold = Cold()
+        log: Any = SimpleNamespace(ledger=await broker.open())
+        copies = BookieCopies(broker.factory.context)
+        ((first, run),) = await copies.read(log, 39, 1, 2, 1 << 20)
+        assert (first, run.count, meta.pages_read) == (1, 2, 0)
+        ((first, run),) = await copies.read(log, 4, 0, 2, 1 << 20)
+        assert (first, run.count, run.first_index, meta.pages_read) == (0, 3, 12, 1)
+        assert await copies.extents(log) == [(ledger, 0, 3) for ledger in range(40)]
+        with pytest.raises(NoSuchLedger):
+            await copies.replace(log, 77, [])
 
     scenario(work)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from heliograph.runtime import system_disk
 from heliograph.runtime.disk import Buffer
 from heliograph.runtime.system_disk import SystemDisk, SystemFile
 
@@ -56,9 +59,11 @@ def test_what_waits_together_shares_one_sync(tmp_path: Path, monkeypatch: pytest
         disk = SystemDisk(tmp_path)
         file = disk.open("a", create=True)
         done: list[BaseException | None] = []
-        disk.submit(lambda: None, lambda _result, _error: None)
+        given = threading.Event()
+        disk.submit(given.wait, lambda _result, _error: None)
         for number in range(200):
             disk.submit_sync(file, number, [b"x"], done.append)
+        given.set()
         await _settled(disk)
         assert done == [None] * 200
         assert file.size_bytes() == 200
@@ -66,7 +71,7 @@ def test_what_waits_together_shares_one_sync(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "fdatasync", counted)
     asyncio.run(run())
-    assert len(syncs) < 100
+    assert len(syncs) == 1
 
 
 def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
@@ -163,6 +168,7 @@ def _trusting(disk: SystemDisk, file: SystemFile, times: int) -> None:
 def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr(system_disk, "time", SimpleNamespace(perf_counter=lambda: 0.0))  # how long this machine takes for a write says nothing
 
     async def run() -> None:
         disk = SystemDisk(tmp_path)
@@ -174,14 +180,37 @@ def test_a_lone_record_is_synced_at_once_only_by_a_disk_that_was_fast(tmp_path: 
         _trusting(disk, file, 1)
         assert disk.sync_at_once(file, 0, [b"abc"]) and len(synced) == 1 and file.pread(9, 0) == b"abc"
         assert not disk.sync_at_once(file, 0, [bytes(20_000)]), "a large one"
-        passed = asyncio.get_running_loop().create_future()
-        disk.submit(lambda: None, lambda _result, _error: passed.set_result(None))
+        passed, asked = asyncio.get_running_loop().create_future(), threading.Event()
+        disk.submit(asked.wait, lambda _result, _error: passed.set_result(None))
         assert not disk.sync_at_once(file, 3, [b"d"]), "never ahead of what was submitted before"
+        asked.set()
         await passed
         assert disk.sync_at_once(file, 3, [b"d"])
         disk.note_sync(0.5)
         assert not disk.sync_at_once(file, 4, [b"e"]), "one stall, and the thread does it again"
         disk.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("slow_of_ten", "trusted"), [(0, True), (1, True), (3, False)])
+def test_a_slow_sync_now_and_then_costs_a_disk_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_of_ten: int, trusted: bool) -> None:
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+    monkeypatch.setattr(system_disk, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+
+    async def run() -> None:
+        for end, why in (([0.01] * 40, "it has become slow, whatever it was before"), ([0.1], "a stall")):
+            disk = SystemDisk(tmp_path)
+            file = disk.open("a", create=True)
+            for _ in range(50):
+                for n in range(10):
+                    disk.note_sync(0.01 if n < slow_of_ten else 0.0005)
+            assert disk.sync_at_once(file, 0, [b"x"]) is trusted
+            for took_s in end:
+                disk.note_sync(took_s)
+            assert not disk.sync_at_once(file, 1, [b"y"]), why
+            file.close()
+            disk.close()
 
     asyncio.run(run())
 

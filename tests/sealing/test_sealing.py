@@ -9,9 +9,10 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, NotAllowed, NotFound
-from heliograph.model.ledgers import local_gone
+from heliograph.model.ledgers import ManagedLedgerMetadata, local_gone
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
+from region_node.admin.data_keys import may_hold
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from tests.managed_ledger.world import Broker, Region, names_of, read_all, run_of
@@ -238,6 +239,38 @@ def test_offloaded_entries_stay_sealed_and_only_brokers_read_them() -> None:
         ledger.forget_cached(info.ledger)
         assert await names(ledger) == [f"e{i}" for i in range(25)]
         assert broker.cold.reads > 0
+
+    run(work)
+
+
+def test_what_was_written_in_the_clear_goes_to_no_store_so_once_the_policy_is_set() -> None:
+    async def work(region: Region, config: Config) -> None:
+        store = FakeStore({})
+        masters = Masters("")
+        sealing = await config.sealing(region, masters, wanted=False)
+        broker = TierBroker(region, store, sealing=sealing)
+        ledger = await broker.open()
+        await more(broker, ledger, 0, 25)
+        assert leaks(region, "e1.")
+        sealing.wanted = lambda topic: True
+        broker.policy = AT_ONCE
+        broker.tiering.tick()
+        await until(lambda: broker.tiering.status(ledger.topic).state == "ERROR")
+        assert "has no master key" in broker.tiering.status(ledger.topic).error and not any(b"e1." in blob for blob in store.objects.values())
+        masters.text = ONE
+        await asyncio.sleep(600)  # its next attempt is due
+        await settled(broker, ledger)
+        assert store.objects and not any(word in blob for blob in store.objects.values() for word in (b"e1.", b"e12."))
+        assert {local_gone(info) for info in ledger.ledgers()[:2]} == {True}
+        for info in ledger.ledgers()[:2]:
+            ledger.forget_cached(info.ledger)
+        assert await names(ledger) == [f"e{i}" for i in range(25)] and broker.cold.reads > 0
+        (key,) = sealing.listing()["public"]
+        await sealing.rotate("public")
+        other = TierBroker(region, store, sealing=await config.sealing(region, masters))
+        broker.factory.abandon()
+        assert await names(await other.open()) == [f"e{i}" for i in range(25)], "the key of the ledger's time reads it, also when another one seals"
+        assert may_hold(ManagedLedgerMetadata(tuple(ledger.ledgers())).spans(), 0, key.created_ms), "and counts as needed"
 
     run(work)
 

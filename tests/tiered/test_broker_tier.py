@@ -100,13 +100,13 @@ def provisioned(region: Region, *, namespace: bool) -> Rest:
 def read_all(service_url: str, count: int) -> list[int]:
     client = pulsar.Client(service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-    found = [int(reader.read_next(20_000).data()) for _ in range(count)]
+    found = [int(reader.read_next(60_000).data()) for _ in range(count)]
     client.close()
     return found
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(HELIOGRAPH), "tier", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(HELIOGRAPH), "tier", *arguments], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
             assert rest("PUT", "/admin/v2/persistent/public/default/old/unload")[0] == 204
         consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
         for _ in range(30):
-            consumer.acknowledge(consumer.receive(20_000))
+            consumer.acknowledge(consumer.receive(60_000))
         client.close()
         second = AVRO["schema"].replace('"null"]}', '"null"]}, {"name": "more", "type": ["null", "int"], "default": null}')
         for definition in (AVRO, {**AVRO, "schema": second}):
@@ -143,7 +143,7 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         gone = until(lambda: (rows := rest("GET", f"{path}/internalStats")[1]["ledgers"]) and not any(row["onBookies"] for row in rows) and rows)
         assert all(row["offloaded"] for row in gone)
         assert read_all(region.service_url(), 200) == list(range(200))
-        metrics = urllib.request.urlopen(f"{region.admin_url()}/metrics", timeout=20).read().decode()
+        metrics = urllib.request.urlopen(f"{region.admin_url()}/metrics", timeout=60).read().decode()
         assert 'heliograph_tier_offloaded_ledgers_total{cluster="us"} 2' in metrics and "pulsar_storage_offloaded_size" in metrics
 
     listed = json.loads(command("list", "--store", store, "--json").stdout)
@@ -161,7 +161,7 @@ def test_offloaded_by_policy_and_restored_where_nothing_is_known_of_it(tmp_path:
         assert read_all(region.service_url(), 200) == list(range(200))
         client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         consumer = client.subscribe(TOPIC, "s")
-        assert int(consumer.receive(20_000).data()) == 30
+        assert int(consumer.receive(60_000).data()) == 30
         producer = client.create_producer(TOPIC, producer_name="p")
         assert producer.last_sequence_id() == last_sequence, "what was published before is known"
         client.close()

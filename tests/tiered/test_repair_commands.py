@@ -18,7 +18,7 @@ from tests.tiered.test_broker_tier import HELIOGRAPH, TOPIC, provisioned, read_a
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(HELIOGRAPH), *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(HELIOGRAPH), *arguments], capture_output=True, text=True, timeout=120)
 
 
 async def deleted_everywhere(ports: list[int], ledger: int) -> None:

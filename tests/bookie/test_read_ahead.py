@@ -1,0 +1,42 @@
+"""An entry log is read as its reader says: alone what is asked for, or with what lies behind it, and again alone as soon as somebody publishes."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from storage.bookie.entry_log import EntryLog, LedgerMark
+
+
+class Files:
+    """A disk of one file, and what was done with it in order."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def open(self, _name: str) -> Files:
+        return self
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def expect_scattered(self) -> None:
+        self.done.append("scattered")
+
+    def expect_sequence(self) -> None:
+        self.done.append("sequence")
+
+    def pread(self, size_bytes: int, offset: int) -> bytes:
+        self.done.append((offset, size_bytes))
+        return bytes(size_bytes)
+
+
+def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
+    log = EntryLog(1, [LedgerMark(3, -1, False)], [1], array("q", [0]), array("I", [100]), array("H", [1]))
+    disk: Any = Files()
+    for offset, goes_on in enumerate((False, True, True, False, False, True)):
+        log.read(disk, offset, 1, goes_on)
+    assert disk.done == ["scattered", (0, 1), "sequence", (1, 1), (2, 1), "scattered", (3, 1), (4, 1), "sequence", (5, 1)]
+    log.close()
+    log.read(disk, 6, 1, True)
+    assert disk.done[-4:] == ["closed", "scattered", "sequence", (6, 1)], "opened again it begins anew"
