@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from global_config import keys
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
+from heliograph.model.levels import SEALED_TENANTS
 from heliograph.model.names import TopicName, check_name
 from heliograph.model.policies import NamespacePolicies, PartitionedTopic, PulsarCluster, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.model.policy_table import checked
@@ -201,20 +202,49 @@ class ConfigAdmin:
         check_name("tenant", name)
         await self._create(keys.tenant(name), info.encode(), f"tenant {name!r}", lambda: self._regions(info.allowed_regions))
 
-    async def update_tenant(self, name: str, info: TenantInfo) -> None:
-        """Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed)."""
+    async def update_tenant(self, name: str, given: TenantInfo) -> TenantInfo:
+        """Who administers it, and where it may be; what it has to encrypt stays as it is. Returns what is there then.
+
+        Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed; `require_encryption`).
+        """
         for _ in range(TRIES_MAX):
             guard, found = await self._version(keys.GUARD), await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
+            info = replace(given, encryption_at_rest=found[0].encryption_at_rest)
             for key, value, _ in await self._all(keys.NAMESPACES + name + "/"):
                 left = [r for r in NamespacePolicies.decode(value).regions if r not in info.allowed_regions]
                 if left:
                     raise NotAllowed(f"tenant {name!r}: its namespace {key.removeprefix(keys.NAMESPACES)} is in region {left[0]!r}: take it out there first")
             if found[0] == info:
-                return
+                return info
             checks = await self._regions(info.allowed_regions)
+            if info.encryption_at_rest:
+                await self._seals(name, info.allowed_regions)
             if await self._committed([Put(keys.tenant(name), info.encode(), found[1]), *checks, Put(keys.GUARD, b"", guard)]):
-                return
+                return info
         raise _busy()
+
+    async def require_encryption(self, name: str, *, on: bool) -> TenantInfo:
+        """Whether everything of the tenant is encrypted at rest. Raises NotFound, NotAllowed (a region's processes would not obey it)."""
+        for _ in range(TRIES_MAX):
+            old, version = await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
+            new = replace(old, encryption_at_rest=on)
+            if new == old:
+                return old
+            if on:
+                await self._seals(name, old.allowed_regions)
+            if await self._committed([Put(keys.tenant(name), new.encode(), version)]):
+                return new
+        raise _busy()
+
+    async def _seals(self, tenant: str, regions: Sequence[str]) -> None:
+        """A region's level never falls, so that what is found here holds when the write commits."""
+        for region in regions:
+            info, _ = await self._existing(keys.region(region), RegionInfo, f"region {region!r}")
+            if info.feature_level < SEALED_TENANTS:
+                raise NotAllowed(
+                    f"tenant {tenant!r} is to be encrypted at rest, and region {region!r} is at feature level {info.feature_level}, which does not know of it: "
+                    f"upgrade that region first (it wants level {SEALED_TENANTS})"
+                )
 
     async def delete_tenant(self, name: str) -> None:
         """Raises NotFound, NotAllowed (it has namespaces)."""

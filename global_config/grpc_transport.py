@@ -16,7 +16,7 @@ This module imports grpc; import it where it is needed, not before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
-from global_config.authorities import signer
+from global_config.authorities import leads_to
 from global_config.transport import ForwardHandler
 from heliograph.model.errors import ConfigError, MetadataUnavailable, OutcomeUnknown, PeerError
 from heliograph.raft.membership import Addresses
@@ -96,9 +96,9 @@ class GrpcTransport:
         self._roots: list[x509.Certificate] = []
         """CAs that are trusted since the last `renew`."""
         self._retired: list[x509.Certificate] = []
-        """CAs that were trusted since this transport began, and are not any more."""
+        """CAs that were trusted since this transport began, and are not any more; where there are any, those who were let in are judged again."""
         self._judged: dict[bytes, bool] = {}
-        """A peer's certificate (PEM) -> whether it is trusted, since the last `renew`."""
+        """What a peer has shown (PEM) -> whether it is trusted, since the last `renew`."""
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> int:
@@ -235,18 +235,18 @@ class GrpcTransport:
         if self._tls is None:
             return True
         proof = context.auth_context()
-        return identity(node).encode() in proof.get("x509_subject_alternative_name", ()) and self._trusts(proof["x509_pem_cert"][0])
+        return identity(node).encode() in proof.get("x509_subject_alternative_name", ()) and self._trusts(proof)
 
-    def _trusts(self, certificate: bytes) -> bool:
-        """Not where a CA has signed it that was taken out since, and is not there again with the same key: the connection was let in while that was trusted."""
+    def _trusts(self, proof: Mapping[str, Sequence[bytes]]) -> bool:
+        """Not where its chain leads to no CA of today: the connection was let in while one was trusted that was taken out since."""
         if not self._retired:
             return True
-        if certificate not in self._judged:
+        shown = b"".join((*proof["x509_pem_cert"], *proof.get("x509_pem_cert_chain", ())))  # the chain may begin with the leaf, or behind it
+        if shown not in self._judged:
             if len(self._judged) >= _JUDGED_MAX:
                 self._judged.clear()
-            leaf = x509.load_pem_x509_certificate(certificate)
-            self._judged[certificate] = signer(leaf, self._roots) is not None or signer(leaf, self._retired) is None
-        return self._judged[certificate]
+            self._judged[shown] = leads_to(list(dict.fromkeys(x509.load_pem_x509_certificates(shown))), self._roots)
+        return self._judged[shown]
 
 
 def make_message(sender: str, message: bytes, address: str = "") -> bytes:

@@ -11,33 +11,25 @@ from __future__ import annotations
 import ssl as tls
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from global_config.transport import AloneTransport, ConfigTransport
-from heliograph.raft.core import CoreSettings
-from heliograph.raft.group_node import GroupNode
+from heliograph.raft.group_node import GroupNode, raft_settings
 from heliograph.raft.messages import Config
 from heliograph.raft.node import RaftSettings
 from heliograph.raft.server import ServerSettings
 from heliograph.raft.service import ServiceSettings
-from heliograph.raft.store import TXN_BYTES_MAX
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Disk
 
 __all__ = ["ConfigNode", "ConfigNodeSettings", "ConfigTransport"]
-
-COMMAND_BYTES_MAX = TXN_BYTES_MAX + (256 << 10)
-
-
-def _raft_settings() -> RaftSettings:
-    core = CoreSettings(election_timeout_s=1.5, heartbeat_s=0.25)
-    return RaftSettings(core=core, command_bytes_max=COMMAND_BYTES_MAX, waiting_bytes_max=32 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigNodeSettings:
     """The time-outs of the core allow for round trips of 400 ms between regions."""
 
-    raft: RaftSettings = field(default_factory=_raft_settings)
+    raft: RaftSettings = field(default_factory=partial(raft_settings, election_timeout_s=1.5, heartbeat_s=0.25))
     server: ServerSettings = field(default_factory=ServerSettings)
     request_timeout_s: float = 5.0
 

@@ -38,6 +38,8 @@ class ConfigView:
         self._listeners: list[Callable[[str], None]] = []
         self._pending: dict[str, list[tuple[Change, ...]]] = {}
         """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
+        self.region_numbers: dict[int, str] = {}
+        """Every number that a region has or had -> its name. A number that is not here belongs to nobody, or to a region that is younger than this copy."""
         self.broken: dict[str, str] = {}
         """Key -> why its newest value cannot be read."""
         self._stop = store.watch(_ALL, self._on_change)
@@ -139,6 +141,10 @@ class ConfigView:
 
     def _on_change(self, key: str, value: bytes | None, _version: int) -> None:
         self.broken.pop(key, None)
+        if key.startswith(keys.REGION_NUMBERS):
+            if value is not None:
+                self.region_numbers[int(key.removeprefix(keys.REGION_NUMBERS))] = value.decode()
+            return
         try:
             if key.startswith(keys.REGIONS):
                 _set(self._regions, key.removeprefix(keys.REGIONS), RegionInfo, value)

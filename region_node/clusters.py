@@ -7,6 +7,7 @@ Source: docs/protocols/interop.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
-from heliograph.model.errors import LinkError, NotFound
+from heliograph.model.errors import LinkError, NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.model.policies import PulsarCluster
 from heliograph.wire import pulsar_pb2 as pb
@@ -44,6 +45,8 @@ class PulsarClusters:
         self._region, self._view, self._links, self._schemas = region, view, links, schemas
         self._issued: dict[ClientCredentials, tuple[str, float]] = {}
         """Tokens, and until when each is used."""
+        self._asking: dict[ClientCredentials, asyncio.Task[tuple[str, float]]] = {}
+        """Requests under way: whoever wants the same token meanwhile waits for the same answer."""
         links.cluster_connections.issued = self.token
 
     # -- from the clusters ---------------------------------------------------------------------------------------------
@@ -77,6 +80,8 @@ class PulsarClusters:
         url = f"{cluster.admin_url.rstrip('/')}/admin/v2/{base.domain}/{base.tenant}/{base.namespace_local}/{quote(base.local, safe='')}/partitions"
         headers = {"Content-Type": "application/json"}
         try:
+            if cluster.oauth_file and not secret_may_go_to(url):
+                raise NotAllowed(f"cluster {cluster.name}: a token by OAuth goes by TLS only: give it an https:// --url, not {cluster.admin_url}")
             if token := await self.token(cluster):
                 headers["Authorization"] = f"Bearer {token}"
             tls = TCPConnector(ssl=tls_of(cluster)) if url.startswith("https:") else None
@@ -95,22 +100,37 @@ class PulsarClusters:
         who = ClientCredentials.of(cluster)
         now = self._links.clock.monotonic()
         self._issued = {client: issued for client, issued in self._issued.items() if issued[1] > now}
-        if who not in self._issued:
-            try:
-                async with ClientSession(timeout=_TIMEOUT) as session:
-                    metadata = await _asked(session, "GET", who.metadata_url, None)
-                    endpoint = metadata["token_endpoint"]
-                    if not secret_may_go_to(endpoint):
-                        raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there")
-                    async with session.post(endpoint, data=who.form, allow_redirects=False) as answer:
-                        given = json.loads(await answer.text())
-                        if answer.status >= 300:
-                            why = str(given.get("error", answer.status))[:200]
-                            raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gives client {who.client} no token: {why}")
-                self._issued[who] = str(given["access_token"]), now + lasts_s(given.get("expires_in"))
-            except (ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError, NotFound) as error:
-                raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]) from error
-        return self._issued[who][0]
+        if (known := self._issued.get(who)) is not None:
+            return known[0]
+        asking = self._asking.get(who)
+        if asking is None:
+            asking = self._asking[who] = asyncio.get_running_loop().create_task(_given(who))
+            asking.add_done_callback(lambda done: self._on_given(who, done, now))
+        return (await asyncio.shield(asking))[0]  # whoever gives up takes the answer from nobody else
+
+    def _on_given(self, who: ClientCredentials, done: asyncio.Task[tuple[str, float]], asked_at: float) -> None:
+        self._asking.pop(who, None)
+        if not done.cancelled() and done.exception() is None:  # an error was told to those who waited
+            token, lasts = done.result()
+            self._issued[who] = token, asked_at + lasts
+
+
+async def _given(who: ClientCredentials) -> tuple[str, float]:
+    """(a token, for how many seconds it is used), as its issuer gives it. Takes `_TIMEOUT` at most for each of two questions. Raises LinkError."""
+    try:
+        async with ClientSession(timeout=_TIMEOUT) as session:
+            metadata = await _asked(session, "GET", who.metadata_url, None)
+            endpoint = metadata["token_endpoint"]
+            if not secret_may_go_to(endpoint):
+                raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} names {endpoint!r:.200} for tokens: it must be https://, the secret goes there")
+            async with session.post(endpoint, data=who.form, allow_redirects=False) as answer:
+                given = json.loads(await answer.text())
+                if answer.status >= 300:
+                    why = str(given.get("error", answer.status))[:200]
+                    raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gives client {who.client} no token: {why}")
+        return str(given["access_token"]), lasts_s(given.get("expires_in"))
+    except (ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError, AttributeError, NotFound) as error:
+        raise LinkError(Cause.UNAUTHORIZED, f"{who.issuer} gave client {who.client} no token: {type(error).__name__}: {error}"[:500]) from error
 
 
 async def _asked(session: ClientSession, method: str, url: str, body: Any) -> Any:

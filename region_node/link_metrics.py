@@ -19,11 +19,11 @@ def samples(links: LinkManager) -> Iterator[Sample]:
     for (target, cause), count in sorted(links.restarts.items()):
         yield "heliograph_replication_link_restarts_total", "counter", {**labels, "remote_cluster": target, "cause": str(cause)}, count
     parked = Counter((link.target, str(link.parked.cause)) for link in links.parked if link.parked is not None)
-    for target in links.traffic.keys() - {target for target, _ in parked}:
+    for target in links.budgets.traffic.keys() - {target for target, _ in parked}:
         parked[target, ""] = 0  # a series that is there from the beginning: an alert sees it fall back to nothing, and not vanish
     for (target, why), number in sorted(parked.items()):
         yield "heliograph_replication_parked_links", "gauge", {**labels, "remote_cluster": target, "cause": why}, number
-    for target, traffic in sorted(links.traffic.items()):
+    for target, traffic in sorted(links.budgets.traffic.items()):
         yield "heliograph_replication_run_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.run_bytes
         yield "heliograph_replication_wire_bytes_total", "counter", {**labels, "remote_cluster": target}, traffic.wire_bytes
     for source, heard in sorted(links.incoming.regions.items()):

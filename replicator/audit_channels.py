@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from heliograph.model.coordinates import Origin
 from heliograph.wire.link_audit import Ask
 from replicator.log import ReplicatedLog
 
@@ -36,6 +37,11 @@ class LinkChannels:
     def names(self, log: ReplicatedLog) -> dict[int, str]:
         there = sorted({*self._manager.links(log.topic), *log.incoming})
         return {number: region for region in there if (number := self._manager.region_number(region))}
+
+    def ended(self, origin: Origin) -> str:
+        if not self._manager.tails.ended(origin):
+            return ""
+        return self._manager.region_name(origin[0]) or self._manager.tails.used.get(origin[0], f"region {origin[0]}")
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
         link = self._manager.links(log.topic).get(region)

@@ -62,7 +62,11 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """One pass over one topic. ranges: compared with their origin; unchecked: not, because its region could not be asked, or is damaged there."""
+    """One pass over one topic. ranges: compared with their origin; unchecked: not, because its region could not be asked, or is damaged there.
+
+    gone: region -> ranges whose origin has ended, so that those that are left were compared, and nobody else can be; waiting: region -> ranges that only
+    it can tell of.
+    """
 
     began_ms: int = 0
     ended_ms: int = 0
@@ -70,6 +74,8 @@ class Report:
     size_bytes: int = 0
     ranges: int = 0
     unchecked: int = 0
+    gone: Counter[str] = field(default_factory=Counter)
+    waiting: Counter[str] = field(default_factory=Counter)
     error: str = ""
     """Why the pass ended before its time; it is tried again."""
     findings: list[Finding] = field(default_factory=list)
@@ -95,6 +101,8 @@ class Report:
             "bytes": self.size_bytes,
             "ranges": self.ranges,
             "unchecked_ranges": self.unchecked,
+            "unchecked_of": dict(self.waiting),
+            "gone_ranges": dict(self.gone),
             "error": self.error,
             "found": dict(self.found),
             "repaired": dict(self.repaired),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from heliograph.model.coordinates import Origin
+from heliograph.model.coordinates import Origin, Range
 from heliograph.model.errors import CorruptData, HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipRecord
@@ -80,10 +80,14 @@ class AuditPass:
         names: Mapping[int, str],
         take: Take,
         report: Report,
+        ended: Callable[[Origin], str] = lambda _: "",
     ) -> None:
-        """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of all others."""
+        """region: this one's name. regions: name -> number, of those that can be asked now. names: number -> name, of all others.
+
+        ended: the name of the region whose origin it was, where that has ended for good; else "".
+        """
         self.log, self.storage, self.region, self.ask, self.regions, self.report = log, storage, region, ask, regions, report
-        self._take = take
+        self._take, self.ended = take, ended
         self.names = names
         self.findings: list[Finding] = []
         self.holes: list[Hole] = []
@@ -99,6 +103,8 @@ class AuditPass:
         self._skipped: dict[Origin, list[tuple[Position, Position]]] = {}
         self._compared: dict[Origin, Position] = {}
         self._seen: dict[Origin, Position] = {}
+        self._checked: dict[Origin, list[Range]] = {}
+        """What was compared with its origin."""
         self._trimmed = False
         """Something that was here is gone, as it may: an origin's first entry here need not be the first that was published."""
         self._read_to = BEFORE_ALL
@@ -215,10 +221,10 @@ class AuditPass:
             if at in lost:
                 lost.remove(at)
                 continue
-            found = await position_of(self.log, origin, at)
+            found = await position_of(self.log, origin, at, late=False)
             if found.status is Status.HERE and found.position != position:
                 self.findings.append(Finding(Fault.TWICE, origin, at, position))
-            elif found.status is Status.FILTERED:
+            elif found.status is Status.FILTERED and any(low < at <= high for low, high in self._checked.get(origin, ())):  # else its origin was not asked
                 self.findings.append(Finding(Fault.EXTRA, origin, at, position))
 
     def _settle(self) -> None:
@@ -254,33 +260,45 @@ class AuditPass:
                 compared = region is not None and await self._compare(region, origin, low, high, part)
             except HeliographError:
                 compared = False
-            if not compared:
+            if compared:
+                self._checked.setdefault(origin, []).append((low, high))
+            elif await self._look_elsewhere(origin, low, high, part) and (name := self.ended(origin)):
+                self.report.gone[name] += 1
+            else:
                 self.report.unchecked += 1
-                await self._look_elsewhere(origin, low, high, part)
+                self.report.waiting[region or f"region {origin[0]}"] += 1
 
-    async def _look_elsewhere(self, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> None:
-        """What other regions hold of (after, through] that is not here."""
+    async def _look_elsewhere(self, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> bool:
+        """What other regions hold of (after, through] that is not here. Whether all that can be asked have told."""
+        whole = all(name in self.regions for number, name in self.names.items() if number != origin[0])
         lost = self.lost.setdefault(origin, [])
         known_of = {row[0] for row in rows}.union(lost)
         for region, number in sorted(self.regions.items()):
             known = self.log.known.get(region)
-            if number == origin[0] or known is None or known[0].prefix(origin) <= after:
+            if number == origin[0] or (known is not None and known[0].prefix(origin) <= after):
+                continue
+            if known is None:
+                whole = False
                 continue
             at = after
             while at < through:
                 try:
                     told = await self.ask(region, Ask(What.ROWS, origin, at, through, True))
                 except HeliographError:
+                    whole = False
                     break
                 if told.refusal or not told.passing:  # an earlier version does not say for whom they were
+                    whole = False
                     break
-                named = (where for where, _ in told.rows if where > max(at, told.low))
+                whole = whole and not told.holes
+                named = (where for where, _ in told.rows if where > at)
                 new = [where for where in named if where not in known_of and (origin, where) not in self._bad]
                 lost += new
                 known_of.update(new)
                 if told.upto <= at:
                     break
                 at = told.upto
+        return whole
 
     async def _compare(self, region: str, origin: Origin, after: Position, through: Position, rows: list[_Entry]) -> bool:
         """False: nothing can be said of the range now."""

@@ -103,7 +103,7 @@ class Repairer:
             return None
         own = self._log.state.is_own(origin)
         if not own:
-            if (name := self._names.get(origin[0])) is None:
+            if not (name := self._names.get(origin[0]) or self._pass.ended(origin)):
                 return None
             (entry,) = passing(received(entry, name), self._pass.region)
         return Run(

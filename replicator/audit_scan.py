@@ -9,14 +9,17 @@ Source: docs/protocols/links.md, "Audit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import crc32c
 
 from heliograph.model.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link_audit import ROWS_MAX, Ask, Row, Told, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.entries import addressed_to, as_published, is_passing, published_checksums
+from replicator.transactions import is_commit, is_marker
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
@@ -34,8 +37,8 @@ Take = Callable[[int, int], Awaitable[None]]
 class AuditStorage(Protocol):
     """A topic's entries as they lie on disks, past every cache."""
 
-    def extents(self, log: ReplicatedLog) -> Sequence[tuple[int, int, int]]:
-        """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains, ascending."""
+    async def extents(self, log: ReplicatedLog) -> Sequence[tuple[int, int, int]]:
+        """(ledger, first entry, entries up to the last confirmed one) of every ledger that the topic retains, ascending. Raises what the metadata raises."""
         ...
 
     async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
@@ -62,7 +65,7 @@ class Piece(NamedTuple):
 
 async def walk(storage: AuditStorage, log: ReplicatedLog, low: Position, high: Position, take: Take) -> AsyncIterator[Piece]:
     """What lies in [low, high], in order. What is trimmed meanwhile is left out. Raises what storage raises."""
-    for ledger, first, count in storage.extents(log):
+    for ledger, first, count in await storage.extents(log):
         if ledger < low[0] or ledger > high[0]:
             continue
         at = max(first, low[1]) if ledger == low[0] else first
@@ -93,6 +96,17 @@ def coordinates(run: Run, ledger: int, first: int) -> Iterator[Position]:
             yield start_ledger, entry
 
 
+class _Part(NamedTuple):
+    """What one run has of a range. run: None: it cannot be read. good: indexes of the entries that are asked for and can be used; rows: of those."""
+
+    position: Position
+    run: Run | None
+    good: Sequence[int] = ()
+    rows: Sequence[Row] = ()
+    checksums: Sequence[int] = ()
+    holes: int = 0
+
+
 class Teller:
     """Answers what other regions ask of one region's copies."""
 
@@ -107,37 +121,74 @@ class Teller:
         own = log.state.is_own(ask.origin)
         if not own and ask.origin not in log.vector:
             return Told(refusal=NOTHING_HELD)
-        filtered = own or (ask.passing and ask.what is not What.ENTRIES)  # entries are asked for that somebody knows of
-        low, high = self._between(log, ask, own)
+        if own and ask.whole and (began := _undecided(log)) is not None and began <= ask.through:
+            return Told(refusal=f"the transaction that began at {began[0]}:{began[1]} has not ended there")
+        late, holes = await self._late(log, ask, to)
+        upto = min(ask.through, log.vector.prefix(ask.origin))
+        if late and sum(run.size_bytes for _, run in late.values()) >= _TOLD_BYTES:
+            upto = min(upto, max(late))  # those above it were left out
         rows: list[Row] = []
         runs: list[Run] = []
-        size, holes, upto = 0, 0, min(ask.through, log.vector.prefix(ask.origin))
-        async for piece in walk(self._storage, log, low, high, self._take):
-            if piece.run is None:
-                holes += 1
+        size = 0
+        low, high = self._between(log, ask, own)
+        async for part in self._parts(log, ask, to, low, high):
+            holes += part.holes
+            if not part.rows or log.state.late.covers(ask.origin, part.position, part.rows[0][0]):
                 continue
-            origin = log.state.origin_at((piece.ledger, piece.first)) if piece.run.origin is None else piece.run.origin
-            if origin != ask.origin or _stays(log, piece.run):
+            rows += part.rows
+            if ask.what is What.ENTRIES:
+                runs.append(_as_sent(part, ask, own))
+                size += runs[-1].size_bytes
+            if size >= _TOLD_BYTES or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
+                upto = min(upto, rows[-1][0])
+                break
+        low = _retained(log, own, rows, ask)
+        rows += [(at, checksum) for at, (checksum, _) in late.items()]
+        rows = sorted(dict(row for row in rows if row[0] <= upto).items())
+        if ask.what is What.ROWS and len(rows) > ROWS_MAX:
+            rows, upto = rows[:ROWS_MAX], rows[ROWS_MAX - 1][0]
+        runs += [run for at, (_, run) in late.items() if at <= upto]
+        if ask.whole:
+            runs += log.state.trees.records(ask.origin, ask.after, upto)
+        count, checksum = digest([row for row in rows if row[0] > low]) if ask.what is What.DIGEST else (0, 0)
+        told_rows, told_runs = tuple(rows) if ask.what is What.ROWS else (), tuple(runs) if ask.what is What.ENTRIES else ()
+        return Told("", low, upto, holes, count, checksum, told_rows, told_runs, ask.passing, ask.whole)
+
+    async def _late(self, log: ReplicatedLog, ask: Ask, to: str) -> tuple[dict[Position, tuple[int, Run]], int]:
+        """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the lowest are left."""
+        found: dict[Position, tuple[int, Run]] = {}
+        holes = size = 0
+        for low, high in log.state.late.between(ask.origin, ask.after, ask.through):
+            async for part in self._parts(log, ask, to, low, high):
+                holes += part.holes
+                if not part.rows or not log.state.late.covers(ask.origin, part.position, part.rows[0][0]):
+                    continue
+                run = _as_sent(part, ask, False)
+                for index, (at, checksum) in enumerate(part.rows):
+                    found[at] = (checksum, run.cut(index, index + 1))
+                size += run.size_bytes
+                if size >= 2 * _TOLD_BYTES:
+                    found, size = _lowest(found)
+        return _lowest(found)[0] if size >= _TOLD_BYTES else found, holes
+
+    async def _parts(self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position) -> AsyncIterator[_Part]:
+        """What of the range lies in the local positions [low, high]."""
+        filtered = log.state.is_own(ask.origin) or (ask.passing and ask.what is not What.ENTRIES)  # entries are asked for that somebody knows of
+        async for piece in walk(self._storage, log, low, high, self._take):
+            position = (piece.ledger, piece.first)
+            if piece.run is None:
+                yield _Part(position, None, holes=1)
+                continue
+            origin = log.state.origin_at(position) if piece.run.origin is None else piece.run.origin
+            if origin != ask.origin or _stays(log, piece.run, ask.whole):
                 continue
             chosen = _chosen(piece, ask, _reach(log, piece, ask, to) if filtered else None)
             if not chosen:
                 continue
-            checksums = published_checksums(piece.run)
+            checksums = _checksums(piece.run)
             at = list(coordinates(piece.run, piece.ledger, piece.first))
-            holes += sum(checksums[i] < 0 for i in chosen)
             good = [i for i in chosen if checksums[i] >= 0]
-            rows += [(at[i], checksums[i]) for i in good]
-            if ask.what is What.ENTRIES and good:
-                whole = piece.run.as_replicated(ask.origin, piece.ledger, piece.first, checksums) if own else _published(piece.run, good)
-                runs.append(whole.select(good))
-                size += runs[-1].size_bytes
-            if size >= _TOLD_BYTES or (ask.what is What.ROWS and len(rows) >= ROWS_MAX):
-                rows = rows[:ROWS_MAX] if ask.what is What.ROWS else rows
-                upto = min(upto, rows[-1][0])
-                break
-        retained = _retained(log, own, rows, ask)
-        count, checksum = digest(rows) if ask.what is What.DIGEST else (0, 0)
-        return Told("", retained, upto, holes, count, checksum, tuple(rows) if ask.what is What.ROWS else (), tuple(runs), ask.passing)
+            yield _Part(position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(good))
 
     def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
         """Local positions between which the range lies."""
@@ -147,9 +198,45 @@ class Teller:
         return log.state.positions.around(ask.origin, ask.after)[0], log.state.positions.around(ask.origin, ask.through)[1] or end
 
 
-def _stays(log: ReplicatedLog, run: Run) -> bool:
-    """What no other region gets: SKIPs, ends of transactions, and what a transaction published that was aborted."""
+def _undecided(log: ReplicatedLog) -> Position | None:
+    """The first entry of a transaction that is open here."""
+    return None if log.state.transactions is None else log.state.transactions.undecided_from()
+
+
+def _stays(log: ReplicatedLog, run: Run, whole: bool) -> bool:
+    """What no other region gets: SKIPs, and what a transaction published that was aborted. whole: the ends of those that were committed are told."""
+    if is_marker(run):
+        return not whole or not is_commit(run)
     return (hidden(run) and not is_passing(run)) or (log.state.transactions is not None and log.state.transactions.is_aborted(run))
+
+
+def _checksums(run: Run) -> list[int]:
+    """As `published_checksums`, also of the end of a transaction, which goes as it is."""
+    if not is_marker(run):
+        return published_checksums(run)
+    checksum = int(crc32c.crc32c(run.parts[0]))
+    return [checksum if run.checksums is None or run.checksums[0] == checksum else -1]
+
+
+def _as_sent(part: _Part, ask: Ask, own: bool) -> Run:
+    """Its good entries as a link would send them."""
+    run = part.run
+    assert run is not None
+    if own:
+        return run.as_replicated(ask.origin, *part.position, part.checksums).select(part.good)
+    return (run if is_marker(run) else _published(run, part.good)).select(part.good)
+
+
+def _lowest(found: Mapping[Position, tuple[int, Run]]) -> tuple[dict[Position, tuple[int, Run]], int]:
+    """(as many as one answer takes, their bytes)."""
+    kept: dict[Position, tuple[int, Run]] = {}
+    size = 0
+    for at in sorted(found):
+        kept[at] = found[at]
+        size += found[at][1].size_bytes
+        if size >= _TOLD_BYTES:
+            break
+    return kept, size
 
 
 def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> Position:
@@ -174,7 +261,7 @@ def _chosen(piece: Piece, ask: Ask, reach: frozenset[str] | None) -> list[int]:
     """Indexes of the entries whose coordinates are asked for. reach: only what was published for one of these regions; None: for whomever."""
     assert piece.run is not None
     inside = [i for i, at in enumerate(coordinates(piece.run, piece.ledger, piece.first)) if ask.after < at <= ask.through]
-    if reach is None or not inside or (meant := addressed_to(piece.run, reach)) is None:
+    if reach is None or not inside or is_marker(piece.run) or (meant := addressed_to(piece.run, reach)) is None:
         return inside
     kept = frozenset(meant)
     return [i for i in inside if i in kept]

@@ -36,7 +36,8 @@ class BookieCopies:
         self._known: LedgerMetadata | None = None
         """Of the ledger that was read last, where it is closed."""
 
-    def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
+    async def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
+        await log.ledger.whole()
         first, end = log.ledger.first_position(), log.ledger.last_confirmed
         return [
             (info.ledger, first[1] if info.ledger == first[0] else 0, end[1] + 1 if info.ledger == end[0] else info.entries)
@@ -45,8 +46,7 @@ class BookieCopies:
         ]
 
     async def read(self, log: ReplicatedLog, ledger: int, first: int, last: int, max_bytes: int) -> Sequence[tuple[int, Run]]:
-        info = next((info for info in log.ledger.ledgers() if info.ledger == ledger), None)
-        if info is not None and info.offload is not None and local_gone(info):
+        if local_gone(await log.ledger.ledger_info(ledger)):
             return [(start, run) for _, start, run in await log.ledger.read((ledger, first), last - first + 1, max_bytes)]
         known = self._known
         if known is None or known.ledger != ledger:
@@ -81,7 +81,7 @@ class BookieCopies:
         self._known = None
         metadata = await ledger_metadata(self._context, ledger)
         sealing = self._context.sealing
-        closed_ms = next((info.closed_ms for info in log.ledger.ledgers() if info.ledger == ledger), 0)
+        closed_ms = (await log.ledger.ledger_info(ledger)).closed_ms
         for first, run in runs:
             stored = run if sealing is None else await sealing.sealed(log.ledger.topic, ledger, closed_ms, first, run)
             block = encode_block(stored, ledger, first)

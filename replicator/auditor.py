@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, LinkError, NotAllowed
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link_audit as wire
@@ -56,6 +57,10 @@ class Channels(Protocol):
 
     def names(self, log: ReplicatedLog) -> dict[int, str]:
         """Number -> name of all regions that the topic has links with, also of those that cannot be asked now."""
+        ...
+
+    def ended(self, origin: Origin) -> str:
+        """The name that its region had, where it has ended for good; "": it may be published under."""
         ...
 
     def send(self, log: ReplicatedLog, region: str, request: int, ask: Ask) -> bool:
@@ -148,7 +153,7 @@ class Auditor:
         report = Report(began_ms=self._clock.wall_ms())
         channels = self._channels
         asks, regions = partial(self.ask, log), channels.regions(log)
-        found = AuditPass(log, self.storage, channels.region, asks, regions, channels.names(log), self._rate.take, report)
+        found = AuditPass(log, self.storage, channels.region, asks, regions, channels.names(log), self._rate.take, report, channels.ended)
         try:
             await found.run()
             if found.findings:

@@ -136,6 +136,10 @@ class Claims:
         }
         return {"origins": rows, "partly": len(self.partly), "counts": len(self.counts)}
 
+    def parts(self) -> list[int]:
+        """[messages left of batches that were acknowledged in part, redeliveries]: what can change without the summary, to which others compare theirs."""
+        return [sum(left.bit_count() for left in self.partly.values()), sum(self.counts.values())]
+
     def fields(self, level: int = COUNTS_LEVEL) -> list[Any]:
         """For msgpack. level: feature level of whoever reads it."""
         origins = sorted({*self.base, *self.ranges})

@@ -24,6 +24,8 @@ from replicator.claims import Claims, read_claims
 from replicator.round_trips import RoundTrips
 from replicator.turns import TURN_BYTES, Turns
 
+_JOIN_BELOW = 1 << 16
+"""Smaller buffers, on average, go as one: by TLS each would be a record of its own, to encrypt here and to decrypt there."""
 Key = tuple[str, Address]
 """(target region, where its broker listens)."""
 
@@ -103,6 +105,8 @@ class LinkConnection:
             self._client.write(wire.close_frame(number, cause, text))
 
     def write(self, buffers: Sequence[Buffer]) -> None:
+        if len(buffers) > 1 and sum(map(len, buffers)) < _JOIN_BELOW * len(buffers):
+            buffers = [b"".join(buffers)]
         self._client.write(buffers)
 
     def writable(self, number: int) -> bool:

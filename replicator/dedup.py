@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heliograph.model.nothing import NOTHING, own
 from heliograph.wire.run import ProducerSegment, Run
 
 
@@ -62,9 +63,9 @@ class Producers:
 
     def __init__(self, settings: DedupSettings) -> None:
         self.settings = settings
-        self._durable: dict[str, int] = {}  # local: the highest sequence that is stored; least recently used first
-        self._submitted: dict[str, int] = {}  # local: the highest one on its way, only of names that have one
-        self._ranges: dict[str, list[tuple[int, int]]] = {}  # of other regions, disjoint and ascending
+        self._durable: dict[str, int] = NOTHING  # local: the highest sequence that is stored; least recently used first
+        self._submitted: dict[str, int] = NOTHING  # local: the highest one on its way, only of names that have one
+        self._ranges: dict[str, list[tuple[int, int]]] = NOTHING  # of other regions, disjoint and ascending
         self._range_count = 0
         self._local: dict[str, list[tuple[int, int]]] | None = None  # what is stored of local producers, exactly; the highest alone does not say that
         self._local_count = 0
@@ -106,11 +107,14 @@ class Producers:
             ends.append((name, high))
         if len(ends) > 1 and len({name for name, _ in ends}) < len(ends):
             return self._submit_each(run)
-        self._submitted.update(ends)
+        if ends:
+            self._submitted = own(self._submitted)
+            self._submitted.update(ends)
         return None
 
     def _submit_each(self, run: Run, coming: Mapping[str, Sequence[tuple[int, int]]] | None = None) -> list[bool] | None:
         new: list[bool] = []
+        self._submitted = own(self._submitted)
         for name, count, first, pairs in run.producers:
             high = self._submitted.get(name, self._durable.get(name, -1))
             for sequence, highest in pairs or [(s, s) for s in range(first, first + count)]:
@@ -139,6 +143,7 @@ class Producers:
 
     def confirm(self, run: Run) -> None:
         """A local run is durable."""
+        self._durable = own(self._durable)
         for segment in run.producers:
             name = segment[0]
             high = _ends(segment)[1]
@@ -157,6 +162,7 @@ class Producers:
 
     def submit_again(self, run: Run) -> None:
         """After a rollback: `run` is still on its way."""
+        self._submitted = own(self._submitted)
         for segment in run.producers:
             name, high = segment[0], _ends(segment)[1]
             self._submitted[name] = max(high, self._submitted.get(name, self._durable.get(name, -1)))
@@ -195,6 +201,7 @@ class Producers:
         if low < 0:
             return
         ranges = self._ranges.pop(name, [])  # to the end: the most recently heard of
+        self._ranges = own(self._ranges)
         self._ranges[name] = ranges
         self._range_count += _add(ranges, low, high)
         while self._range_count > self.settings.ranges_max:
@@ -212,6 +219,6 @@ class Producers:
         durable, ranges, *later = dumped
         self._local = {name: [(low, high) for low, high in pairs] for name, pairs in later[0].items()} if later and later[0] else None
         self._local_count = sum(map(len, self._local.values())) if self._local else 0
-        self._durable = dict(durable)
-        self._ranges = {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()}
+        self._durable = dict(durable) if durable else NOTHING
+        self._ranges = {name: [(low, high) for low, high in pairs] for name, pairs in ranges.items()} if ranges else NOTHING
         self._range_count = sum(map(len, self._ranges.values()))

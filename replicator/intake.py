@@ -12,6 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.link import SkipRecord
 from heliograph.wire.run import Run
@@ -26,9 +27,11 @@ class Verdict(Enum):
 class Intake:
     """What one region has accepted of one topic from elsewhere."""
 
+    __slots__ = ("_submitted", "durable")
+
     def __init__(self, durable: Vector) -> None:
         self.durable = durable
-        self._submitted: dict[Origin, Position] = {}  # only of origins that have something on its way
+        self._submitted: dict[Origin, Position] = NOTHING  # only of origins that have something on its way
 
     def submitted(self, origin: Origin) -> Position:
         return max(self._submitted.get(origin, self.durable.prefix(origin)), self.durable.prefix(origin))
@@ -48,12 +51,14 @@ class Intake:
             if (ledger, first) > have:
                 break
             known += count if (ledger, first + count - 1) <= have else have[1] - first + 1
+        self._submitted = own(self._submitted)
         self._submitted[run.origin] = run.coordinate(run.count - 1)
         return run.cut(known, run.count)
 
     def accept_skip(self, record: SkipRecord) -> SkipRecord:
         """Of a SKIP judged ACCEPT: the part above the prefix (an entry beats a SKIP), which is submitted from now on."""
         have = self.submitted(record.origin)
+        self._submitted = own(self._submitted)
         self._submitted[record.origin] = record.through
         return record if record.after >= have else SkipRecord(record.origin, have, record.through, record.reason, record.route)
 
@@ -79,4 +84,5 @@ class Intake:
 
     def submit_again(self, origin: Origin, through: Position) -> None:
         """After a rollback: an append up to `through` is still on its way."""
+        self._submitted = own(self._submitted)
         self._submitted[origin] = max(self.submitted(origin), through)

@@ -118,7 +118,7 @@ class Link:
 
     def give_up(self, first: Position, last: Position) -> None:
         """What lies in [first, last] is lost here: the target is told so, in its place. first: where the link stands then, or will."""
-        self._pump.given_up = (first, last)
+        self._pump.give_up(first, last)
         self.poke()
 
     def pump(self) -> None:

@@ -40,17 +40,19 @@ class LinkPump:
     """Of one link."""
 
     __slots__ = (
-        "_budget", "_bulk", "_drains", "_filter_timer", "_link", "_log", "_manager", "_pace_timer", "_rate", "_reads", "_upto_bytes", "begins",
+        "_budget", "_bulk", "_drains", "_filter_timer", "_gave_up", "_link", "_log", "_manager", "_pace_timer", "_rate", "_reads", "_upto_bytes", "begins",
         "given_up", "lives_s", "pace", "packer", "reading"
     )
 
     def __init__(self, link: Link) -> None:
         self._link, self._manager, self._log = link, link.manager, link.log
-        self.packer = RunPacker(self._manager.settings.compression, self._manager.traffic_to(link.target))
+        self.packer = RunPacker(self._manager.settings.compression, self._manager.budgets.traffic_to(link.target))
         self.begins: Position = BEFORE_ALL
         """What lies before it is not sent (`replicator.starting`)."""
         self.given_up: tuple[Position, Position] | None = None
         """The first and the last of entries that are lost here (`replicator.giving_up`)."""
+        self._gave_up = 0
+        """The attempt on which it was seen that they still cannot be read: without that nothing is given up."""
         self.lives_s = 0
         """The policy `replicationTTL`: what is older is not sent any more; 0: everything is."""
         self.reading = self._reads = 0
@@ -60,7 +62,7 @@ class LinkPump:
         self._rate: Mapping[str, Any] | None = None
         self._pace_timer: Timer | None = None
         self._filter_timer: Timer | None = None
-        self._budget = self._manager.budget(link.target)
+        self._budget = self._manager.budgets.to(link.target)
         self._upto_bytes = TURN_BYTES
         self._bulk = False
         """The last turn ended before what there is to send."""
@@ -161,6 +163,17 @@ class LinkPump:
         self._link.move_cursor()
         self._watch_filtered()
 
+    def give_up(self, first: Position, last: Position) -> None:
+        self.given_up = (first, last)
+
+    def _is_given_up(self, position: Position) -> bool:
+        """What lies there cannot be read. Whether it is passed over from now on."""
+        core = self._link.core
+        if self.given_up is None or core is None or not self.given_up[0] <= position <= self.given_up[1] or self._gave_up == core.attempt:
+            return False
+        self._gave_up = core.attempt
+        return True
+
     def _begins(self) -> tuple[Position, SkipReason]:
         """What lies before it is not sent, and why."""
         first, log = self._log.ledger.first_position(), self._log
@@ -172,7 +185,7 @@ class LinkPump:
                 begins, why = (ledger, entry + 1), SkipReason.EXPIRED
         if self.given_up is not None and self._link.core is not None:
             (ledger, entry), last = self.given_up
-            if begins <= (ledger, entry) <= self._link.core.read_at <= last:
+            if begins <= (ledger, entry) <= self._link.core.read_at <= last and self._gave_up == self._link.core.attempt:
                 begins, why = (last[0], last[1] + 1), SkipReason.LOST
         return begins, why
 
@@ -182,6 +195,8 @@ class LinkPump:
         assert core is not None and connection is not None
         try:
             for ledger, first, run in runs:
+                if self.given_up is not None and self.given_up[0] <= (ledger, first + run.count - 1) and (ledger, first) <= self.given_up[1]:
+                    self.given_up = None  # it was repaired meanwhile
                 while isinstance(lost := core.lacks(run), SendRun):
                     sends.append(lost)
                 if lost is not None:
@@ -189,6 +204,9 @@ class LinkPump:
                     break
                 sends += core.take(ledger, first, run, now)
         except CorruptData as error:
+            if self._is_given_up(core.read_at):
+                self._manager.soon(self.pump)
+                return sends
             self._link.restart(Cause.STORAGE, f"{core.read_at[0]}:{core.read_at[1]} is damaged here ({error}): the audit repairs it")
         return sends
 
@@ -273,6 +291,9 @@ class LinkPump:
                 return
             self.reading = 0
             if connection is self._link.connection and not self._link.ended:
+                if attempt == core.attempt and Cause.of(error) is Cause.STORAGE and self._is_given_up(position):
+                    self.pump()
+                    return
                 self._link.restart(Cause.of(error), f"reading at {position[0]}:{position[1]}: {error}")
             return
         if number != self.reading:

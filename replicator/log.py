@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import HeliographError, TopicClosed
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.policies import RegionInfo
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
@@ -105,9 +106,9 @@ class ReplicatedLog:
         self.topic = ledger.topic
         self.sends = False
         """It goes to other regions."""
-        self.known: dict[str, tuple[Vector, int]] = {}
+        self.known: dict[str, tuple[Vector, int]] = NOTHING
         """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
-        self.source_ends: dict[str, tuple[Origin, Position, int]] = {}
+        self.source_ends: dict[str, tuple[Origin, Position, int]] = NOTHING
         """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
         self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
         """Region -> the link that comes from there, also after it has ended."""
@@ -221,6 +222,7 @@ class ReplicatedLog:
         """What `region` holds durably, as it or another region tells. An unchanged vector keeps its time: idle links have nothing to tell."""
         old = self.known.get(region)
         if old is None or old[0] != vector:
+            self.known = own(self.known)
             self.known[region] = (vector, now_ms)
             if self.sync_by is not None:
                 self.sync_by.known_changed(self.topic)

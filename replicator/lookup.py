@@ -63,8 +63,11 @@ class Published:
     published_ms: int = 0
 
 
-async def position_of(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
-    """Where the entry lies that was first published as `at` of `origin`. Raises what storage raises."""
+async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late: bool = True) -> Found:
+    """Where the entry lies that was first published as `at` of `origin`. Raises what storage raises.
+
+    late: also where an audit has appended it, behind higher ones.
+    """
     state = log.state
     if state.is_own(origin):
         return await _own(log, origin, at)
@@ -88,6 +91,10 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position) -> Found
             if run.coordinate(index) == at:
                 return Found(Status.HERE, following, following)
             break
+    for low_late, high_late in state.late.between(origin, (at[0], at[1] - 1), at) if late else ():
+        async for ledger, start, run in _runs(log, max(low_late, first), high_late):
+            if run.origin == origin and not _hidden(run) and (index := _index(run.spans, at)) < run.count and run.coordinate(index) == at:
+                return Found(Status.HERE, (ledger, start + index), following)
     if not state.vector.holds(origin, at):
         return Found(Status.LOST, None, following)
     if not before and (low > BEFORE_ALL or _trimmed(log)):
@@ -148,7 +155,7 @@ async def vector_at(log: ReplicatedLog, position: Position, since: tuple[Positio
             async for ledger, start, run in _runs(log, max(at, first), position):
                 if run.origin == origin and not _hidden(run):
                     last = min(run.count - 1, position[1] - start) if ledger == position[0] else run.count - 1
-                    coordinate = run.coordinate(last)
+                    coordinate = max(coordinate, run.coordinate(last))
         if coordinate > BEFORE_ALL:
             found[origin] = coordinate
     return found

@@ -1,7 +1,7 @@
 """LinkManager: all outgoing links of one broker.
 
-Is: which links there are, what they share (timers, budgets, reads of backlog, rounds of subscriptions), and what is done once a second.
-Isn't: what a link sends (`replicator.sender`), or connections and looking up owners (`replicator.owners`).
+Is: which links there are, what they share (timers, reads of backlog, rounds of subscriptions), and what is done once a second.
+Isn't: what a link sends (`replicator.sender`), budgets (`replicator.budgets`), or connections and looking up owners (`replicator.owners`).
 Invariants: no task or timer of the loop per link; at most `reads_max` reads of backlog at a time; what is done for topics that idle does not grow with them.
 Source: docs/protocols/links.md.
 """
@@ -14,7 +14,6 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from heliograph.model.coordinates import Origin
@@ -22,13 +21,12 @@ from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
 from heliograph.model.policies import PulsarCluster, RegionInfo
 from heliograph.model.positions import BEFORE_ALL, Position
-from heliograph.model.routes import Topology, tree
 from heliograph.runtime.clock import Clock, Rng
 from replicator.audit_channels import LinkChannels
 from replicator.audit_settings import AuditSettings
 from replicator.auditor import Auditor
+from replicator.budgets import Budgets
 from replicator.causes import Cause
-from replicator.compression import Traffic
 from replicator.compression_settings import CompressionSettings
 from replicator.courtesy import Publishing
 from replicator.incoming import Incoming
@@ -36,7 +34,7 @@ from replicator.link import Link
 from replicator.link_stats import LinkStats
 from replicator.log import ReplicatedLog
 from replicator.owners import Owners
-from replicator.planting import plant
+from replicator.planting import Planter
 from replicator.pulsar.connection import ClusterConnections
 from replicator.pulsar.link import ClusterHost, PulsarLink
 from replicator.receipt_waits import ReceiptWaits
@@ -47,7 +45,6 @@ from replicator.starting import properties_of
 from replicator.subscription_sync import SubscriptionHost
 from replicator.tails import Tails
 from replicator.timers import Timers
-from replicator.turns import Budget
 from replicator.yielding import Yielding
 from storage.managed_ledger.appends import Appends
 
@@ -62,6 +59,11 @@ class Regions(Protocol):
     def region(self, name: str) -> RegionInfo | None: ...
 
     def regions(self) -> list[RegionInfo]: ...
+
+    @property
+    def region_numbers(self) -> Mapping[int, str]:
+        """Every number that a region has or had -> its name."""
+        ...
 
     @property
     def broken(self) -> Mapping[str, str]:
@@ -137,21 +139,17 @@ class LinkManager:
         """What comes the other way: for whoever makes receivers."""
         self.restarts: Counter[tuple[str, Cause]] = Counter()
         """(target region, cause) -> how often a link ended so, in all."""
-        self.traffic: dict[str, Traffic] = {}
-        """Target region -> what all links to it have sent."""
         self._active: dict[Link | PulsarLink, None] = {}
         self._resting: dict[Link | PulsarLink, None] = {}
         """Links that have nothing to do, although their targets lack something: a transaction is open, or another region delivers it."""
         self.parked: dict[Link | PulsarLink, None] = {}
         """Links that wait for a decision."""
-        self._budgets: dict[str, Budget[Link]] = {}
-        self._brokers = brokers
+        self.budgets: Budgets[Link] = Budgets(
+            self.settings.budget, brokers if self.settings.budget_shared else lambda: 1, clock.monotonic, self._run_later
+        )
         self._links: dict[str, dict[str, Link | PulsarLink]] = {}
-        self._topologies: dict[str, Topology | None] = {}
-        """Topic -> its policy, of those that have one or have a tree."""
-        self._unplanted: dict[str, ReplicatedLog] = {}
-        """Topics whose tree is to be compared with the policy again."""
         self.logs: dict[str, ReplicatedLog] = {}
+        self._planter = Planter(region, self.logs, self._regions_of)
         self.subscriptions: SubscriptionHost | None = None
         """Who has the subscriptions of this broker; set before the first topic is attached."""
         self.schemas: SchemaHost | None = None
@@ -212,7 +210,7 @@ class LinkManager:
         log.replicate_all = bool(values.get("replicatedSubscriptions"))
         if log.replicate_all:
             self.keep_in_step(log)
-        self._plant(log, values.get("replicationTopology"))
+        self._planter.obey(log, values.get("replicationTopology"))
         rate = values.get("replicatorDispatchRate")
         for link in self._links.get(log.topic, {}).values():
             link.obey_rate(rate)
@@ -237,28 +235,9 @@ class LinkManager:
         """It has something to do, or to count: `link.tick` is called each second until it says that it has not."""
         self._active[link] = None
 
-    def _plant(self, log: ReplicatedLog, topology: Topology | None) -> None:
-        """By which way its entries go on, to the regions that it is linked to. What has to wait is looked at again every second."""
-        regions = [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
-        self._topologies[log.topic] = topology
-        if topology is None and not log.state.trees:
-            del self._topologies[log.topic]
-            return
-        again = partial(self._plant_again, log)
-        if plant(log, self.region, tree(topology, self.region, regions), regions, again):
-            self._unplanted.pop(log.topic, None)
-        else:
-            self._unplanted[log.topic] = log
-
-    def _plant_again(self, log: ReplicatedLog) -> None:
-        """A record is stored, or was not: the policy may have changed meanwhile. Not at once: bookies that fail do so again."""
-        self._unplanted[log.topic] = log
-
-    def _plant_due(self) -> None:
-        waiting, self._unplanted = self._unplanted, {}
-        for topic, log in waiting.items():
-            if self.logs.get(topic) is log and topic in self._topologies:
-                self._plant(log, self._topologies[topic])
+    def _regions_of(self, log: ReplicatedLog) -> list[str]:
+        """That it goes to; Pulsar clusters are none."""
+        return [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
 
     def schemas_changed(self, topic: str) -> None:
         """The registry has, or may have, a new version of this topic's schema: its links send that before anything else."""
@@ -274,13 +253,13 @@ class LinkManager:
 
     def require(self, log: ReplicatedLog, policy: Mapping[str, Any] | None) -> None:
         """Receipts of the topic wait for other regions as the policy `durability` says; None: they do not. After `attach`."""
-        self._waits.require(log, policy, [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)])
+        self._waits.require(log, policy, self._regions_of(log))
 
     async def detach(self, log: ReplicatedLog) -> None:
         """The topic is being unloaded: its links end, their cursors stay."""
         if self.logs.get(log.topic) is log:
             del self.logs[log.topic]
-            self._topologies.pop(log.topic, None)
+            self._planter.forget(log)
             self.tails.forget(log)
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
@@ -364,8 +343,8 @@ class LinkManager:
 
     def peers(self, log: ReplicatedLog) -> list[str]:
         """The other regions of the configuration that have the topic, by a link in either direction."""
-        there = [target for target, link in self._links.get(log.topic, {}).items() if isinstance(link, Link)]
-        return sorted({*there, *(source for source in self.tails.sources(log) if source != self.region and self._view.region(source) is not None)})
+        here = [source for source in self.tails.sources(log) if source != self.region and self._view.region(source) is not None]
+        return sorted({*self._regions_of(log), *here})
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what is here will never come."""
@@ -375,25 +354,11 @@ class LinkManager:
         """A real Pulsar cluster; None: it is a region, or not known."""
         return self._view.cluster(name)
 
-    def budget(self, region: str) -> Budget[Link] | None:
-        """None: links to it share nothing but their connections."""
-        found = self._budgets.get(region)
-        if found is None and (bytes_per_s := self._share(region)) > 0:
-            made = found = self._budgets[region] = Budget(bytes_per_s, self.clock.monotonic, lambda after_s: self._run_later(made.run, after_s))
-        return found
-
-    def _share(self, region: str) -> float:
-        whole = self.settings.budget.get(region, self.settings.budget.get("*", 0.0))
-        return whole / max(1, self._brokers()) if self.settings.budget_shared else whole
-
     def _run_later(self, run: Callable[[], None], after_s: float) -> None:
         if after_s > 0:
             self.timers.after(after_s, run)
         else:
             self.soon(run)
-
-    def traffic_to(self, region: str) -> Traffic:
-        return self.traffic.setdefault(region, Traffic())
 
     def backoff_s(self, failures: int) -> float:
         longest = min(self.settings.backoff_max_s, self.settings.backoff_min_s * 2.0 ** min(failures, 16))
@@ -459,8 +424,7 @@ class LinkManager:
         now = self.clock.monotonic()
         elapsed_s, self._ticked_at = max(0.001, now - self._ticked_at), now
         self._owners.beat(now)
-        for region, budget in self._budgets.items():
-            budget.bytes_per_s = self._share(region)
+        self.budgets.tick()
         self.cluster_connections.tick()
         self.yielding.look_at((link for link in self._active if isinstance(link, Link)), self.left_elsewhere(), elapsed_s)
         for link in list(self._active):
@@ -470,13 +434,13 @@ class LinkManager:
         for link in list(self._resting):
             if link.ended or link in self._active or not link.oldest_ms():
                 del self._resting[link]
-        self._plant_due()
+        self._planter.tick()
         self.auditor.tick()
         self.tails.tick()
 
     def _regions_changed(self) -> None:
         whole = not any(key.startswith("/regions/") for key in self._view.broken)
-        self.tails.regions_changed(self._view.regions() if whole else ())
+        self.tails.regions_changed(self._view.regions() if whole else (), self._view.region_numbers)
 
     def _on_config(self, key: str) -> None:
         if key.startswith(("/regions/", "/tenants/", "/namespaces/", "/partitioned/")):

@@ -1,6 +1,7 @@
 """Planting: the region that publishes writes down by which way its entries go on, as a record in its own log.
 
-Is: the comparison of what the policies want with the newest record, and the append of another one. Isn't: what follows from it (`replicator.sender`).
+Is: the comparison of what the policies want with the newest record, the append of another one, and which topics are to be looked at again. Isn't: what
+follows from a record (`replicator.sender`).
 Invariants: one record at a time; at most CHANGES_MAX records that some region has not reached yet: a further change waits until the regions have followed.
 Source: docs/protocols/links.md, "Topologies".
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
+from heliograph.model.routes import Topology, tree
 from replicator.trees import Tree
 
 if TYPE_CHECKING:
@@ -51,3 +53,41 @@ def plant(log: ReplicatedLog, region: str, parents: Mapping[str, str], targets: 
 
     log.append_tree(Tree(region, wanted, whole).as_run(), stored, failed)
     return True
+
+
+class Planter:
+    """Of one broker. logs: the loaded topics by name. targets: to which regions a topic's entries go."""
+
+    def __init__(self, region: str, logs: Mapping[str, ReplicatedLog], targets: Callable[[ReplicatedLog], list[str]]) -> None:
+        self._region, self._logs, self._targets = region, logs, targets
+        self._topologies: dict[str, Topology | None] = {}
+        """Topic -> its policy, of those that have one or have a tree."""
+        self._unplanted: dict[str, ReplicatedLog] = {}
+        """Topics whose tree is to be compared with the policy again."""
+
+    def obey(self, log: ReplicatedLog, topology: Topology | None) -> None:
+        """By which way its entries go on from now on; None: directly. What has to wait is looked at again by `tick`."""
+        self._topologies[log.topic] = topology
+        if topology is None and not log.state.trees:
+            del self._topologies[log.topic]
+            return
+        regions = self._targets(log)
+
+        def again() -> None:
+            """A record is stored, or was not: the policy may have changed meanwhile. Not at once: bookies that fail do so again."""
+            self._unplanted[log.topic] = log
+
+        if plant(log, self._region, tree(topology, self._region, regions), regions, again):
+            self._unplanted.pop(log.topic, None)
+        else:
+            self._unplanted[log.topic] = log
+
+    def forget(self, log: ReplicatedLog) -> None:
+        self._topologies.pop(log.topic, None)
+
+    def tick(self) -> None:
+        """Once a second."""
+        waiting, self._unplanted = self._unplanted, {}
+        for topic, log in waiting.items():
+            if self._logs.get(topic) is log and topic in self._topologies:
+                self.obey(log, self._topologies[topic])

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heliograph.model.coordinates import Origin
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
 
@@ -55,19 +56,23 @@ class PositionMap:
     __slots__ = ("_of", "first")
 
     def __init__(self) -> None:
-        self._of: dict[Origin, _Points] = {}
+        self._of: dict[Origin, _Points] = NOTHING
         self.first: Callable[[], Position] = lambda: BEFORE_ALL
         """The first position that the topic still has; set by whoever opened it."""
 
-    def add(self, run: Run, ledger: int, first: int) -> None:
-        """A run of another region is durable at (ledger, first). What is known already (replayed again) is passed over."""
+    def add(self, run: Run, ledger: int, first: int) -> bool:
+        """A run of another region is durable at (ledger, first). What is known already (replayed again) is passed over.
+
+        True: it lies behind higher ones of its origin, and this map does not lead to it (`replicator.late` does).
+        """
         assert run.origin is not None
         points = self._of.get(run.origin)
         if points is None:
+            self._of = own(self._of)
             points = self._of[run.origin] = _Points()
         start, end = run.coordinate(0), run.coordinate(run.count - 1)
         if end <= points.last:
-            return
+            return (ledger, first) > points.last_local
         points.entries += run.count
         points.size_bytes += run.size_bytes
         if start > points.last and (not points.locals or points.entries >= EVERY_ENTRIES or points.size_bytes >= EVERY_BYTES):
@@ -77,6 +82,7 @@ class PositionMap:
             if len(points.locals) > 2 and self.count > POINTS_MAX:
                 self._shrink(POINTS_MAX)
         points.last, points.last_local = end, (ledger, first + run.count - 1)
+        return False
 
     @property
     def count(self) -> int:
@@ -145,6 +151,7 @@ class PositionMap:
 
     def load(self, dumped: list[Any]) -> None:
         for region, epoch, incarnation, a, b, c, d, entries, size_bytes, flat in dumped:
+            self._of = own(self._of)
             points = self._of[region, epoch, incarnation] = _Points()
             points.last, points.last_local = (a, b), (c, d)
             points.entries, points.size_bytes = entries, size_bytes

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from heliograph.model.errors import HeliographError, PeerError
+from heliograph.model.nothing import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.runtime.clock import Clock
 from heliograph.wire import link as wire
@@ -310,6 +311,7 @@ class LinkReceiver:
             if told.risk is not None:
                 stream.incoming.risk = told.risk
             if told.last_confirmed is not None and told.last_confirmed[1] > BEFORE_ALL:
+                log.source_ends = own(log.source_ends)
                 log.source_ends[stream.source] = (*told.last_confirmed, now)
             for region, vector in told.vectors.items():
                 if region != self._region:

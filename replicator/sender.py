@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heliograph.model.coordinates import Origin, Vector
+from heliograph.model.nothing import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import Run
@@ -103,6 +104,7 @@ class LinkSender(Way):
         self.remote = vector
         went_back = False
         if (confirmed := self.state.delivered.get(self.target)) is not None and vector.prefix(confirmed[0]) < confirmed[1]:
+            self.state.delivered = own(self.state.delivered)
             self.state.delivered[self.target] = (confirmed[0], vector.prefix(confirmed[0]))
             went_back = vector.prefix(confirmed[0]) < self.mark
             if went_back:
@@ -170,6 +172,7 @@ class LinkSender(Way):
     def _note_delivered(self, origin: Origin, through: Position) -> None:
         known = self.state.delivered.get(self.target)
         if through > BEFORE_ALL and self.state.is_own(origin) and (known is None or known[1] < through):
+            self.state.delivered = own(self.state.delivered)
             self.state.delivered[self.target] = (origin, through)
 
     def take_over(self, yes: bool) -> bool | None:
@@ -413,6 +416,7 @@ class LinkSender(Way):
         self.receipts += 1
         self._note_delivered(origin, through)
         if origin in self.state.trees and not self.state.is_own(origin):
+            self.state.relayed = own(self.state.relayed)
             self.state.relayed.setdefault(self.target, {})[origin] = through
         self._advance()
 

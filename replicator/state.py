@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from heliograph.model.coordinates import Origin, Vector
 from heliograph.model.errors import CorruptData
 from heliograph.model.ledgers import pack, unpack
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Rng
 from heliograph.wire.link import SkipRecord
@@ -20,6 +21,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.affected import AffectedList
 from replicator.dedup import DedupSettings, Producers
 from replicator.intake import Intake
+from replicator.late import LateMap
 from replicator.outbox import Outbox
 from replicator.positions import PositionMap
 from replicator.transactions import TransactionBuffer
@@ -48,6 +50,7 @@ class TopicState:
         "delivered",
         "host",
         "intake",
+        "late",
         "origin",
         "outbox",
         "past",
@@ -70,10 +73,11 @@ class TopicState:
         self.producers = Producers(settings)
         self.outbox = Outbox()
         self.positions = PositionMap()
-        self.delivered: dict[str, tuple[Origin, Position]] = {}
+        self.late = LateMap()
+        self.delivered: dict[str, tuple[Origin, Position]] = NOTHING
         """Target region -> the newest own coordinate that its vector covers."""
         self.trees = TreeBook()
-        self.relayed: dict[str, dict[Origin, Position]] = {}
+        self.relayed: dict[str, dict[Origin, Position]] = NOTHING
         """Target region -> of other regions' origins that have trees, what its vector covered once."""
         self.transactions: TransactionBuffer | None = None
         """Of a topic that ever held one; `host` hears when the first comes while it is loaded."""
@@ -98,7 +102,7 @@ class TopicState:
         self.intake = Intake(self.vector)
         self.producers.load(producers)
         self.outbox.load(outbox)
-        self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered}
+        self.delivered = {region: (_origin(o), (p[0], p[1])) for region, o, p in delivered} if delivered else NOTHING
         if len(fields) > 6:
             self.positions.load(fields[6])
         if len(fields) > 7 and fields[7] is not None:
@@ -109,7 +113,10 @@ class TopicState:
         if len(fields) > 9:
             self.trees = TreeBook.load(fields[9])
             for region, *rest in fields[10]:
+                self.relayed = own(self.relayed)
                 self.relayed.setdefault(region, {})[_origin(rest)] = (rest[3], rest[4])
+        if len(fields) > 11:
+            self.late.load(fields[11])
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -125,11 +132,14 @@ class TopicState:
         if self.transactions is not None:
             self.transactions.trimmed(self.positions.first())
             fields.append(self.transactions.dump())
-        if self.affected is not None or self.trees:
+        self.late.prune(self.positions.first())
+        if self.affected is not None or self.trees or self.late:
             fields += [None] * (9 - len(fields)) + [None if self.affected is None else self.affected.dump()]
-        if self.trees:
+        if self.trees or self.late:
             fields.append(self.trees.dump())
             fields.append([[region, *origin, *at] for region, found in sorted(self.relayed.items()) for origin, at in sorted(found.items())])
+        if self.late:
+            fields.append(self.late.dump())
         return pack(fields)
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
@@ -172,7 +182,8 @@ class TopicState:
             self.trees.note(run.origin, run.coordinate(0), Tree.decode(run.parts[0]))
         if self.trees:
             self.trees.stored(ledger, first + run.count - 1)
-        self.positions.add(run, ledger, first)
+        if self.positions.add(run, ledger, first):
+            self.late.add(run, ledger, first)
         self.intake.confirm(run.origin, run.coordinate(run.count - 1))
         if self.deduplication:
             self.producers.confirm_replicated(run)

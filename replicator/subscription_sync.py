@@ -155,10 +155,13 @@ class SubscriptionSync:
             "replicated": True,
             "epoch": list(state.epoch),
             "age_s": (now_ms - found.synced_ms) / 1000 if found.synced_ms else None,
-            "in_step": not (self._running or found.unfinished or found.inbox),
+            "in_step": not (self._running or self._due(found)),
+            "applied": not (self._running or found.unfinished or found.inbox),
             "claims": state.mine.summary(),
+            "parts": state.mine.parts(),
             "told": {region: found.told.get(region) == state.version for region, channels in self._channels.items() if channels},
             "heard": {region: claims.summary() for region, claims in sorted(state.others.items())},
+            "heard_parts": {region: claims.parts() for region, claims in sorted(state.others.items())},
             "waiting_ranges": state.waiting(self._log.vector.prefix),
         }
 

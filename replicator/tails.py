@@ -4,10 +4,11 @@ Is: which origins have ended, what is lacking, and the merge of what the other r
 end of an origin, which the global configuration says: a higher epoch of its region, or no region of that number any more.
 No prefix of one helper is trusted: it passed over what was meant for others only. So every other region of the topic is asked for the same range, what they
 tell is merged by coordinate, what is not meant for this region is left out, and only then the prefix moves over the range, once and in order. Where one of
-them cannot be asked, nothing is concluded, and nothing moves.
+them cannot be asked, nothing is concluded, and nothing moves. What goes by a tree is taken for the regions behind this one as well, hidden here, with the
+records of trees: so whatever a region's prefix covers it can pass on, as before. Of transactions the ends come with the entries.
 Invariants: who appends is the topic's owner alone, by the rule of every link (`replicator.intake`), so nothing is stored twice whoever delivers meanwhile;
 an entry is stored only with the bytes of its first publish; what each helper has trimmed or misses is named as missing.
-Not fetched: what has a tree (its last tree goes on), transactions, and this region's own past epochs.
+Not fetched: this region's own past epochs.
 Source: docs/protocols/links.md, "When a region is lost for good".
 """
 
@@ -31,10 +32,13 @@ from heliograph.wire.run import Run
 from replicator.audit_channels import LinkChannels
 from replicator.audit_scan import NOTHING_HELD
 from replicator.causes import Cause
-from replicator.entries import addressed_to, received
+from replicator.claims import insert
+from replicator.entries import addressed_to, passing, received
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
-from replicator.sends import Send, SendRun, joined, just_before
+from replicator.sends import Send, SendRun, joined, just_before, last_of
+from replicator.transactions import is_marker
+from replicator.trees import Tree, TreeBook, is_tree
 
 if TYPE_CHECKING:
     from replicator.manager import LinkManager
@@ -55,6 +59,8 @@ class Tails:
         self._manager, self._channels = manager, LinkChannels(manager)
         self._epochs: dict[int, int] = {}
         """Region number -> its epoch."""
+        self.used: Mapping[int, str] = {}
+        """Numbers that regions have, or had -> their names."""
         self._round: list[str] = []
         self._routes: dict[str, Routes] = {}
         """Topics whose policy says which region sends to which."""
@@ -63,8 +69,9 @@ class Tails:
         self.entries = 0
         """Fetched since the broker's start."""
 
-    def regions_changed(self, regions: Sequence[RegionInfo]) -> None:
-        """regions: all of the configuration; none: they are not known, or not all of them."""
+    def regions_changed(self, regions: Sequence[RegionInfo], used: Mapping[int, str]) -> None:
+        """regions: all of the configuration; none: they are not known, or not all of them. used: every number that it has given to one -> its name."""
+        self.used = used
         epochs = {region.number: region.epoch for region in regions}
         if epochs != self._epochs:
             self._epochs, self._round = epochs, []
@@ -90,8 +97,10 @@ class Tails:
         return [source for source, link in log.incoming.items() if link.connected]
 
     def ended(self, origin: Origin) -> bool:
-        """Nothing is first published under it any more, wherever it is held."""
-        return bool(self._epochs) and self._epochs.get(origin[0], origin[1] + 1) > origin[1]
+        """Nothing is first published under it any more, wherever it is held. Of a region that the copy of the configuration here never heard of it is
+        not known: it may be younger than the copy."""
+        number, epoch, _ = origin
+        return bool(self._epochs) and (self._epochs[number] > epoch if number in self._epochs else number in self.used)
 
     def tick(self) -> None:
         """Once a second: a few topics are looked at, one is seen to at a time."""
@@ -132,7 +141,7 @@ class Tails:
     def _fetched(self, log: ReplicatedLog, origin: Origin) -> bool:
         state = log.state
         routed = origin not in state.vector and log.topic in self._routes  # whether it may come here at all is not known then
-        return self.ended(origin) and not state.is_own(origin) and origin not in state.trees and state.transactions is None and not routed
+        return self.ended(origin) and not state.is_own(origin) and not routed
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what this region holds will never come: its origin has ended, and every region has told that it holds less."""
@@ -161,7 +170,7 @@ class Tails:
         while (after := log.state.intake.submitted(origin)) < through:
             told = {}
             for region in regions:
-                answer = await self._manager.auditor.ask(log, region, Ask(What.ENTRIES, origin, after, through))
+                answer = await self._manager.auditor.ask(log, region, Ask(What.ENTRIES, origin, after, through, whole=True))
                 if answer.refusal and answer.refusal != NOTHING_HELD:
                     raise LinkError(Cause.REFUSED, f"{region} does not tell what it holds of {origin}: {answer.refusal}")
                 if answer.holes:
@@ -176,9 +185,12 @@ class Tails:
                 regions = self._manager.peers(log)
                 continue  # something has come meanwhile, or somebody else is to be asked, too
             upto = min(answer.upto for answer in told.values())
-            entries = merged(told.values(), origin, upto, self._manager.region)
-            lost = common([self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()])
-            await _append(log, in_order(origin, after, upto, entries, lost, self._manager.region), name)
+            entries, plain = merged(told.values(), origin, upto, self._manager.region, log.state.trees)
+            plain = plain and log.state.transactions is None  # else an end of one may be what an old version keeps to itself
+            if not plain and (old := [region for region, answer in told.items() if not answer.whole]):
+                raise LinkError(Cause.REFUSED, f"{', '.join(old)}: of a version that does not tell of trees, or how transactions ended: upgrade it")
+            lost = may_be_lost([self._lost(log, region, answer, origin, after, upto) for region, answer in told.items()], _named(told.values(), upto))
+            await _append(log, in_order(origin, after, upto, entries, lost, self._manager.region), name, self._manager.region)
             count += len(entries)
         return count
 
@@ -205,20 +217,53 @@ class Tails:
         return known or f"region-{origin[0]}"
 
 
-def merged(told: Iterable[Told], origin: Origin, upto: Position, region: str) -> dict[Position, Run]:
-    """By coordinate, each entry of `told` that was published for `region`, up to `upto`. Raises PeerError, LinkError."""
+def merged(told: Iterable[Told], origin: Origin, upto: Position, region: str, trees: TreeBook) -> tuple[dict[Position, Run], bool]:
+    """By coordinate, each entry of `told` up to `upto` that was published for `region`, or goes by it to regions behind; whether all go without a tree or
+    a transaction.
+
+    trees: those that are known here. Raises PeerError.
+    """
+    runs = [run for answer in told for run in answer.runs]
+    if any(run.origin != origin for run in runs):
+        raise PeerError(f"tail: asked for entries of region {origin[0]}, got others")
+    book = trees.with_records(origin, [run for run in runs if is_tree(run)])
+    plain = origin not in book
     found: dict[Position, Run] = {}
-    for answer in told:
-        for run in answer.runs:
-            if run.origin != origin:
-                raise PeerError(f"tail: asked for entries of region {origin[0]}, got others")
-            if run.transaction is not None:
-                raise LinkError(Cause.REFUSED, f"{origin} has transactions: whether they were committed is not known from entries")
-            for index in range(run.count):
-                entry = run.cut(index, index + 1)
-                if entry.coordinate(0) <= upto and addressed_to(entry, frozenset((region,))) is None:
-                    found.setdefault(entry.coordinate(0), entry)
-    return found
+    for run in runs:
+        plain = plain and run.transaction is None
+        for index in range(run.count):
+            at = run.coordinate(index)
+            if at <= upto and at not in found and _wanted(entry := run.cut(index, index + 1), book.governing(origin, at), region):
+                found[at] = entry
+    return found, plain
+
+
+def _wanted(entry: Run, tree: Tree | None, region: str) -> bool:
+    return is_tree(entry) or is_marker(entry) or addressed_to(entry, frozenset((region,)) if tree is None else tree.reach(region)) is None
+
+
+def _named(told: Iterable[Told], upto: Position) -> list[Position]:
+    """Every coordinate up to `upto` that somebody tells of, whomever it was meant for."""
+    return sorted({at for answer in told for run in answer.runs for at in (run.coordinate(index) for index in range(run.count)) if at <= upto})
+
+
+def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) -> list[Range]:
+    """ranges: what each region may have had of it, and has not. named: coordinates that are told of, ascending.
+
+    Where none of them has it all, everything that they may have had. Where one of them does, only what lies between the entries that are told of: something
+    was published there, not for that region; whether it was for this one nobody can say any more.
+    """
+    out: list[Range] = []
+    for low, high in common(ranges):
+        insert(out, low, high)
+    before: Position = BEFORE_ALL
+    for at in named:
+        low = before if before[0] == at[0] else (at[0], -1)
+        for a, b in (one for each in ranges for one in each):
+            if max(a, low) < min(b, just_before(at)) and low[1] + 1 < at[1]:
+                insert(out, max(a, low), min(b, just_before(at)))
+        before = at
+    return out
 
 
 def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
@@ -230,15 +275,18 @@ def common(ranges: Sequence[Sequence[Range]]) -> list[Range]:
 
 
 def in_order(origin: Origin, after: Position, upto: Position, entries: Mapping[Position, Run], lost: Sequence[Range], region: str) -> list[Send]:
-    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and, where nothing follows, what is not meant for this region."""
+    """What moves the prefix from `after` to `upto`: entries, what is lost between them, and what is not meant for this region. lost: ascending, apart."""
     out: list[Send] = []
     at = after
     for coordinate in (*sorted(entries), None):
         end = upto if coordinate is None else just_before(coordinate)
-        gone = max((min(high, end) for low, high in lost if low < end and high > at), default=at)
-        if gone > at:
-            out.append(SkipRecord(origin, at, gone, SkipReason.LOST, region))
-            at = gone
+        for low, high in lost:
+            if low >= end or high <= at:
+                continue
+            if at < low:
+                out.append(SkipRecord(origin, at, low, SkipReason.FILTERED, region))
+            out.append(SkipRecord(origin, max(at, low), min(high, end), SkipReason.LOST, region))
+            at = min(high, end)
         if coordinate is not None:
             out.append(SendRun(at, entries[coordinate]))
             at = coordinate
@@ -247,9 +295,23 @@ def in_order(origin: Origin, after: Position, upto: Position, entries: Mapping[P
     return out
 
 
-async def _append(log: ReplicatedLog, sends: list[Send], name: str) -> None:
+def _pieces(sends: list[Send], name: str, region: str) -> list[Send]:
+    """As they are stored here: what goes on to regions behind this one is hidden."""
+    out: list[Send] = []
+    for send in joined(sends):
+        if isinstance(send, SkipRecord):
+            out.append(send)
+            continue
+        previous = send.previous
+        for piece in passing(received(send.run, name), region):
+            out.append(SendRun(previous, piece))
+            previous = last_of(piece)
+    return out
+
+
+async def _append(log: ReplicatedLog, sends: list[Send], name: str, region: str) -> None:
     """All at once, in order; returns once it is durable. Raises what the append raises, PeerError where bytes are not those of the first publish."""
-    stored = [send if isinstance(send, SkipRecord) else SendRun(send.previous, received(send.run, name)) for send in joined(sends)]
+    stored = _pieces(sends, name, region)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     left = len(stored)
 

@@ -112,6 +112,17 @@ def read_participants(blob: Any) -> list[str]:
     return found
 
 
+def only_to(topic: str, regions: Sequence[str]) -> str:
+    """As a marker names a topic that its region sends to these alone: `REGION,REGION|TOPIC`. Earlier versions take that for no name, and wait for nothing."""
+    return f"{','.join(regions)}|{topic}"
+
+
+def destination(text: str) -> tuple[str, tuple[str, ...] | None]:
+    """Of what a marker names: (the topic, the regions that it is sent to alone; None: to those of its namespace)."""
+    regions, bar, topic = text.partition("|")
+    return (topic, tuple(regions.split(","))) if bar and "/" not in regions else (text, None)
+
+
 def verdict_run(origin: Origin, txn: TxnId, action: int) -> Run:
     """The hidden entry that ends a transaction of another region in this region's log: of no message."""
     blob = _VERDICT.pack(_VERDICT_VERSION, action, *origin)
@@ -184,8 +195,12 @@ class TransactionBuffer:
             else:
                 found, (action, low) = self.open.get(key), read_marker(run.parts[0])
                 self._end(key, action, low)
-                if action == COMMIT and run.origin is not None and found is not None and (others := read_participants(run.parts[0])):
-                    self._hold(key, Held(found.first, others, run.time_ms))
+                if action == COMMIT and run.origin is not None and (found is not None or key in self.held):
+                    others = read_participants(run.parts[0])
+                    if found is None:
+                        self._wait_for_less(key, others)
+                    elif others:
+                        self._hold(key, Held(found.first, others, run.time_ms))
             return
         last = (ledger, first + run.count - 1)
         if key in self.aborted:
@@ -208,6 +223,13 @@ class TransactionBuffer:
         if len(self.held) > HELD_MAX:
             del self.held[next(iter(self.held))]
             self._held_from = None
+        if self.on_held is not None:
+            self.on_held()
+
+    def _wait_for_less(self, key: Key, others: Sequence[str]) -> None:
+        """Its region says once more what else it commits in: of the other topics that it named nothing will come."""
+        held, named = self.held[key], {destination(other)[0] for other in others}
+        held.waits = {other: None for other in held.waits if destination(other)[0] in named}
         if self.on_held is not None:
             self.on_held()
 

@@ -15,7 +15,7 @@ Source: docs/protocols/links.md, "Topologies".
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import crc32c
@@ -23,6 +23,7 @@ import msgpack
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import CorruptData
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_PASSING, FLAG_TREE, Run
 
@@ -100,8 +101,8 @@ class TreeBook:
     __slots__ = ("_ends", "_last", "_of")
 
     def __init__(self) -> None:
-        self._of: dict[Origin, list[tuple[Position, Tree]]] = {}
-        self._ends: dict[int, int] = {}
+        self._of: dict[Origin, list[tuple[Position, Tree]]] = NOTHING
+        self._ends: dict[int, int] = NOTHING
         """Ledger of this region -> its last entry, of the newest that were ended."""
         self._last: Position | None = None
 
@@ -116,10 +117,20 @@ class TreeBook:
 
     def note(self, origin: Origin, at: Position, tree: Tree) -> None:
         """A record of `origin` at its coordinate `at` is durable here. Replayed again it changes nothing."""
+        self._of = own(self._of)
         found = self._of.setdefault(origin, [])
         if not found or found[-1][0] < at:
             found.append((at, tree))
             del found[:-RECORDS_MAX]
+
+    def with_records(self, origin: Origin, records: Iterable[Run]) -> TreeBook:
+        """A book of `origin` alone, which knows those that came, too. Raises CorruptData."""
+        book = TreeBook()
+        for at, tree in self._of.get(origin, ()):
+            book.note(origin, at, tree)
+        for at, run in sorted({run.coordinate(0): run for run in records}.items()):
+            book.note(origin, at, Tree.decode(run.parts[0]))
+        return book
 
     def uses(self, origin: Origin, parent: str, target: str, prefix: Position) -> bool:
         """Whether something of `origin` that `target`, whose prefix is `prefix`, does not have comes to it from `parent`, now or later."""
@@ -155,6 +166,10 @@ class TreeBook:
         run.checksums = [tree_checksum(run)]
         return run
 
+    def records(self, origin: Origin, after: Position, through: Position) -> list[Run]:
+        """Those in (after, through], as a link sends them."""
+        return [self.record(origin, at) for at, _ in self._of.get(origin, ()) if after < at <= through]
+
     def governing(self, origin: Origin, at: Position) -> Tree | None:
         """By which the entry at coordinate `at` goes; None: the origin delivers itself."""
         found = self._of.get(origin)
@@ -180,6 +195,7 @@ class TreeBook:
     def stored(self, ledger: int, last: int) -> None:
         """Something is durable up to (ledger, last): in order."""
         if self._last is not None and self._last[0] != ledger:
+            self._ends = own(self._ends)
             self._ends[self._last[0]] = self._last[1]
             while len(self._ends) > ENDS_MAX:
                 del self._ends[next(iter(self._ends))]

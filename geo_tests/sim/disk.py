@@ -237,7 +237,7 @@ class SimFile:
     def expect_scattered(self) -> None:
         self._check()
 
-    def will_read(self, size_bytes: int, offset: int) -> None:
+    def expect_sequence(self) -> None:
         self._check()
 
     def datasync(self) -> None:

@@ -8,8 +8,9 @@ Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.aud
 
 Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto] of it is told: below `low`
 the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it that the teller cannot read, or that contradict
-themselves. `passing` (1 or 0, an older version sends none and passes over it): the asker wants to hear also of what it holds for regions behind it in the
-origin's tree; only who is asked so, and knows of it, answers with a `true` behind the holes. A checksum is the CRC-32C of an entry as its client
+themselves. `passing` (0, 1, or 2; an older version sends none and passes over it): 1: the asker wants to hear also of what it holds for regions behind it
+in the origin's tree; only who is asked so, and knows of it, answers with a `true` behind the holes. 2, of entries: it wants the ends of committed
+transactions and the records of trees as well; who tells them says 2 there, an older version `true`. A checksum is the CRC-32C of an entry as its client
 published it, made from the stored bytes.
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Audit".
 """
@@ -35,6 +36,7 @@ from heliograph.wire.run import Buffer, Run
 ROWS_MAX = 4096
 REFUSAL_MAX = 1024
 _BLOCK_BYTES_AT = 4
+_WHOLE = 2
 _U32_MAX = (1 << 32) - 1
 
 Row = tuple[Position, int]
@@ -59,13 +61,15 @@ class Ask:
     through: Position
     passing: bool = False
     """Also what the asker holds hidden, for regions behind it."""
+    whole: bool = False
+    """Of entries: with the ends of transactions that were committed, and the records of the origin's trees. Implies `passing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
 
-    passing: it is told of with what the asker holds for regions behind it.
+    passing: it is told of with what the asker holds for regions behind it. whole: as it was asked.
     """
 
     refusal: str = ""
@@ -77,6 +81,7 @@ class Told:
     rows: tuple[Row, ...] = ()
     runs: tuple[Run, ...] = ()
     passing: bool = False
+    whole: bool = False
 
 
 def digest(rows: Sequence[Row]) -> tuple[int, int]:
@@ -86,7 +91,7 @@ def digest(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
-    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, int(ask.passing)])
+    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, _WHOLE if ask.whole else int(ask.passing)])
 
 
 def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
@@ -100,14 +105,16 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
     through = position(*rest[5:7])
     if after >= through:
         raise PeerError("link: an empty range is asked for")
-    passing = bool(number(given[10])) if len(given) > 10 else False
-    return number(stream), number(request), Ask(wanted, origin, after, through, passing)
+    passing = number(given[10]) if len(given) > 10 else 0
+    return number(stream), number(request), Ask(wanted, origin, after, through, passing > 0, passing == _WHOLE and wanted is What.ENTRIES)
 
 
 def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:
     head = [stream, request, told.refusal[:REFUSAL_MAX], *told.low, *told.upto, told.holes]
     payload: list[Buffer] = []
-    if told.passing:
+    if told.whole:
+        head.append(_WHOLE)
+    elif told.passing:
         head.append(True)
     if what is What.DIGEST:
         head += [told.count, told.checksum]
@@ -141,7 +148,8 @@ def told(what: What, given: list[Any], payload: Buffer) -> Told:
         return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))
     if what is What.ROWS:
         return replace(common, rows=tuple(_rows(rest)))
-    return replace(common, runs=tuple(_runs(memoryview(payload))))
+    whole = len(rest) > 0 and rest[0] == _WHOLE
+    return replace(common, runs=tuple(_runs(memoryview(payload))), passing=passing or whole, whole=whole)
 
 
 def _rows(given: list[Any]) -> list[Row]:

@@ -233,7 +233,7 @@ class Conductor:
 
     async def _subscriptions(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
-        if left := facts.out_of_step(source, target, op.source, op.target):
+        if left := facts.out_of_step(source, target, op.source, op.target, (self._wall_ms() - op.steps[-1][1]) / 1000):
             return op.waits(f"not in step yet: {_some(left)}")
         count = sum(len(topic["subscriptions"]) for topic in source["topics"].values())
         return op.passed(f"{count} replicated subscriptions are in step", self._wall_ms(), subscriptions=count)

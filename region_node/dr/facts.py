@@ -16,6 +16,8 @@ from region_node.topics.topic import Topic
 from replicator.log import ReplicatedLog
 from replicator.manager import LinkManager
 
+_CLOCKS_S = 1.0
+"""What the clocks of two regions, or of two who conduct one operation, may differ."""
 _READ_ENTRIES, _READ_BYTES = 2048, 4 << 20
 
 
@@ -85,15 +87,19 @@ def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     return out
 
 
-def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str) -> list[str]:
-    """Replicated subscriptions whose newest state `target` has not taken in."""
+def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_name: str, target_name: str, since_s: float = 0.0) -> list[str]:
+    """Replicated subscriptions of which `target` has not taken in everything that was acknowledged more than `since_s` ago. (Where consumers go on
+    acknowledging, there is always something newer.)"""
     out: list[str] = []
     for name, topic in sorted(source["topics"].items()):
         there = target["topics"].get(name, {}).get("subscriptions", {})
         for subscription, here in sorted(topic["subscriptions"].items()):
             found = there.get(subscription)
-            told = here["in_step"] and here["told"].get(target_name)
-            taken = found is not None and found["in_step"] and found["heard"].get(source_name) == here["claims"]
+            age_s = here.get("age_s")
+            told = (here["in_step"] or (age_s is not None and age_s + _CLOCKS_S < since_s)) and here["told"].get(target_name)
+            taken = found is not None and found.get("applied", found["in_step"]) and found["heard"].get(source_name) == here["claims"]
+            if taken and "parts" in here and "heard_parts" in found:  # both regions are of a version that tells of them
+                taken = found["heard_parts"].get(source_name) == here["parts"]
             if not (told and taken):
                 out.append(f"{subscription} of {name}")
     return out

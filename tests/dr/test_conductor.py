@@ -217,11 +217,14 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
         world.facts["eu"]["missing"] = [TOPIC]
         assert "no broker has loaded" in (await world.conductor.advance(NS)).waiting
         world.facts["eu"]["missing"] = []
-        claims = {"in_step": True, "told": {"eu": True}, "claims": {"origins": 1}, "heard": {}}
+        claims = {"in_step": True, "told": {"eu": True}, "claims": {"origins": 1}, "parts": [3, 1], "heard": {}}
         world.topic("us")["subscriptions"] = {"s": claims}
         assert (await world.conductor.advance(NS)).step == "subscriptions"
         assert "s of" in (await world.conductor.advance(NS)).waiting
-        world.topic("eu")["subscriptions"] = {"s": {"in_step": True, "told": {}, "claims": {}, "heard": {"us": {"origins": 1}}}}
+        there: dict[str, Any] = {"in_step": True, "told": {}, "claims": {}, "heard": {"us": {"origins": 1}}}
+        world.topic("eu")["subscriptions"] = {"s": {**there, "heard_parts": {"us": [4, 1]}}}
+        assert "s of" in (await world.conductor.advance(NS)).waiting, "of a batch one message more was acknowledged than eu has heard"
+        world.topic("eu")["subscriptions"] = {"s": there}  # of an earlier version, which does not tell of parts
         assert (await world.conductor.advance(NS)).step == "flip" and (await world.leadership()).active == "us"
         assert (await world.conductor.advance(NS)).step == "open" and (await world.leadership()).active == "eu"
         assert "brokers of eu" in (await world.conductor.advance(NS)).waiting
@@ -232,6 +235,17 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
         assert [op.kind for op in await world.conductor.history(NS)] == ["switchover"]
 
     run_alone(main())
+
+
+def test_where_consumers_go_on_acknowledging_what_they_had_before_is_enough() -> None:
+    claims = {"origins": 1}
+    here = {"in_step": False, "age_s": 0.3, "told": {"eu": True}, "claims": claims, "parts": [0, 0]}
+    there = {"in_step": False, "applied": True, "told": {}, "claims": {}, "heard": {"us": claims}, "heard_parts": {"us": [0, 0]}}
+    sides = [{"topics": {TOPIC: {"subscriptions": {"s": side}}}} for side in (here, there)]
+    assert facts.out_of_step(*sides, "us", "eu", 1.2) == [f"s of {TOPIC}"], "its newest round may have been before that"
+    assert facts.out_of_step(*sides, "us", "eu", 1.4) == []
+    there["applied"] = False
+    assert facts.out_of_step(*sides, "us", "eu", 9.0)
 
 
 def test_cancelled_before_the_flip_the_region_goes_on() -> None:

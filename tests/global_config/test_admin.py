@@ -13,6 +13,7 @@ from global_config import keys
 from global_config.admin import ConfigAdmin
 from global_config.view import ConfigView
 from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound
+from heliograph.model.levels import SEALED_TENANTS
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
@@ -192,6 +193,28 @@ def test_no_reference_dangles_whoever_is_faster(first: Any, meanwhile: Any) -> N
     asyncio.run(main())
 
 
+def test_a_tenant_has_to_be_encrypted_where_every_region_of_it_obeys_and_whoever_changes_it_meanwhile() -> None:
+    async def main() -> None:
+        store = Meddling()
+        admin, other = ConfigAdmin(store), ConfigAdmin(EmbeddedStore(store.machine))
+        await provision(admin)
+        regions = ("us", "eu")
+        await admin.raise_level("us", SEALED_TENANTS)
+        await refused(NotAllowed, "region 'eu' is at feature level 1", admin.require_encryption("t", on=True))
+        await admin.raise_level("eu", SEALED_TENANTS)
+        store.before = lambda: _reworded(other.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=regions)))
+        wanted = TenantInfo(admin_roles=("boss",), allowed_regions=regions, encryption_at_rest=True)
+        assert await admin.require_encryption("t", on=True) == wanted, "what another one wrote just before is there, too"
+        assert await admin.update_tenant("t", TenantInfo(allowed_regions=regions)) == replace(wanted, admin_roles=()), "who does not know of it leaves it"
+        joins = admin.update_tenant("t", TenantInfo(allowed_regions=(*regions, "ap")))
+        await refused(NotAllowed, "region 'ap' is at feature level 1, which does not know of it: upgrade that region first", _reworded(joins))
+        assert not (await admin.require_encryption("t", on=False)).encryption_at_rest
+        await admin.update_tenant("t", TenantInfo(allowed_regions=(*regions, "ap")))
+        await refused(NotFound, "tenant 'nobody'", admin.require_encryption("nobody", on=True))
+
+    asyncio.run(main())
+
+
 def test_a_namespace_takes_its_partitioned_topics_along_also_the_newest() -> None:
     async def main() -> None:
         store = Meddling()
@@ -236,5 +259,12 @@ def test_the_view_is_what_the_watch_told() -> None:
         await admin.create_tenant("u", TenantInfo())
         await asyncio.sleep(0)
         assert view.tenants() == []
+        view = ConfigView(store)
+        await view.ready()
+        numbers = {region.number: region.name for region in view.regions()}
+        await store.delete(keys.region("ap"))
+        await asyncio.sleep(0)
+        assert len(view.regions()) == 2 and view.region_numbers == numbers and "ap" in numbers.values(), "a number that was given is never forgotten"
+        view.close()
 
     run(main)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import NameOID
 
 from benchmarks.servers import free_port
 from global_config.grpc_transport import ConfigTls, GrpcTransport, make_message, open_message
@@ -23,10 +24,10 @@ from heliograph.raft.core import CoreSettings
 from heliograph.raft.node import RaftSettings
 from heliograph.runtime.clock import SystemClock
 from heliograph.runtime.system_disk import SystemDisk
-from region_node.instance.ca import authority, ensure_certificates
+from region_node.instance.ca import authority, ensure_certificates, issue, new_authority
 
 REGIONS = ("ap", "eu", "us")
-SETTINGS = ConfigNodeSettings(raft=RaftSettings(core=CoreSettings(election_timeout_s=0.4, heartbeat_s=0.1)), request_timeout_s=2.0)
+SETTINGS = ConfigNodeSettings(raft=RaftSettings(core=CoreSettings(election_timeout_s=1.5, heartbeat_s=0.2)), request_timeout_s=4.0)
 
 
 def tls_of(folder: Path, role: str, region: str) -> ConfigTls:
@@ -59,7 +60,7 @@ def test_three_regions_agree_over_mutual_tls(tmp_path: Path, certificates: Path)
                 node_id=name, peers=REGIONS, disk=disks[-1], transport=transport, clock=SystemClock(), rng=rng, settings=SETTINGS
             )
             port = await nodes[name].start()
-            clients[name] = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=rng, settings=ClientSettings(timeout_s=8.0, name=name))
+            clients[name] = MetaClient([f"127.0.0.1:{port}"], clock=SystemClock(), rng=rng, settings=ClientSettings(timeout_s=60.0, name=name))
         for name, client in clients.items():
             version = await client.put(f"/{name}", bytes(300_000), expected=-1)
             for other in clients.values():
@@ -114,11 +115,11 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
 
         await start(0, "ap", False)
         await start(1, "eu", False)
-        client = MetaClient([f"127.0.0.1:{nodes['eu'].port}"], clock=SystemClock(), rng=random.Random(7), settings=ClientSettings(timeout_s=8.0))
+        client = MetaClient([f"127.0.0.1:{nodes['eu'].port}"], clock=SystemClock(), rng=random.Random(7), settings=ClientSettings(timeout_s=60.0))
         await client.put("/before", b"1")
         await start(2, "us", True)
         assert (await client.members("add", "us", f"nobody=127.0.0.1:1,{addresses['us']}"))[1]
-        deadline = asyncio.get_running_loop().time() + 8
+        deadline = asyncio.get_running_loop().time() + 60
         while True:
             try:
                 await client.members("promote", "us")
@@ -131,7 +132,7 @@ def test_a_region_joins_over_tls_leads_and_another_goes(tmp_path: Path, certific
         assert (await client.members("transfer", "us"))[0] is not None and (await client.members())[0]["leader"] == "us"
         await client.put("/through-us", b"1")
         assert (await client.members("remove", "ap"))[1]
-        hasty = MetaClient([f"127.0.0.1:{nodes['ap'].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=4.0))
+        hasty = MetaClient([f"127.0.0.1:{nodes['ap'].port}"], clock=SystemClock(), rng=random.Random(9), settings=ClientSettings(timeout_s=8.0))
         with pytest.raises(MetadataUnavailable, match="'ap' was removed from the global configuration"):
             await hasty.put("/from-ap", b"1")
         hasty.close()
@@ -168,11 +169,11 @@ def pair(certificates: Path, a: ConfigTls | None, b: ConfigTls | None, main: Cal
     asyncio.run(run())
 
 
-async def forwarded(us: GrpcTransport, tries: int = 40) -> bytes:
-    """Asks until there is a connection; raises the last error where there is none within two seconds."""
+async def forwarded(us: GrpcTransport, tries: int = 1200) -> bytes:
+    """Asks until there is a connection; raises the last error where there is none after so many tries, twenty a second."""
     for left in reversed(range(tries)):
         try:
-            return await us.forward("eu", b"request", timeout_s=1.0)
+            return await us.forward("eu", b"request", timeout_s=20.0)
         except MetadataUnavailable as error:
             if not left or "no connection" not in str(error):
                 raise
@@ -202,13 +203,13 @@ def test_messages_arrive_under_their_senders_name(certificates: Path) -> None:
         for number in range(50):
             us.send("eu", b"%d" % number)
         us.send("mars", b"lost")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await done.wait()
         assert got == [("us", b"%d" % number) for number in range(50)]
         with pytest.raises(MetadataUnavailable, match="a wrong request"):
-            await us.forward("eu", b"wrong", timeout_s=1.0)
+            await us.forward("eu", b"wrong", timeout_s=30.0)
         with pytest.raises(MetadataUnavailable, match="not known"):
-            await us.forward("mars", b"", timeout_s=1.0)
+            await us.forward("mars", b"", timeout_s=30.0)
 
     pair(certificates, tls_of(certificates, "config", "us"), tls_of(certificates, "config", "eu"), main)
 
@@ -245,9 +246,43 @@ def test_a_connection_that_stands_by_a_ca_that_was_taken_out_is_refused(certific
         assert await forwarded(us) == b"request!", "both are trusted"
         eu.renew(tls_of(tmp_path, "config", "eu"))
         with pytest.raises(HeliographError, match="the certificate is none of a member"):
-            await us.forward("eu", b"request", timeout_s=5.0)
+            await us.forward("eu", b"request", timeout_s=30.0)
 
     pair(certificates, replace(tls_of(certificates, "config", "us"), ca=both), tls_of(certificates, "config", "eu"), main)
+
+
+def an_authority(name: str, by: tuple[x509.Certificate, Any] | None = None) -> tuple[x509.Certificate, Any]:
+    """One under which intermediates may be. by: who signs it; None: itself."""
+    made, key = new_authority()
+    kept = [each for each in made.extensions if not isinstance(each.value, x509.BasicConstraints)]
+    constraints = x509.BasicConstraints(ca=True, path_length=None)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signing = (subject, key) if by is None else (by[0].subject, by[1])
+    number, since, until = x509.random_serial_number(), made.not_valid_before_utc, made.not_valid_after_utc
+    extensions: list[Any] = [*kept, x509.Extension(constraints.oid, True, constraints)]
+    return x509.CertificateBuilder(issuer, subject, key.public_key(), number, since, until, extensions).sign(signing, hashes.SHA256()), key
+
+
+def test_a_connection_that_stands_by_an_intermediate_is_refused_once_its_ca_was_taken_out_and_by_no_other(certificates: Path, tmp_path: Path) -> None:
+    ensure_certificates(tmp_path, list(REGIONS))
+    root = an_authority("root")
+    between = an_authority("intermediate", root)
+    issue(*between, "config", "us", tmp_path / "leaf.pem", tmp_path / "leaf.key", [])
+    own, another = (folder.joinpath("ca.pem").read_bytes() for folder in (tmp_path, certificates))
+    its, shown = (one[0].public_bytes(serialization.Encoding.PEM) for one in (root, between))
+    material = tls_of(tmp_path, "config", "eu")
+
+    async def main(us: GrpcTransport, eu: GrpcTransport) -> None:
+        eu.on_forward(echo)
+        assert await forwarded(us) == b"request!"
+        eu.renew(replace(material, ca=own + its))
+        assert await us.forward("eu", b"request", timeout_s=30.0) == b"request!", "another CA went"
+        eu.renew(replace(material, ca=own))
+        with pytest.raises(HeliographError, match="the certificate is none of a member"):
+            await us.forward("eu", b"request", timeout_s=30.0)
+
+    client = ConfigTls(ca=own, cert=(tmp_path / "leaf.pem").read_bytes() + shown, key=(tmp_path / "leaf.key").read_bytes())
+    pair(certificates, client, replace(material, ca=own + its + another), main)
 
 
 def test_a_ca_that_is_there_again_with_the_same_key_is_trusted_on_and_a_file_of_none_changes_nothing(certificates: Path) -> None:

@@ -33,7 +33,7 @@ class Copies:
         """Those that were ever so."""
         self.written: dict[Position, Run] = {}
 
-    def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
+    async def extents(self, log: ReplicatedLog) -> list[tuple[int, int, int]]:
         found: dict[int, tuple[int, int]] = {}
         for (ledger, first), count, _ in self.store.blocks:
             found[ledger] = (found.get(ledger, (first, 0))[0], first + count)

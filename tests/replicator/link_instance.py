@@ -34,8 +34,11 @@ class View:
     def __init__(self, infos: dict[str, RegionInfo]) -> None:
         self.infos = infos
         self.callbacks: list[Callable[[str], None]] = []
+        self.given: dict[int, str] = {}
         self.namespaces: dict[str, object] = {"t/n": "known"}
         self.broken: dict[str, str] = {}
+        self.unheard: dict[str, None] = {}
+        """Regions that this copy has never heard of."""
 
     def cluster(self, name: str) -> None:
         return None
@@ -45,6 +48,10 @@ class View:
 
     def regions(self) -> list[RegionInfo]:
         return [self.infos[name] for name in sorted(self.infos)]
+
+    @property
+    def region_numbers(self) -> dict[int, str]:
+        return {number: name for number, name in self.given.items() if name not in self.unheard}
 
     def namespace(self, namespace: str) -> object | None:
         return self.namespaces.get(namespace)
@@ -227,6 +234,7 @@ class Instance:
         self.regions = {name: TestRegion(self, name, i + 1, brokers) for i, name in enumerate(names)}
         for region in self.regions.values():
             self.view.infos[region.name] = region.info
+            self.view.given[region.info.number] = region.name
         for region in self.regions.values():
             region.brokers = [Broker(region, i) for i in range(brokers)]
 

@@ -24,6 +24,7 @@ from replicator import audit_pass, audit_repair, audit_scan, link, receiver_stre
 from replicator.audit_findings import Fault
 from replicator.audit_settings import AuditSettings
 from replicator.entries import is_passing
+from replicator.late import LateMap
 from replicator.manager import LinkSettings
 from tests.replicator.audit_world import Damaged, held, with_part
 from tests.replicator.link_instance import Instance, TestRegion
@@ -203,8 +204,55 @@ async def without_its_origin(damaged: Damaged, rng: random.Random) -> None:
     copies.gone[lost] = copies.holed[lost] = None
     copies.flip(flipped, rng, consistent=False)
     report = await damaged.audit(eu)
-    assert report.found == report.repaired == Counter({"unreadable": 1, "damaged": 1}) and report.unchecked, report.shown()
+    assert report.found == report.repaired == Counter({"unreadable": 1, "damaged": 1}) and report.unchecked and not report.gone, report.shown()
+    assert report.shown()["unchecked_of"] == {"us": report.unchecked}
+    damaged.instance.view.remove("us")
+    report = await damaged.audit(eu)
+    assert (report.found, report.unchecked, set(report.gone)) == (Counter(), 0, {"us"}), report.shown()
     check(damaged)
+
+
+async def late_and_its_origin_gone(damaged: Damaged, rng: random.Random) -> None:
+    """What was published for eu alone, and appended there late, is no extra entry because no other region has it; and what ap lacks of it comes from eu."""
+    us, eu, ap, _ = damaged.instance.regions.values()
+    for region in (eu, ap):
+        us.publish(5)
+        us.publish(1, (region.name,))
+        await asyncio.sleep(1)
+        region.ledger.rollover()
+    us.publish(1, ("eu", "ap"))
+    await asyncio.sleep(2)
+    eu.ledger.rollover()
+    us.publish(5)
+    await asyncio.sleep(2)
+    shown = sorted(eu.bodies()), sorted(ap.bodies())
+    for ledger in sorted({number for (number, _), _, _ in eu.store.blocks})[:2]:
+        damaged.copies["eu"].cut_off(ledger)
+    report = await damaged.audit(eu)
+    assert report.found == report.repaired == Counter({"lost": 2}), report.shown()
+    for name in ("eu", "ap", "sa"):
+        damaged.instance.sim.network.cut("us", name)
+        damaged.instance.sim.network.reset("us", name)
+    damaged.auditor(us).storage = None
+    damaged.instance.view.remove("us")
+    await asyncio.sleep(10)
+    for _ in range(2):
+        report = await damaged.audit(eu)
+        assert not report.found and report.gone, report.shown()
+    last = next(run for _, _, run in reversed(eu.store.runs()) if not run.flags)
+    assert last.spans[0][:2] < eu.log.vector.prefix(us.log.origin), "it lies behind higher ones"
+    ap_lacks = next((ledger, first) for ledger, first, run in ap.store.runs() if run.coordinate(run.count - 1) == last.coordinate(last.count - 1))
+    damaged.copies["ap"].gone[ap_lacks] = damaged.copies["ap"].holed[ap_lacks] = None
+    report = await damaged.audit(ap)
+    assert report.found == report.repaired == Counter({"unreadable": 1}), report.shown()
+    assert (sorted(eu.bodies()), sorted(ap.bodies())) == shown
+
+
+def test_what_lies_late_is_told_and_kept_where_its_origin_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(late_and_its_origin_gone, names=("us", "eu", "ap", "sa"))
+    monkeypatch.setattr(LateMap, "between", lambda *_: [])
+    with pytest.raises(AssertionError):
+        play(late_and_its_origin_gone, names=("us", "eu", "ap", "sa"))
 
 
 def test_where_a_region_is_gone_the_others_put_each_other_right() -> None:

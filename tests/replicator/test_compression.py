@@ -178,7 +178,7 @@ def test_links_to_far_regions_are_compressed_and_near_ones_are_not(delay_s: floa
             stats = us.link("eu")
             assert stats.restarts == 0 and not eu.faults and stats.run_bytes > 80_000
             assert stats.wire_bytes < stats.run_bytes * 0.7 if delay_s > 0.005 else stats.wire_bytes == stats.run_bytes
-            total = us.brokers[0].links.traffic["eu"]
+            total = us.brokers[0].links.budgets.traffic["eu"]
             assert (total.run_bytes, total.wire_bytes) == (stats.run_bytes, stats.wire_bytes)
 
         sim.run(main(), limit_s=120)

@@ -121,6 +121,39 @@ def test_a_whole_ledger_is_given_up_where_the_link_stands_at_the_end_of_the_one_
         sim.run(scenario(), limit_s=300)
 
 
+def test_what_is_repaired_before_it_was_named_is_sent() -> None:
+    """Somebody gave it up, and the link broke at once; by the time it is back, an audit has brought it."""
+    with Simulation(7) as sim:
+
+        async def scenario() -> None:
+            instance = Instance(sim, ("us", "eu"))
+            await instance.load()
+            us, eu = instance.regions.values()
+            us.publish(5)
+            await asyncio.sleep(3)
+            sim.network.cut("us", "eu")
+            for _ in range(10):
+                us.publish(2)
+            await asyncio.sleep(10)
+            start, ledger = us.store.runs()[0][0], us.ledger
+            read = ledger.read
+            lose(us, (start, 11), (start, 16))
+            sim.network.heal("us", "eu")
+            await asyncio.sleep(30)
+            link = us.outgoing("eu")
+            assert us.link("eu").cause == Cause.STORAGE
+            sim.network.cut("us", "eu")
+            await us.brokers[0].machine.ask(give_up, link)
+            await asyncio.sleep(20)
+            ledger.read = read  # type: ignore[method-assign]
+            sim.network.heal("us", "eu")
+            await asyncio.sleep(30)
+            assert eu.bodies() == us.bodies() and not eu.log.vector.missing(us.log.origin)
+            assert us.link("eu").state == "open" and link._pump.given_up is None, "nor is anything there given up when it is lost another time"
+
+        sim.run(scenario(), limit_s=300)
+
+
 def test_what_can_be_read_is_never_given_up() -> None:
     with Simulation(5) as sim:
 

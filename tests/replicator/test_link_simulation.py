@@ -31,6 +31,8 @@ def test_the_rules_hold(block: int) -> None:
 class NoPreviousCheck(Intake):
     """Accepts whatever is above the prefix."""
 
+    __slots__ = ()
+
     def judge(self, origin: Origin, previous: Position, last: Position) -> Verdict:
         verdict = super().judge(origin, previous, last)
         return Verdict.ACCEPT if verdict is Verdict.GAP else verdict
@@ -38,6 +40,8 @@ class NoPreviousCheck(Intake):
 
 class NoRollback(Intake):
     """Keeps *submitted* where it was after a failed append."""
+
+    __slots__ = ()
 
     def rollback(self) -> None:
         pass

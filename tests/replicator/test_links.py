@@ -289,9 +289,9 @@ def test_brokers_of_a_region_share_its_budget() -> None:
     async def scenario(instance: Instance, sim: Simulation) -> None:
         us, eu = instance.regions["us"], instance.regions["eu"]
         links, live = us.brokers[0].links, 1
-        links._brokers = lambda: live
-        budget = links.budget("eu")
-        assert budget is not None and links.budget("ap") is None
+        links.budgets._brokers = lambda: live
+        budget = links.budgets.to("eu")
+        assert budget is not None and links.budgets.to("ap") is None
         for live in (1, 4, 2, 0):
             await asyncio.sleep(1.1)
             before = budget.spent_bytes

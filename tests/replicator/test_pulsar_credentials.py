@@ -39,7 +39,8 @@ def written(folder: Path, **fields: Any) -> PulsarCluster:
 
 def host(now: Callable[[], float]) -> PulsarClusters:
     links: Any = SimpleNamespace(cluster_connections=ClusterConnections(now), clock=SimpleNamespace(monotonic=now))
-    return PulsarClusters("us", None, links, lambda: None)  # type: ignore[arg-type]
+    view: Any = SimpleNamespace(partitions=lambda _topic: 3)
+    return PulsarClusters("us", view, links, lambda: None)  # type: ignore[arg-type,return-value]
 
 
 def test_an_issuer_is_asked_once_until_its_token_is_old(issuer: Issuer, tmp_path: Path) -> None:
@@ -55,6 +56,37 @@ def test_an_issuer_is_asked_once_until_its_token_is_old(issuer: Issuer, tmp_path
         at[0] = 241.0  # of 300 s that it holds
         await clusters.token(cluster)
         assert issuer.given == before + 2
+
+    asyncio.run(main())
+
+
+def test_links_that_want_a_token_together_share_one_request(issuer: Issuer, tmp_path: Path) -> None:
+    cluster = written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right", audience="cloud")
+    (tmp_path / "wrong").mkdir()
+    wrong = written(tmp_path / "wrong", issuer_url=issuer.url, client_id="us", client_secret="wrong")
+
+    async def main() -> None:
+        clusters, before = host(lambda: 0.0), issuer.given
+        impatient = asyncio.create_task(clusters.token(cluster))
+        others = [asyncio.create_task(clusters.token(cluster)) for _ in range(20)]
+        await asyncio.sleep(0)
+        impatient.cancel()  # who asked first gives up: the others still get the answer
+        assert len({*await asyncio.gather(*others)}) == 1 and issuer.given == before + 1
+        refused = await asyncio.gather(*(clusters.token(wrong) for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(error, LinkError) and error.cause is Cause.UNAUTHORIZED for error in refused)
+        assert (await clusters.token(cluster)).count(".") == 2
+
+    asyncio.run(main())
+
+
+def test_a_token_by_oauth_goes_to_no_admin_interface_in_clear(issuer: Issuer, tmp_path: Path) -> None:
+    plain = replace(written(tmp_path, issuer_url=issuer.url, client_id="us", client_secret="right"), admin_url="http://cloud.example:8080")
+
+    async def main() -> None:
+        clusters, before = host(lambda: 0.0), issuer.given
+        with pytest.raises(NotAllowed, match=r"goes by TLS only: give it an https:// --url, not http://cloud\.example:8080"):
+            await clusters.prepare(plain, "persistent://public/both/parted-partition-0")
+        assert issuer.given == before
 
     asyncio.run(main())
 

@@ -186,6 +186,18 @@ def test_a_run_without_what_a_link_needs_is_refused(changes: dict[str, Any]) -> 
         read(whole(frame))
 
 
+def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passing() -> None:
+    for what in What:
+        _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), whole=True))))
+        assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), passing=True, whole=what is What.ENTRIES)
+    for told in (Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True, whole=True), Told("", (2, 1), (3, 9), 0, runs=(sent_run(),), passing=True)):
+        frame = whole(audit.tell_frame(1, 9, What.ENTRIES, told))
+        (_, _, read_back) = read(frame, What.ENTRIES)
+        assert (read_back[What.ENTRIES].passing, read_back[What.ENTRIES].whole) == (True, told.whole)
+    digest = Told("", (2, 1), (3, 9), 0, count=2, checksum=7)  # a count is no mark
+    assert read(whole(audit.tell_frame(1, 9, What.DIGEST, digest)), What.DIGEST)[2][What.DIGEST] == digest
+
+
 def test_a_sealed_run_is_refused() -> None:
     run = sent_run()
     sealed = run.with_body(bytes(run.size_bytes + SEAL_TAG_BYTES), Seal(1, 2, 5, 0))
