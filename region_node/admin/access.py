@@ -51,6 +51,7 @@ ROWS: tuple[tuple[str, str, Access], ...] = (
     ("POST", r"/heliograph/v1/topics/\{tenant\}/\{namespace\}/\{topic\}/transactions/verdict", Access.SUPER),
     ("POST", r"/heliograph/v1/reading/(snapshots|vectors|hold|held|objects|blocks)", Access.EACH),
     ("DELETE", r"/heliograph/v1/keys/.*", Access.SUPER),
+    ("POST", r"/heliograph/v1/keys/\{tenant\}/required", Access.SUPER),
     ("GET", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.TENANT),
     ("*", r"/heliograph/v1/dr/\{tenant\}/\{namespace\}(/.*)?", Access.SUPER),
     ("PUT", r"/admin/v2/tenants/.*", Access.SUPER),

@@ -109,6 +109,8 @@ class Admin:
     usage_store: MetadataStore | None = None
     """Where the region's usage by day is; None: it is not kept."""
     sealing: Sealing | None = None
+    reach_level: Callable[[int, str], Awaitable[None]] | None = None
+    """`region_node.region_level.RegionLevel.reach`."""
     inside: ssl.SSLContext | None = None
     """With which this broker calls the region's other brokers; None: plainly."""
     to_bookies: ssl.SSLContext | None = None

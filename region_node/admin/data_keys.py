@@ -15,6 +15,7 @@ from aiohttp import web
 
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound
 from heliograph.model.ledgers import ManagedLedgerMetadata
+from heliograph.model.levels import SEALED_TENANTS
 from local_meta import keys
 from region_node.admin.context import Admin, Malformed
 from region_node.compaction.compacted import CURSOR
@@ -38,7 +39,28 @@ async def of_tenant(admin: Admin, request: web.Request) -> Any:
     for row, uses in zip(rows, await _uses(admin, tenant, found), strict=True):
         row["topics"] = len(uses)
         row["for_example"] = uses[:5]
-    return {"region": admin.region, "tenant": tenant, "keys": rows}
+    info = admin.view.tenant(tenant)
+    return {"region": admin.region, "tenant": tenant, "required": info is not None and info.encryption_at_rest, "keys": rows}
+
+
+async def require(admin: Admin, request: web.Request) -> Any:
+    """Everything of the tenant is encrypted at rest from now on, in each of its regions. Where one has no master key, its topics cannot be written there."""
+    return await _require(admin, request, on=True)
+
+
+async def lift(admin: Admin, request: web.Request) -> Any:
+    """What is set for namespaces and topics holds again."""
+    return await _require(admin, request, on=False)
+
+
+async def _require(admin: Admin, request: web.Request, *, on: bool) -> Any:
+    tenant = admin.tenant(request)
+    if on and admin.reach_level is not None:
+        await admin.reach_level(SEALED_TENANTS, f"that tenant {tenant} has to be encrypted at rest")
+    after = await admin.config.require_encryption(tenant, on=on)
+    await admin.seen(lambda: (found := admin.view.tenant(tenant)) is None or found.encryption_at_rest == on)
+    admin.changed(request, {"required": not on}, {"required": on})
+    return {"tenant": tenant, "required": on, "regions": list(after.allowed_regions), "master": admin.sealing.master if admin.sealing is not None else ""}
 
 
 async def rotate(admin: Admin, request: web.Request) -> Any:
@@ -121,5 +143,7 @@ ROUTES = (
     ("POST", "/heliograph/v1/keys", rewrap),
     ("GET", _TENANT, of_tenant),
     ("POST", f"{_TENANT}/rotate", rotate),
+    ("POST", f"{_TENANT}/required", require),
+    ("DELETE", f"{_TENANT}/required", lift),
     ("DELETE", f"{_TENANT}/{{number}}", remove),
 )

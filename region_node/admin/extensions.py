@@ -48,6 +48,7 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "brokers": [{"id": r.broker, "listeners": r.listeners, "admin_url": r.admin_url, "pid": r.pid, "level": r.level} for r in admin.ownership.brokers()],
         "bundles": [_bundle(admin, namespace, index) for namespace, index in admin.ownership.owned()],
         "topics": len(admin.topics.loaded),
+        "repairs": admin.recovery.repairs if admin.recovery is not None else 0,
         "links": links,
     }
 

@@ -141,6 +141,10 @@ def _set(level: Level, policy: Policy) -> Handler:
             raise Malformed(f"expected the value of {policy.name} in the body")
         if policy.name == "replication":
             admin.parted(value)
+        if policy.name == "encryptionAtRest" and value is False:
+            tenant = admin.tenant(request)
+            if (found := admin.view.tenant(tenant)) is not None and found.encryption_at_rest:
+                raise NotAllowed(f"tenant {tenant} has to be encrypted at rest: a super user may lift that (`heliograph keys require --off {tenant}`)")
         if policy.name == "replicationTopology":
             check_members(policy.check(policy.name, value), await level.regions(admin, request))
         if policy.name == "entryFilters":

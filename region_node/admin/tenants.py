@@ -33,9 +33,9 @@ async def create(admin: Admin, request: web.Request) -> Any:
 async def update(admin: Admin, request: web.Request) -> Any:
     tenant, info = _existing(admin, request), await _info(admin, request)
     before = await get(admin, request)
-    await admin.config.update_tenant(tenant, info)
-    await admin.seen(lambda: admin.view.tenant(tenant) == info)
-    admin.changed(request, before, _shown(info))
+    after = await admin.config.update_tenant(tenant, info)
+    await admin.seen(lambda: admin.view.tenant(tenant) == after)
+    admin.changed(request, before, _shown(after))
 
 
 async def delete(admin: Admin, request: web.Request) -> Any:
@@ -53,7 +53,8 @@ async def delete(admin: Admin, request: web.Request) -> Any:
 
 
 def _shown(info: TenantInfo) -> dict[str, Any]:
-    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions)}
+    duty = {"encryptionAtRest": True} if info.encryption_at_rest else {}  # no field of Pulsar's
+    return {"adminRoles": list(info.admin_roles), "allowedClusters": list(info.allowed_regions), **duty}
 
 
 def _existing(admin: Admin, request: web.Request) -> str:

@@ -288,12 +288,12 @@ async def end_here(admin: Admin, request: web.Request) -> Any:
     except (KeyError, TypeError, ValueError) as error:
         raise Malformed(f"expected topic, subscription, most, least, commit, low: {error}") from error
     try:
-        await _transactions(admin).end_here(topic, subscription, txn, commit=commit, low=low, others=others)
+        part = await _transactions(admin).end_here(topic, subscription, txn, commit=commit, low=low, others=others, again=bool(asked.get("again")))
     except NotFound as error:
         return {"gone": str(error)}
     except TransactionState as error:
         return {"contradicted": str(error)}
-    return {}
+    return {} if part else {"empty": True}
 
 
 async def arrived(admin: Admin, request: web.Request) -> Any:
@@ -314,9 +314,11 @@ def way_to_others(admin: Admin) -> None:
     """Lets this broker's coordinators end transactions in topics of others, and its topics ask for those that other regions committed."""
 
     async def elsewhere(
-        owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str]
-    ) -> None:
+        owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str], again: bool
+    ) -> bool:
         asked = {"topic": topic, "subscription": subscription, "most": txn[0], "least": txn[1], "commit": commit, "low": low, "others": list(others)}
+        if again:
+            asked["again"] = True
         try:
             answer = await admin.call(owner, "POST", _END, asked)
         except NotFound as error:  # no such path: a broker of an earlier version, which knows nothing of the transaction
@@ -325,6 +327,7 @@ def way_to_others(admin: Admin) -> None:
             raise NotFound(answer["gone"])
         if "contradicted" in answer:
             raise TransactionState(answer["contradicted"])
+        return "empty" not in answer
 
     async def ask(owner: BrokerRecord, topic: str, by: str, wanted: Sequence[Abroad]) -> list[bool]:
         try:

@@ -3,7 +3,7 @@
 Is: bytes in and out, the handshake, keep-alive, back-pressure, and the sink of its producers and consumers. Isn't: an answer to a command
 (`publishing`, `consuming`, `requests`).
 Invariants: commands are handled in the order in which they came; a fault of the peer closes this connection and nothing else; at most one
-write a loop turn; nothing is written after `close`.
+write a loop turn, but for receipts that no other can follow in it; nothing is written after `close`.
 """
 
 from __future__ import annotations
@@ -237,6 +237,13 @@ class PulsarConnection(asyncio.Protocol):
                 self.close()
         elif now - self._heard_at >= settings.keep_alive_s:
             self._ping(now)
+
+    def spare(self, seconds: float) -> None:
+        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by that."""
+        self._since += seconds
+        self._heard_at += seconds
+        if self._pinged_at:
+            self._pinged_at += seconds
 
     def _ping(self, now: float) -> None:
         self._pinged_at = now

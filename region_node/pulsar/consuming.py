@@ -191,6 +191,7 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         await topics.schema_of_consumer(topic, Schema.from_wire(command.schema))
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     initial = await _initial(connection, topic, command)
+    await topic.moved(command.subscription)
     make = not command.durable or bool(topic.policies.part("autoSubscriptionCreation", "allowAutoSubscriptionCreation"))
     subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, create=make, properties=properties)
     listener = connection.listener

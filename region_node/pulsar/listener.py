@@ -31,6 +31,9 @@ from region_node.usage import Usage
 
 log = logging.getLogger("region_node.pulsar")
 
+_LATE_S = 0.1
+"""A tick that comes so much later than it should: this process had no processor, or was busy."""
+
 
 @dataclass(frozen=True, slots=True)
 class LookupAnswer:
@@ -135,6 +138,8 @@ class PulsarListener:
         self._names = 0
         self._tick_s = min(self.settings.keep_alive_s, self.settings.handshake_timeout_s) / 2
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the next tick should come."""
 
     async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, link: bool = False, reuse_port: bool = False) -> int:
         """Listens, and returns the port. May be called several times. Raises ConfigError where the port is taken."""
@@ -153,7 +158,7 @@ class PulsarListener:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         self._servers.append(server)
         if self._timer is None:
-            self._timer = self.loop.call_later(self._tick_s, self._tick)
+            self._next_tick(self.clock.monotonic())
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
@@ -175,8 +180,15 @@ class PulsarListener:
 
     def _tick(self) -> None:
         now = self.clock.monotonic()
+        late_s = now - self._due
         for connection in list(self.connections):
+            if late_s >= _LATE_S:
+                connection.spare(late_s)
             connection.tick(now)
+        self._next_tick(now)
+
+    def _next_tick(self, now: float) -> None:
+        self._due = now + self._tick_s
         self._timer = self.loop.call_later(self._tick_s, self._tick)
 
     def disconnect_all(self) -> None:

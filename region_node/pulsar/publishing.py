@@ -85,6 +85,8 @@ class Publishing:
                 self._write_pieces(answered)
         for handle, segment in zip(self.handles, segments, strict=True):
             handle.answer(len(segment[1]))
+        if connection.writable and not connection.listener.budget.used:  # nothing else is on its way, whose receipt could go with it
+            connection.flush()
 
     def _write_pieces(self, answered: Segments) -> None:
         """Receipts where the run's producers and the ledger's answer cut it at different places."""

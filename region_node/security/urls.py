@@ -75,6 +75,9 @@ class Regions(Protocol):
     def regions(self) -> list[RegionInfo]: ...
 
     @property
+    def region_numbers(self) -> Mapping[int, str]: ...
+
+    @property
     def broken(self) -> Mapping[str, str]: ...
 
     def cluster(self, name: str) -> PulsarCluster | None: ...
@@ -101,6 +104,10 @@ class ListedRegions:
     def regions(self) -> list[RegionInfo]:
         """As they stand in the configuration: who asks for all of them wants names, numbers, and epochs."""
         return self._view.regions()
+
+    @property
+    def region_numbers(self) -> Mapping[int, str]:
+        return self._view.region_numbers
 
     @property
     def broken(self) -> Mapping[str, str]:

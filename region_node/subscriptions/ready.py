@@ -115,11 +115,11 @@ class BoundedReads:
         self._tasks, self._free, self._yielding = tasks, reads_max, yielding
         self._waiting: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._left: dict[object, int] = {}
-        self._queued: dict[object, None] = {}
-        """Who waits for its turn."""
+        self._queued: dict[object, int] = {}
+        """Who waits for its turn, or reads -> how often."""
 
     def take_left(self) -> int:
-        """Bytes that those have before them who catch up: who have read since the last call, or wait for their turn."""
+        """Bytes that those have before them who catch up: who have read since the last call, or wait for their turn or their bookies."""
         left = sum(self._left.values())
         self._left = {who: self._left[who] for who in self._queued}
         return left
@@ -130,16 +130,23 @@ class BoundedReads:
             self.start(work)
             return
         self._left[who] = left_bytes
-        self._queued[who] = None
+        self._queued[who] = self._queued.get(who, 0) + 1
         go = partial(self._spend, who, size_bytes, work)
         if self._yielding.may(_Turn(go)):
             go()
 
     def _spend(self, who: object, size_bytes: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         assert self._yielding is not None
-        self._queued.pop(who, None)
         self._yielding.spend(size_bytes)
-        self.start(work)
+        self.start(partial(self._reads_of, who, work))
+
+    async def _reads_of(self, who: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        finally:
+            self._queued[who] -= 1
+            if not self._queued[who]:
+                del self._queued[who]
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._free:

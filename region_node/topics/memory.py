@@ -90,6 +90,9 @@ class MemoryLedger:
     def ledgers(self) -> list[LedgerInfo]:
         return []
 
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        return []
+
     async def whole(self) -> None: ...
 
     def position_before(self, position: Position) -> Position:

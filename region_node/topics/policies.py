@@ -2,7 +2,8 @@
 
 Is: copies of what is set (of topics and brokers in the region's metadata, of namespaces and topics in the global configuration), fed by watches;
 and the writes of the region's own levels, by compare-and-set. Isn't: the table of policies (`heliograph.model.policy_table`), or what obeys them.
-Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in place.
+Invariants: a topic and its partitions have the same policies; a value that cannot be read leaves the last good one in place; what a tenant has to do
+comes before what is set for its namespaces and topics.
 
 Why two places: a topic's own policies are the region's (Pulsar's non-global kind), so they can be changed while the region is cut off; namespaces,
 and the global kind, hold in all regions and need a majority of them. Keys: `local_meta.keys`; values: TopicPolicies.
@@ -16,13 +17,14 @@ from typing import Any, Protocol
 
 from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
 from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.policy_table import Applied, Level, applied, checked
 from heliograph.raft.store import ABSENT, MetadataStore
 from local_meta import keys
 
 log = logging.getLogger("region_node.topics")
 
+_TENANTS = "/tenants/"
 _NAMESPACES = "/namespaces/"
 _TOPICS = "/topic-policies/"
 _GROUPS = "/resource-groups/"
@@ -32,6 +34,8 @@ _TRIES_MAX = 16
 
 class PoliciesView(Protocol):
     """The part of the global configuration's copy that this needs."""
+
+    def tenant(self, name: str) -> TenantInfo | None: ...
 
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
 
@@ -49,6 +53,8 @@ class PolicyBook:
         self._dynamic: dict[str, Any] = {}
         self._topics: dict[str, TopicPolicies] = {}
         self._namespaces: dict[str, Applied] = {}
+        self._sealed: dict[str, bool] = {}
+        """Whether a tenant's topics all are, as whoever asked was told; of tenants that were asked about."""
         self._listeners: list[Callable[[str, str], None]] = []
         self._ready = False
         self._stops = [
@@ -89,6 +95,7 @@ class PolicyBook:
             return self.of_namespace(topic.namespace)
         namespace = self._view.namespace(topic.namespace)
         return applied(
+            self._duty(topic.tenant),
             here,
             everywhere.policies if everywhere is not None else {},
             namespace.policies if namespace is not None else {},
@@ -100,8 +107,16 @@ class PolicyBook:
         known = self._namespaces.get(namespace)
         if known is None:
             found = self._view.namespace(namespace)
-            known = self._namespaces[namespace] = applied(found.policies if found is not None else {}, *self.brokers())
+            duty = self._duty(namespace.partition("/")[0])
+            known = self._namespaces[namespace] = applied(duty, found.policies if found is not None else {}, *self.brokers())
         return known
+
+    def _duty(self, tenant: str) -> Level:
+        """What a tenant's topics have to do, before anything that is set for them."""
+        found = self._view.tenant(tenant)
+        sealed = found is not None and found.encryption_at_rest
+        self._sealed.setdefault(tenant, sealed)
+        return _SEALED if sealed else {}
 
     def topic(self, base: str) -> TopicPolicies:
         """What is set for a topic in this region. base: its full name, without a partition."""
@@ -169,12 +184,19 @@ class PolicyBook:
         self._tell("", "")
 
     def _on_config(self, key: str) -> None:
-        if key.startswith(_NAMESPACES):
+        if key.startswith(_TENANTS):
+            self._on_tenant(key.removeprefix(_TENANTS))
+        elif key.startswith(_NAMESPACES):
             self._tell(key.removeprefix(_NAMESPACES), "")
         elif key.startswith(_TOPICS):
             base = key.removeprefix(_TOPICS)
             self._tell(TopicName.parse(base).namespace, base)
         elif not key or key.startswith((_GROUPS, _CLUSTERS)):
+            self._tell("", "")
+
+    def _on_tenant(self, tenant: str) -> None:
+        before = self._sealed.pop(tenant, None)
+        if before is not None and bool(self._duty(tenant)) != before:
             self._tell("", "")
 
     def _tell(self, namespace: str, topic: str) -> None:
@@ -187,3 +209,4 @@ class PolicyBook:
 
 
 _NOTHING = TopicPolicies()
+_SEALED: Level = {"encryptionAtRest": True}

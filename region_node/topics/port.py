@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, PulsarCluster, ResourceGroup, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, PulsarCluster, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
@@ -39,6 +39,10 @@ class ManagedLedgerPort(LedgerPort, Protocol):
 
     def ledgers(self) -> list[LedgerInfo]:
         """Raises MetadataUnavailable where some of very many are only being read: see `whole`."""
+        ...
+
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        """From this one on, and maybe some before it. Raises as `ledgers`, but not of ledgers that a cursor is before."""
         ...
 
     async def whole(self) -> None:
@@ -104,6 +108,8 @@ class ReadablePort(LedgerPort, Protocol):
     """What clients may read of a topic: its ledger, or a view of it."""
 
     def ledgers(self) -> list[LedgerInfo]: ...
+
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]: ...
 
     def position_before(self, position: Position) -> Position: ...
 
@@ -182,6 +188,8 @@ class ViewPort(Protocol):
     """`global_config.view.ConfigView`, as the service uses it."""
 
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
+
+    def tenant(self, name: str) -> TenantInfo | None: ...
 
     def cluster(self, name: str) -> PulsarCluster | None: ...
 

@@ -7,6 +7,7 @@ Invariants: a subscription that is durable has a cursor of its name, and the oth
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ class SubscribingTopic(ABC):
 
     __slots__ = (
         "_clock",
+        "_moving",
         "_oldest",
         "_rates",
         "_reads",
@@ -87,6 +89,8 @@ class SubscribingTopic(ABC):
     _rates: TopicRates | None
     _subscribe_rate: SubscribeRate | None
     _oldest: dict[str, tuple[Position, int]] | None
+    _moving: tuple[tuple[str, asyncio.Future[None]], ...]
+    """Subscriptions on their way to another position."""
 
     @property
     @abstractmethod
@@ -209,11 +213,24 @@ class SubscribingTopic(ABC):
         return await before_publish_time(self.ledger, publish_ms)
 
     async def seek(self, subscription: Subscription, mark_delete: Position) -> None:
-        """The consumers are closed, then the cursor moves."""
+        """The consumers are closed, then the cursor moves; until that is durable, nobody joins (`moved`)."""
         if mark_delete == AFTER_ALL:
             mark_delete = self.ledger.last_confirmed
-        subscription.reset(max(mark_delete, BEFORE_ALL))
-        await subscription.cursor.flushed()
+        move = (subscription.name, asyncio.get_running_loop().create_future())
+        self._moving = (*self._moving, move)
+        try:
+            subscription.reset(max(mark_delete, BEFORE_ALL))
+            await subscription.cursor.flushed()
+        finally:
+            self._moving = tuple(other for other in self._moving if other is not move)
+            if not move[1].done():
+                move[1].set_result(None)
+
+    async def moved(self, name: str) -> None:
+        """Returns once no subscription of that name is being moved. Who asks for a move drops what it has when it is answered: also what it got before,
+        had it come back so early."""
+        while moves := [move for other, move in self._moving if other == name]:
+            await asyncio.wait(moves)
 
     async def skip_all(self, name: str) -> None:
         """Clears the backlog of a subscription. Raises NotFound."""

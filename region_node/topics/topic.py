@@ -133,6 +133,7 @@ class Topic(CompactingTopic):
         self._rates: TopicRates | None = None
         self._oldest: dict[str, tuple[Position, int]] | None = None
         self._shown: tuple[Callable[[], None], ...] = ()
+        self._moving = ()
         self._transactions: TopicTransactions | None = None
         state = getattr(log, "state", None)
         if state is not None and state.transactions is not None:

@@ -112,7 +112,7 @@ class SubscriptionTransactions:
         if through is None:
             return
         positions: list[Position] = []
-        for info in cast("ReadablePort", self._subscription.ledger).ledgers():
+        for info in cast("ReadablePort", self._subscription.ledger).ledgers_from(after[0]):
             first = after[1] + 1 if info.ledger == after[0] else 0
             stop = through[1] + 1 if info.ledger == through[0] else info.entries
             if after[0] <= info.ledger <= through[0] and len(positions) <= POSITIONS_MAX:

@@ -2,9 +2,9 @@
 
 Is: asking the owners of the other topics, being asked, and giving up. Isn't: what readers see meanwhile (`replicator.transactions`), or the end of a
 transaction in a topic (`participant`).
-Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here, takes
-nothing more (deleted, terminated), or was waited for `wait_s`; nothing is kept beside the topics' logs, so whoever loads a topic asks
-again, and waits for what is left of that time.
+Invariants: a topic shows a held transaction when each topic that its marker names has its own marker stored in this region, is not replicated here (as this
+region's policies or the source's say), takes nothing more (deleted, terminated), had no part in it after all, or was waited for `wait_s`; nothing is kept
+beside the topics' logs, so whoever loads a topic asks again, and waits for what is left of that time.
 Source: docs/protocols/transactions.md, "Over several topics".
 """
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError, NotFound
 from heliograph.model.names import TopicName
 from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
-from replicator.transactions import Held, Key
+from replicator.transactions import Held, Key, destination
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
@@ -147,7 +147,11 @@ class Arrivals:
                 del self._waiting[text]
                 continue
             for key, held in list(buffer.held.items()):
-                held.since = self._since(held, now) if held.since is None else held.since
+                if held.since is None:
+                    held.since, held.waits = self._since(held, now), self._expected(held.waits)
+                if not held.waits:
+                    self._release(topic, key)
+                    continue
                 if now - held.since > self._wait_s:
                     self.shown_alone += 1
                     fields = {"topic": text, "transaction": f"{key[1]}:{key[2]}", "missing": list(held.waits)[:10], "waited_s": self._wait_s}
@@ -165,6 +169,11 @@ class Arrivals:
         """What was shown before the topic came here, and is asked for again, does not hold everybody up for all of `wait_s`."""
         age_s = (self._clock.wall_ms() - held.at_ms) / 1000 if held.at_ms else 0.0
         return now - min(max(0.0, age_s), max(0.0, self._wait_s - AGAIN_S))
+
+    def _expected(self, waits: Iterable[str]) -> dict[str, None]:
+        """Without the topics that their region sends elsewhere only."""
+        named = (destination(other) for other in waits)
+        return {topic: None for topic, regions in named if regions is None or self._region in regions}
 
     def _comes_here(self, other: str) -> bool:
         """Whether a topic of that name may be replicated to this region, as far as the configuration of all regions says."""

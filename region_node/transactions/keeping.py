@@ -52,8 +52,9 @@ async def as_stored(meta: MetadataStore, txn: TxnId) -> Txn | None:
 class Participants(Protocol):
     """The way to a topic or subscription, wherever it is. Raises NotFound where it is gone; what is retryable is tried again."""
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
-        """others: the topics that it commits in beside this one."""
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
+        """others: the topics that it commits in beside this one. again: it has ended there, and named topics that had no part in it.
+        False: this topic has none, and never will."""
         ...
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None: ...
@@ -185,14 +186,10 @@ class KeptCoordinator:
             commit = txn.status is Status.COMMITTING
             left: list[tuple[str, str | None]] = [(topic, None) for topic in txn.partitions]
             left += txn.subscriptions
-            pause_s = _RETRY_S[0]
-            while left:
-                results = await asyncio.gather(*(self._end_one(topic, name, number, commit) for topic, name in left))
-                left = [one for one, ended in zip(left, results, strict=True) if not ended]
-                if left:
-                    await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
-                    pause_s = min(2 * pause_s, _RETRY_S[1])
-                self._check()
+            empty = set[str]()
+            await self._end_all(left, number, commit, empty)
+            if commit and empty:  # the others have named them, and other regions would wait for their parts
+                await self._end_all([(topic, None) for topic in txn.partitions if topic not in empty], number, commit, empty, again=True)
             if (changed := self.core.done(number, self._clock.wall_ms())) is not None:
                 await self._store(changed)
                 self.latencies.ended(max(0, changed.ended_ms - changed.opened_ms))
@@ -206,17 +203,31 @@ class KeptCoordinator:
             if not waiting.done():
                 waiting.set_exception(self.failed or NoCoordinator(f"coordinator {self.number} has stopped here: look it up again"))
 
-    async def _end_one(self, topic: str, subscription: str | None, number: int, commit: bool) -> bool:
+    async def _end_all(self, left: list[tuple[str, str | None]], number: int, commit: bool, empty: set[str], *, again: bool = False) -> None:
+        """Returns once it is ended in each. empty: topics that have no part in it; those found now are added. again: they are not named any more."""
+        pause_s = _RETRY_S[0]
+        while left:
+            results = await asyncio.gather(*(self._end_one(topic, name, number, commit, empty, again) for topic, name in left))
+            left = [one for one, ended in zip(left, results, strict=True) if not ended]
+            if left:
+                await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
+                pause_s = min(2 * pause_s, _RETRY_S[1])
+            self._check()
+
+    async def _end_one(self, topic: str, subscription: str | None, number: int, commit: bool, empty: set[str], again: bool) -> bool:
         """Whether it is ended there for good."""
         txn, low, began = (self.number, number), self.core.low_watermark, self._clock.monotonic()
         try:
             if subscription is None:
-                others = [other for other in self.core.find(number).partitions if other != topic] if commit else []
-                await self._participants.end_partition(topic, txn, commit=commit, low=low, others=others)
+                others = [o for o in self.core.find(number).partitions if o != topic and not (again and o in empty)] if commit else []
+                if not await self._participants.end_partition(topic, txn, commit=commit, low=low, others=others, again=again):
+                    empty.add(topic)
             else:
                 await self._participants.end_subscription(topic, subscription, txn, commit=commit, low=low)
-        except NotFound:
-            return True  # deleted meanwhile
+        except NotFound:  # deleted meanwhile, or never made
+            if subscription is None:
+                empty.add(topic)
+            return True
         except TransactionState as error:
             log.error("transaction.contradicted", extra={"transaction": f"{txn[0]}:{txn[1]}", "topic": topic, "error": str(error)})
             return True

@@ -82,8 +82,9 @@ class TopicTransactions:
         """How many transactions are open here."""
         return 0 if self.buffer is None else len(self.buffer.open)
 
-    async def end(self, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
-        """Returns once that is durable. low: everything of that coordinator below it has ended. others: the topics that it commits in beside this one.
+    async def end(self, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
+        """Returns once that is durable; False: the topic is terminated, and has no part in it. low: everything of that coordinator below it has ended.
+        others: the topics that it commits in beside this one. again: it has ended here, and had named more of them: it is said once more for other regions.
         Raises TransactionState, and what storage raises."""
         action = COMMIT if commit else ABORT
         buffer = self.buffer
@@ -92,10 +93,13 @@ class TopicTransactions:
         if buffer is not None and (ended := buffer.ended(txn)) is not None:
             if ended != action:
                 raise TransactionState(f"transaction {txn[0]}:{txn[1]} was {'aborted' if ended == ABORT else 'committed'} in {self._topic.text}")
-            return
+            if again and not self._topic.terminated:
+                await self._stored(marker_run(txn, action, low, others), lambda: None)
+            return True
         if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
-            return  # nothing of it is here, and nothing can come
+            return False  # nothing of it is here, and nothing can come
         await self._append(txn, action, low, others)
+        return True
 
     async def decide(self, origin: Origin, txn: TxnId, *, commit: bool) -> None:
         """Ends a transaction of another region in this region's log; returns once that is durable. Raises NotFound where it is not open here, and what

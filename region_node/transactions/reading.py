@@ -42,6 +42,9 @@ class CommittedView(LedgerPort):
     def ledgers(self) -> list[LedgerInfo]:
         return self._ledger.ledgers()
 
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        return self._ledger.ledgers_from(ledger)
+
     def position_before(self, position: Position) -> Position:
         return self._ledger.position_before(position)
 

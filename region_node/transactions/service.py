@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from heliograph.model.errors import HeliographError, NotFound, NotOwner
 from heliograph.model.names import TopicName
+from heliograph.model.routes import targets
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.wire.run import TxnId
@@ -26,6 +27,7 @@ from region_node.transactions.errors import NoCoordinator
 from region_node.transactions.keeping import COORDINATORS, KeptCoordinator
 from region_node.transactions.naming import ASSIGN, NAMESPACE
 from region_node.transactions.settings import TransactionSettings
+from replicator.transactions import only_to
 
 if TYPE_CHECKING:
     from global_config.view import ConfigView
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.transactions")
 
-Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str]], Awaitable[None]]
-"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics): ends it there. Raises as `Participants` does."""
+Elsewhere = Callable[["BrokerRecord", str, str | None, TxnId, bool, int, Sequence[str], bool], Awaitable[bool]]
+"""(the owner, topic, subscription or None, transaction, commit, low watermark, its other topics, again): ends it there, as `Participants` does."""
 
 
 class Transactions:
@@ -60,6 +62,7 @@ class Transactions:
         self.elsewhere: Elsewhere | None = None
         """Set by whoever knows the way to the region's other brokers."""
         self._meta, self._topics, self._ownership, self._view, self._clock, self._rng = meta, topics, ownership, view, clock, rng
+        self._region = region
         self._loading: dict[int, asyncio.Future[KeptCoordinator]] = {}
         self._used: dict[int, None] = {}
         self._tasks = Tasks()
@@ -148,40 +151,54 @@ class Transactions:
 
     # -- participants -----------------------------------------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
         """Ends it in a topic of this region, wherever that is owned. Raises NotFound, TransactionState, and what may be tried again."""
         topic, others = str(TopicName.parse(topic)), [str(TopicName.parse(other)) for other in others]
         owner = await self._ownership().owner(topic)
         if owner is not self._ownership().record:
-            await self._at(owner, topic, None, txn, commit, low, others)
-        else:
-            await self.end_here(topic, None, txn, commit=commit, low=low, others=others)
+            return await self._at(owner, topic, None, txn, commit, low, others, again)
+        return await self.end_here(topic, None, txn, commit=commit, low=low, others=others, again=again)
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         """The same of a subscription."""
         topic = str(TopicName.parse(topic))
         owner = await self._ownership().owner(topic)
         if owner is not self._ownership().record:
-            await self._at(owner, topic, subscription, txn, commit, low, ())
+            await self._at(owner, topic, subscription, txn, commit, low)
         else:
             await self.end_here(topic, subscription, txn, commit=commit, low=low)
 
-    async def _at(self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str]) -> None:
+    async def _at(
+        self, owner: BrokerRecord, topic: str, subscription: str | None, txn: TxnId, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
         if self.elsewhere is None:
             raise NotOwner(f"{topic} is owned by broker {owner.broker}, and this one knows no way there")
-        await self.elsewhere(owner, topic, subscription, txn, commit, low, others)
+        return await self.elsewhere(owner, topic, subscription, txn, commit, low, others, again)
 
-    async def end_here(self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
-        """In a topic of this broker. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
+    async def end_here(
+        self, topic: str, subscription: str | None, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
+        """In a topic of this broker; False: it is terminated, and has no part in it. Raises NotOwner, NotFound, TransactionState, and what storage raises."""
         loaded = await self._topics().get(topic, create=False)
         if subscription is None:
-            await loaded.transactions.end(txn, commit=commit, low=low, others=others)
-            return
+            named = [name for other in others if (name := self._as_sent(other))]
+            return await loaded.transactions.end(txn, commit=commit, low=low, others=named, again=again)
         found = loaded.subscriptions.get(subscription)
         if found is None:
             raise NotFound(f"{topic} has no subscription {subscription!r} any more")
         found.transactions.end(txn, commit=commit, low=low)
         await found.transactions.stored()
+        return True
+
+    def _as_sent(self, topic: str) -> str:
+        """How a marker names a topic to other regions: with those that it goes to, where policies choose among them; "": to none."""
+        name = TopicName.parse(topic)
+        values, namespace = self._topics().policies.of(name).values, self._view.namespace(name.namespace)
+        wanted, routes, topology = values.get("replication"), values.get("replicationRoutes"), values.get("replicationTopology")
+        if (not wanted and routes is None) or (topology is not None and topology["kind"] != "mesh"):  # where this region sends nothing, another may
+            return topic
+        regions = targets(routes, self._region, wanted or (namespace.regions if namespace is not None else ()))
+        return only_to(topic, regions) if regions else ""
 
     # -- as time goes by ------------------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ def test_the_files_go_into_the_servers_wheel() -> None:
 
 def _get(url: str) -> tuple[int, dict[str, str], bytes]:
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, dict(answer.headers), answer.read()
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), error.read()
@@ -159,7 +159,7 @@ def test_what_is_passed_on_has_the_callers_rights_and_no_others(tmp_path: Path) 
         def asked(path: str, role: str) -> int:
             headers = {"Authorization": f"Bearer {token(role)}"} if role else {}
             try:
-                with urllib.request.urlopen(urllib.request.Request(region.admin_url() + path, headers=headers), timeout=20) as answer:
+                with urllib.request.urlopen(urllib.request.Request(region.admin_url() + path, headers=headers), timeout=60) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as error:
                 return error.code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pulsar
@@ -9,13 +10,12 @@ import pytest
 
 from tests.broker.test_admin import Rest
 from tests.live import TOPICS, until
-from tests.pulsar.either import WITHIN_S
+from tests.pulsar.either import ORACLE, WITHIN_S
 
-pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 
 ADMIN = "/admin/v2"
 EARLIEST, SHARED = pulsar.InitialPosition.Earliest, pulsar.ConsumerType.Shared
-OPERATION_S = 15
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,8 @@ def test_a_namespace_s_life(cluster: str, rest: Rest) -> None:
     assert rest("PUT", f"{ADMIN}/persistent/public/made/t")[0] == 204
     assert rest("DELETE", namespace)[0] == 409, "it has a topic"
     assert rest("DELETE", f"{ADMIN}/persistent/public/made/t")[0] == 204
-    until(lambda: rest("DELETE", namespace)[0] in (204, 404), WITHIN_S)
+    gone = f"{namespace}?force=true" if ORACLE else namespace  # Pulsar makes topics of its own in it, which are in the way for a while
+    until(lambda: rest("DELETE", gone)[0] in (204, 404), WITHIN_S)
     assert rest("GET", namespace)[0] == 404
 
 
@@ -85,7 +86,8 @@ def test_a_topic_s_life(client: pulsar.Client, rest: Rest) -> None:
     assert (ended["ledgerId"], ended["entryId"]) == (last["ledgerId"], last["entryId"])
     with pytest.raises(pulsar.PulsarException):
         client.create_producer("life")
-    producer.close()
+    with contextlib.suppress(pulsar.AlreadyClosed):  # it may have heard by itself that the topic has ended
+        producer.close()
     assert rest("DELETE", f"{TOPICS}/life")[0] == 204
     assert rest("DELETE", f"{TOPICS}/life")[0] == 404 and rest("GET", f"{TOPICS}/life/stats")[0] == 404
 
@@ -122,7 +124,7 @@ def test_a_subscription_s_life(client: pulsar.Client, rest: Rest) -> None:
     assert rest("POST", f"{of}/skip/3")[0] == 204
     until(lambda: backlog(rest, "subs") == 7, WITHIN_S)
     consumer = client.subscribe("subs", "s", SHARED)
-    assert consumer.receive(10_000).data() == b"3"
+    assert consumer.receive(60_000).data() == b"3"
     assert rest("DELETE", of)[0] == 412, "a consumer is connected"
     consumer.close()
     assert rest("POST", f"{of}/skip_all")[0] == 204

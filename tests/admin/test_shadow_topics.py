@@ -13,7 +13,7 @@ from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import TOPICS, provisioned, until
 
-pytestmark = [pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
 SOURCE = "PULSAR.SHADOW_SOURCE"
 LOOKUP = "/lookup/v2/topic/persistent/public/default"
@@ -51,7 +51,7 @@ def ids(messages: list[Any]) -> list[tuple[int, int, bytes]]:
 
 def read(client: pulsar.Client, topic: str, count: int, subscription: str = "s") -> list[tuple[int, int, bytes]]:
     consumer = client.subscribe(topic, subscription, initial_position=EARLIEST)
-    messages = [consumer.receive(20_000) for _ in range(count)]
+    messages = [consumer.receive(60_000) for _ in range(count)]
     for message in messages:
         consumer.acknowledge(message)
     consumer.close()
@@ -69,8 +69,8 @@ def test_a_shadow_has_the_messages_of_its_source_under_their_ids(client: pulsar.
     consumer = client.subscribe(shadow, "live", SHARED, initial_position=EARLIEST)
     for index in range(5):
         producer.send(b"late %d" % index)  # into the ledger that is open
-    got = [consumer.receive(20_000) for _ in range(10)]
-    assert ids(got) == ids([kept.receive(20_000) for _ in range(10)])
+    got = [consumer.receive(60_000) for _ in range(10)]
+    assert ids(got) == ids([kept.receive(60_000) for _ in range(10)])
     for message in got[:7]:
         consumer.acknowledge(message)
     until(lambda: rest("GET", f"{TOPICS}/{shadow}/stats")[1]["subscriptions"]["live"]["msgBacklog"] == 3)
@@ -167,10 +167,10 @@ def test_a_partitioned_source_has_a_partitioned_shadow(client: pulsar.Client, re
     assert rest("PUT", f"{TOPICS}/narrow", {SOURCE: name("wide")})[0] == 412
     assert rest("PUT", f"{TOPICS}/also-wide/partitions", shadow)[0] == 204
     consumer = client.subscribe("also-wide", "s", SHARED, initial_position=EARLIEST)
-    got = [consumer.receive(20_000) for _ in range(30)]
+    got = [consumer.receive(60_000) for _ in range(30)]
     assert sorted(int(m.data()) for m in got) == list(range(30))
     source = client.subscribe("wide", "s", SHARED, initial_position=EARLIEST)
-    there = [source.receive(20_000) for _ in range(30)]
+    there = [source.receive(60_000) for _ in range(30)]
 
     def places(messages: list[Any]) -> list[tuple[int, int, int, bytes]]:
         return sorted((m.message_id().partition(), m.message_id().ledger_id(), m.message_id().entry_id(), m.data()) for m in messages)
@@ -183,7 +183,7 @@ def test_a_partitioned_source_has_a_partitioned_shadow(client: pulsar.Client, re
     late = client.create_producer("wide-partition-3")
     late.send(b"grown")
     reader = client.create_reader("also-wide-partition-3", pulsar.MessageId.earliest)
-    assert reader.read_next(20_000).data() == b"grown"
+    assert reader.read_next(60_000).data() == b"grown"
     for one in (producer, late, consumer, source, reader):
         one.close()
     assert rest("DELETE", f"{TOPICS}/also-wide/partitions?force=true")[0] == 204

@@ -73,6 +73,21 @@ def test_silence_is_answered_by_a_ping_and_then_by_closing() -> None:
     with_broker(test)
 
 
+def test_a_broker_that_stood_still_does_not_blame_its_peers() -> None:
+    async def test(broker: Broker) -> None:
+        client, fresh, listener = await broker.client(), Client(broker.listener), broker.listener
+        listener._next_tick(broker.clock.now)
+        broker.clock.now += 100
+        listener._tick()
+        assert kinds(await client.news()) == [] and not client.transport.closing and not fresh.transport.closing
+        for _ in range(2):
+            broker.clock.now += listener._tick_s
+            listener._tick()
+        assert fresh.transport.closing and not client.transport.closing
+
+    with_broker(test)
+
+
 def test_lookup_partitions_topics() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()

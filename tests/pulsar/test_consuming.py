@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import replace
 
@@ -197,6 +198,30 @@ def test_seek_by_id_and_time() -> None:
         await client.do(frame(K.SEEK, consumer_id=1, request_id=5, message_publish_time=99_999))
         await client.subscribe(1)
         assert await client.flow(100) == []
+
+    with_broker(test)
+
+
+def test_nobody_joins_before_a_seek_is_answered() -> None:
+    """A client drops what it got before the answer: however long the move takes to be durable, nothing may come to the consumer that it made meanwhile."""
+
+    async def test(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        await client.producer(1)
+        await publish(client, 3)
+        await client.subscribe(1, initialPosition=1)
+        assert len(await client.flow(100)) == 3
+        cursor, stored = broker.topics.loaded[TOPIC].subscriptions["s"].cursor, asyncio.Event()
+        cursor.flushed = stored.wait  # type: ignore[method-assign, assignment]
+        seek = frame(K.SEEK, consumer_id=1, request_id=50, message_id={"ledgerId": 10, "entryId": 0})
+        assert kinds(await client.do(seek)) == [K.CLOSE_CONSUMER]
+        again = frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=51)
+        assert await client.do(again, frame(K.FLOW, consumer_id=1, messagePermits=100)) == []
+        await other.subscribe(7, name="another")
+        stored.set()
+        came = await client.news()
+        assert kinds(came)[:2] == [K.SUCCESS] * 2 and [c.success.request_id for c, _ in came[:2]] == [50, 51]
+        assert ids(messages(came)) == [(10, 0), (10, 1), (10, 2)]
 
     with_broker(test)
 

@@ -43,6 +43,25 @@ def test_one_write_a_loop_turn() -> None:
     with_broker(test)
 
 
+def test_a_receipt_that_no_other_can_follow_waits_for_no_end_of_a_turn() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        ledger = broker.ledger()
+        ledger.hold = True
+        client.raw(send(1, 0, entry(b"x")))
+        client.raw(send(1, 1, entry(b"y")))
+        await settle()
+        assert not client.transport.written
+        ledger.release(1)
+        assert not client.transport.written, "another one is on its way"
+        ledger.release(1)
+        assert len(client.transport.written) == 1
+        assert receipts(await client.news()) == [(1, 0, 0), (1, 1, 1)]
+
+    with_broker(test)
+
+
 def test_a_damaged_entry_is_refused_in_its_place() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()

@@ -51,7 +51,7 @@ async def echoed(listener: ssl.SSLContext, dialer: ssl.SSLContext) -> bool:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], ssl=dialer)
         writer.write(b"x")
-        came = await asyncio.wait_for(reader.read(1), 5)
+        came = await asyncio.wait_for(reader.read(1), 60)
         writer.close()
         return came == b"x"
     except OSError:
@@ -206,7 +206,7 @@ def test_the_watch_looks_by_itself_and_goes_on_whatever_it_meets(tmp_path: Path)
             ticked.set()
 
         certificates.tick = tick  # type: ignore[method-assign]
-        await asyncio.wait_for(ticked.wait(), 10)
+        await asyncio.wait_for(ticked.wait(), 60)
         stop()
         assert met == ["something of a library"]
 
@@ -241,7 +241,7 @@ class Standing:
     async def _way(self, source: Any, target: Any) -> bool:
         try:
             source[1].write(b"x")
-            return bool(await asyncio.wait_for(target[0].read(1), 10) == b"x")
+            return bool(await asyncio.wait_for(target[0].read(1), 60) == b"x")
         except OSError:
             return False
 

@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import topic_hash
-from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
@@ -201,6 +201,10 @@ class FakeLedger:
             raise MetadataUnavailable("some are only being read")
         return self._infos()
 
+    def ledgers_from(self, ledger: int) -> list[LedgerInfo]:
+        """Those that a cursor is before are known."""
+        return self._infos()
+
     def _infos(self) -> list[LedgerInfo]:
         counts: dict[int, int] = {}
         for ledger, _, run in self.runs:
@@ -357,6 +361,7 @@ class FakeFactory:
 class FakeView:
     def __init__(self) -> None:
         self.namespaces = {"public/default": NamespacePolicies(regions=("us",))}
+        self.tenants: dict[str, TenantInfo] = {}
         self.counts: dict[str, int] = {}
         self.topics: dict[str, TopicPolicies] = {}
         self.groups: dict[str, ResourceGroup] = {}
@@ -364,6 +369,9 @@ class FakeView:
 
     def namespace(self, namespace: str) -> NamespacePolicies | None:
         return self.namespaces.get(namespace)
+
+    def tenant(self, name: str) -> TenantInfo | None:
+        return self.tenants.get(name)
 
     def partitions(self, topic: str) -> int:
         return self.counts.get(topic, 0)

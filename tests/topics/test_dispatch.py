@@ -133,6 +133,18 @@ def test_who_catches_up_gives_way_and_who_is_at_the_tail_or_looks_at_one_place_d
         assert len(world.entries(consumer)) == before and len(turns.waiting) == 1, "and no more without a turn"
         left = reads.take_left()
         assert (entries - before) * size <= left == reads.take_left(), "as long as it waits"
+        read, answers = world.ledger.read, asyncio.Event()
+
+        async def slowly(*arguments: Any) -> Any:
+            await answers.wait()
+            return await read(*arguments)
+
+        world.ledger.read = slowly  # type: ignore[method-assign]
+        turns.waiting.pop().on_turn(1)
+        await world.settle()
+        assert [reads.take_left() for _ in range(3)] == [left] * 3, "and as long as its bookies take"
+        answers.set()
+        await world.settle()
         while turns.waiting:
             turns.waiting.pop().on_turn(1)
             await world.settle()
@@ -162,6 +174,7 @@ def test_a_transaction_acknowledges_nothing_that_was_no_part_of_the_subscription
         transactions = w.subscription.transactions
         transactions.ack((0, 2), [(ledger, 9)], [])
         transactions.ack_cumulative((0, 1), (ledger, 7))
+        w.ledger.unread = True  # of what lies before every cursor, nothing is asked for
         w.subscription.begin_earlier((ledger, 0), (ledger, 3), [(ledger, 5, 5)])
         consumer = w.join(permits=100)
         await w.settle()

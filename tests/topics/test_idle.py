@@ -22,7 +22,7 @@ from tests.topics.fake import FakeLinks, FakeView
 
 COUNT = 300
 OBJECTS_MAX = 40
-BYTES_MAX = 4_446
+BYTES_MAX = 3_750
 """Of them some 350 are the metadata's and the world's of this test; the others are a broker's, which is to need no more than 4 KiB a topic."""
 INFO = RegionInfo(name="us", number=1)
 

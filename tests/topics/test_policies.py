@@ -12,7 +12,7 @@ import pytest
 
 from heliograph.model.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotAllowed
 from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, ResourceGroup, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, ResourceGroup, TenantInfo, TopicPolicies
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from heliograph.wire.run import Run
@@ -166,6 +166,39 @@ def test_levels_and_compare_and_set() -> None:
         assert limit() == 4 and len(told) == count
         book.close()
         other.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_tenant_has_to_encrypt_nobody_below_it_switches_off() -> None:
+    async def main() -> None:
+        store, view = EmbeddedStore(KvMachine()), FakeView()
+        book = PolicyBook(store, view, {})
+        await book.ready()
+        told: list[tuple[str, str]] = []
+        book.on_change(lambda namespace, topic: told.append((namespace, topic)))
+        other = TopicName.parse("persistent://public/default/another")
+        view.set("public/default", NamespacePolicies(regions=("us",), policies={"encryptionAtRest": False}))
+        await book.change_topic(TOPIC, lambda t: replace(t, policies={"encryptionAtRest": False}))
+        await settle()
+
+        def sealed() -> list[bool]:
+            return [book.of(NAME).on("encryptionAtRest"), book.of(other).on("encryptionAtRest"), book.of_namespace("public/default").on("encryptionAtRest")]
+
+        def change(**fields: Any) -> None:
+            view.tenants["public"] = TenantInfo(**fields)
+            for callback in list(view.callbacks):
+                callback("/tenants/public")
+
+        assert sealed() == [False, False, False]
+        told.clear()
+        change(encryption_at_rest=True)
+        assert sealed() == [True, True, True] and told == [("", "")]
+        change(encryption_at_rest=True, admin_roles=("somebody",))
+        assert sealed() == [True, True, True] and told == [("", "")], "who administers it is nothing to topics"
+        change(admin_roles=("somebody",))
+        assert sealed() == [False, False, False] and told == [("", ""), ("", "")]
+        book.close()
 
     asyncio.run(main())
 

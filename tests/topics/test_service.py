@@ -270,7 +270,7 @@ def test_any_order_of_loading_and_unloading(seed: int) -> None:
                     working.append(asyncio.ensure_future(broker.topics.get(TOPIC, create=True)))
             await asyncio.sleep(0)
         broker.owned = lambda topic: True
-        done = await asyncio.wait_for(asyncio.gather(*working, return_exceptions=True), 5)
+        done = await asyncio.wait_for(asyncio.gather(*working, return_exceptions=True), 60)
         assert all(e is None or isinstance(e, (Topic, HeliographError)) for e in done)
         await settle()
         topic = await broker.topics.get(TOPIC, create=True)

@@ -20,7 +20,7 @@ from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import FLAG_HIDDEN, Run, TxnId
 from region_node.admin.transactions import way_to_others
 from region_node.transactions.arriving import AGAIN_S, Arrivals
-from replicator.transactions import COMMIT, HELD_MAX, Key, TransactionBuffer, below, marker_run, read_participants
+from replicator.transactions import COMMIT, HELD_MAX, Key, TransactionBuffer, below, destination, marker_run, only_to, read_participants
 from tests.transactions.test_buffer import run
 
 TOPICS = tuple(f"persistent://t/n/{name}" for name in "abc")
@@ -313,6 +313,57 @@ def test_a_topic_that_takes_nothing_more_is_not_waited_for(why: str) -> None:
             a.arrive()
         await asyncio.sleep(0.2)
         assert a.shown() == [b"1"] and not a.buffer.held
+        await region.close()
+
+    simulated(1, main)
+
+
+@pytest.mark.parametrize(("regions", "shown"), [(["ap"], [b"1"]), (["ap", "eu"], [])])
+def test_a_topic_that_its_region_sends_elsewhere_is_not_waited_for(regions: list[str], shown: list[bytes]) -> None:
+    async def main(sim: Simulation) -> None:
+        a, b, _ = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        a.coming = [run((0, 1), b"1", origin=a.origin), marker(a, (0, 1), 0, [only_to(b.text, regions)])]
+        region = Region(sim, random.Random(1), [a, b])
+        while a.coming:
+            a.arrive()
+        await asyncio.sleep(WAIT_S - 1)
+        assert a.shown() == shown and [list(held.waits) for held in a.buffer.held.values()] == [[b.text]] * (not shown)
+        await region.close()
+
+    simulated(1, main)
+
+
+def test_what_a_marker_names() -> None:
+    for name in ("persistent://t/n/a", "persistent://t/n/a|b", "persistent://t/n/us,ap|b"):
+        assert destination(name) == (name, None) and destination(only_to(name, ["us", "ap-1"])) == (name, ("us", "ap-1"))
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_topic_that_had_no_part_is_not_waited_for_once_that_is_said(snapshot: bool) -> None:
+    """The end comes once more, and does not name it; whoever reads the log anew knows it too."""
+
+    async def main(sim: Simulation) -> None:
+        a, b, c = (Part(text, 70 + index) for index, text in enumerate(TOPICS))
+        ends = [marker(a, (0, 1), 0, [b.text, c.text]), marker(a, (0, 1), 0, [only_to(c.text, ["us", "eu"])]), marker(a, (0, 1), 0, [])]
+        a.coming = [run((0, 1), b"1", origin=a.origin), *ends]
+        region = Region(sim, random.Random(1), [a, b, c])
+        for waits in ([b.text, c.text], [c.text]):
+            a.arrive()
+            if len(a.coming) > 2:
+                a.arrive()
+            await asyncio.sleep(1)
+            assert [list(held.waits) for held in a.buffer.held.values()] == [waits] and not a.shown()
+        if snapshot:
+            a.snapshot = (len(a.log), pack(a.buffer.dump()))
+        region.move(a)
+        await asyncio.sleep(1)
+        assert [list(held.waits) for held in a.buffer.held.values()] == [[c.text]] and not a.shown()
+        a.arrive()
+        await asyncio.sleep(1)
+        assert a.shown() == [b"1"] and not a.buffer.held and not any(broker.shown_alone for broker in region.brokers)
+        region.move(a)
+        await asyncio.sleep(1)
+        assert a.shown() == [b"1"]
         await region.close()
 
     simulated(1, main)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from heliograph.wire import pulsar_pb2 as pb
+from replicator.transactions import is_marker, read_participants
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Client, K, ids, messages
 from tests.transactions.broker import TransactionalBroker, ask, begin, with_transactions
@@ -304,5 +306,56 @@ def test_a_topic_with_an_open_transaction_is_not_terminated() -> None:
         late = await begin(client)
         await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC], **late)
         assert await end(client, late) is None  # nothing of it is in the topic
+
+    with_transactions(test)
+
+
+def named(broker: TransactionalBroker, topic: str) -> list[list[str]]:
+    """What each end of a transaction in it says of other topics."""
+    return [read_participants(run.parts[0]) for _, _, run in broker.ledger(topic).runs if is_marker(run)]
+
+
+def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        both, late = await begin(client), await begin(client)
+        for txn in (both, late):
+            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **txn)
+            await publish(client, 0, b"t0", txn)
+        await publish(client, 0, b"u0", both, producer_id=2)
+        assert await end(client, both) is None
+        assert named(broker, TOPIC) == [[OTHER]] and named(broker, OTHER) == [[TOPIC]]
+        await broker.topics.terminate(OTHER)
+        assert await end(client, late) is None
+        assert named(broker, TOPIC) == [[OTHER], [OTHER], []], "said at once, and taken back"
+        assert await end(client, late) is None and len(named(broker, TOPIC)) == 3, "a client that asks again changes nothing"
+
+    with_transactions(test)
+
+
+@pytest.mark.parametrize(
+    ("policies", "told"),
+    [
+        ({"replication": ["eu", "ap"]}, [f"ap|{OTHER}"]),
+        ({"replication": ["eu"]}, []),
+        ({"replication": []}, [OTHER]),
+        ({"replication": ["eu", "ap", "us"], "replicationRoutes": {"eu": ["us"], "ap": ["eu"]}}, [f"us|{OTHER}"]),
+        ({"replication": ["eu", "ap"], "replicationTopology": {"kind": "star", "center": "ap"}}, [OTHER]),
+    ],
+)
+def test_a_commit_says_where_a_topic_goes_that_a_policy_of_this_region_keeps_from_others(policies: dict[str, Any], told: list[str]) -> None:
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        await broker.topics.policies.change_topic(OTHER, lambda before: replace(before, policies=policies))
+        await client.news()
+        txn = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **txn)
+        await publish(client, 0, b"t0", txn)
+        assert await end(client, txn) is None
+        assert named(broker, TOPIC) == [told]
 
     with_transactions(test)

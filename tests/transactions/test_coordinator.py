@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import CorruptData, NotAllowed
+from heliograph.model.errors import CorruptData, NotAllowed, NotFound
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.machine import KvMachine
 from region_node.transactions.coordinator import Coordinator, CoordinatorSettings, Status, Txn
@@ -110,12 +110,22 @@ class Nobody:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bool, int]] = []
+        self.named: list[tuple[str, list[str], bool]] = []
+        self.without: set[str] = set()
+        """Topics that are terminated, and have no part in anything."""
+        self.gone: set[str] = set()
         self.let = asyncio.Event()
         self.let.set()
 
-    async def end_partition(self, topic: str, txn: tuple[int, int], *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
+    async def end_partition(
+        self, topic: str, txn: tuple[int, int], *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False
+    ) -> bool:
         await self.let.wait()
+        if topic in self.gone:
+            raise NotFound(topic)
         self.told.append((topic, commit, low))
+        self.named.append((topic, list(others), again))
+        return topic not in self.without
 
     async def end_subscription(self, topic: str, subscription: str, txn: tuple[int, int], *, commit: bool, low: int) -> None:
         await self.end_partition(f"{topic} {subscription}", txn, commit=commit, low=low)
@@ -177,6 +187,21 @@ def test_what_was_decided_goes_on_with_the_next_owner() -> None:
             await third.end(txn[1], commit=False, owner="me")
         for kept in (second, third):
             await kept.close()
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_topics_that_had_no_part_in_a_commit_are_not_named_in_the_end(commit: bool) -> None:
+    async def test(store: EmbeddedStore, parts: Nobody, load: Any) -> None:
+        parts.without, parts.gone = {"terminated"}, {"deleted"}
+        kept = await load()
+        txn = await kept.begin(60_000, "me")
+        await kept.join(txn[1], ["t", "terminated", "u", "deleted"], [], "me")
+        await kept.end(txn[1], commit=commit, owner="me")
+        first = [("t", ["terminated", "u", "deleted"], False), ("terminated", ["t", "u", "deleted"], False), ("u", ["t", "terminated", "deleted"], False)]
+        assert parts.named == [*first, ("t", ["u"], True), ("u", ["t"], True)] if commit else [(topic, [], False) for topic, _, _ in first]
+        await kept.close()
 
     simulated(test)
 

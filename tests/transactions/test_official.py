@@ -14,7 +14,7 @@ from tests.live import TOPICS, until
 from tests.pulsar.either import ORACLE
 from tests.transactions.wire import ABORT, COMMIT, SHARED, Refused, Txn, WireClient, part_of_batch
 
-pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 
 V3 = "/admin/v3/transactions"
 HERE = "persistent://public/default/"
@@ -51,7 +51,7 @@ def test_what_is_committed_comes_in_its_place_in_every_topic(wire: WireClient, c
     assert wire.nothing(consumers[0]) and wire.nothing(consumers[1])
     wire.end(txn, COMMIT)
     assert wire.payloads(consumers[0], 3) == [b"t0", b"between", b"t1"] and wire.payloads(consumers[1], 1) == [b"u0"]
-    assert [seen_by_official.receive(timeout_millis=20_000).data() for _ in range(4)] == [b"before", b"t0", b"between", b"t1"]
+    assert [seen_by_official.receive(timeout_millis=60_000).data() for _ in range(4)] == [b"before", b"t0", b"between", b"t1"]
 
 
 def test_what_is_aborted_never_comes(wire: WireClient, client: pulsar.Client) -> None:
@@ -66,7 +66,7 @@ def test_what_is_aborted_never_comes(wire: WireClient, client: pulsar.Client) ->
     wire.end(kept, COMMIT)
     assert wire.payloads(consumer, 2) == [b"kept", b"plain"]
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
-    assert [reader.read_next(timeout_millis=20_000).data() for _ in range(2)] == [b"kept", b"plain"]
+    assert [reader.read_next(timeout_millis=60_000).data() for _ in range(2)] == [b"kept", b"plain"]
     assert not reader.has_message_available()
 
 
@@ -133,8 +133,13 @@ def test_a_cumulative_acknowledgement_in_a_transaction(wire: WireClient) -> None
 def test_what_is_over_its_time_is_aborted(wire: WireClient) -> None:
     topic = HERE + "txn-late"
     producer, consumer = wire.producer(topic), wire.subscribe(topic)
-    txn = wire.begin(topics=(topic,), ttl_ms=500)
-    wire.publish(producer, b"late", txn)
+    for ttl_ms in (500, 5_000, 60_000):  # a machine may be so busy that it is over before the message is there: again, with a longer one
+        try:
+            txn = wire.begin(topics=(topic,), ttl_ms=ttl_ms)
+            wire.publish(producer, b"late", txn)
+            break
+        except Refused as error:
+            assert error.code in OVER
     wire.publish(producer, b"plain")
     assert wire.payloads(consumer, 1) == [b"plain"]
     assert refused(wire.end, txn, COMMIT) in OVER

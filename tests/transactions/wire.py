@@ -18,7 +18,7 @@ from tests.live import until
 from tests.pulsar.codec import Reader, entry, frame, send
 
 K = pb.BaseCommand
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 Txn = dict[str, int]
 """A transaction's id, as fields of commands."""
 EXCLUSIVE, SHARED = 0, 1

@@ -123,8 +123,9 @@ class World:
 
     # -- participants, as coordinators reach them -------------------------------------------------------------------------
 
-    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = ()) -> None:
+    async def end_partition(self, topic: str, txn: TxnId, *, commit: bool, low: int, others: Sequence[str] = (), again: bool = False) -> bool:
         await self._way(lambda: self.topics[topic].end(txn, commit, low))
+        return True
 
     async def end_subscription(self, topic: str, subscription: str, txn: TxnId, *, commit: bool, low: int) -> None:
         await self._way(lambda: self.topics[topic].end_acks(txn, commit, low))
