@@ -26,18 +26,19 @@ from tests.broker.processes import Region
 ck = pytest.importorskip("confluent_kafka")
 admin_module = pytest.importorskip("confluent_kafka.admin")
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+"""For what takes a second or two on a machine with nothing else to do."""
 SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 def rest(region: Region, method: str, path: str, body: Any = None, broker: int = 0) -> None:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(region.admin_url(broker) + path, data, {"Content-Type": "application/json"}, method=method)
-    urllib.request.urlopen(request, timeout=30).read()
+    urllib.request.urlopen(request, timeout=DEADLINE_S).read()
 
 
 def get(region: Region, path: str) -> Any:
-    return json.loads(urllib.request.urlopen(region.admin_url() + path, timeout=30).read() or "null")
+    return json.loads(urllib.request.urlopen(region.admin_url() + path, timeout=DEADLINE_S).read() or "null")
 
 
 def prepare(region: Region, **kafka: Any) -> None:
@@ -56,11 +57,13 @@ def servers(region: Region, *brokers: int) -> str:
 def create(region: Region, topic: str, partitions: int = 1, **config: str) -> None:
     client = admin_module.AdminClient({"bootstrap.servers": servers(region), "log_level": 0})
     for future in client.create_topics([admin_module.NewTopic(topic, partitions, 1, config=config)]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
 
 
 def producer(region: Region, *brokers: int, **settings: Any) -> Any:
-    return ck.Producer({"bootstrap.servers": servers(region, *brokers), "acks": "all", "log_level": 0, **{k.replace("_", "."): v for k, v in settings.items()}})
+    """A request has as long as a test waits: one that times out earlier is sent again, and what is not idempotent may then be there twice."""
+    fields = {"bootstrap.servers": servers(region, *brokers), "acks": "all", "request.timeout.ms": int(DEADLINE_S * 1000), "log_level": 0}
+    return ck.Producer({**fields, **{k.replace("_", "."): v for k, v in settings.items()}})
 
 
 def send(made: Any, topic: str, values: list[bytes | None], **fields: Any) -> list[tuple[int, int]]:
@@ -210,7 +213,7 @@ def secure_region(folder: Path) -> Iterator[Region]:
         def rest(method: str, path: str, body: Any = None) -> None:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token('root')}"}
             request = urllib.request.Request(made.admin_url() + path, None if body is None else json.dumps(body).encode(), headers, method=method)
-            urllib.request.urlopen(request, timeout=30).read()
+            urllib.request.urlopen(request, timeout=DEADLINE_S).read()
 
         rest("PUT", "/admin/v2/clusters/us", {})
         rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"], "adminRoles": []})

@@ -36,7 +36,7 @@ def read_all(region: Region, topic: str, **settings: Any) -> list[tuple[int, byt
             if message.error() is None:
                 out.append((message.offset(), message.key(), message.value()))
             elif message.error().code() == ck.KafkaError._PARTITION_EOF:
-                end = reader.get_watermark_offsets(ck.TopicPartition(topic, 0), timeout=30)[1]
+                end = reader.get_watermark_offsets(ck.TopicPartition(topic, 0), timeout=DEADLINE_S)[1]
                 assert message.offset() == end, "a reader comes to the end of the log"
                 reader.close()
                 return out
@@ -104,7 +104,7 @@ def test_records_without_a_key_and_deletion_by_offset_are_refused(kafka_region: 
     assert failed[0].code() == ck.KafkaError.INVALID_RECORD
     client = admin_module.AdminClient({"bootstrap.servers": servers(kafka_region), "log_level": 0})
     with pytest.raises(ck.KafkaException) as caught:
-        client.delete_records([ck.TopicPartition("keyed", 0, 0)])[ck.TopicPartition("keyed", 0, 0)].result(30)
+        client.delete_records([ck.TopicPartition("keyed", 0, 0)])[ck.TopicPartition("keyed", 0, 0)].result(DEADLINE_S)
     assert caught.value.args[0].code() == ck.KafkaError.POLICY_VIOLATION
 
 
@@ -125,7 +125,7 @@ def test_settings_are_policies_and_policies_are_settings(kafka_region: Region) -
     resource = admin_module.ConfigResource(admin_module.ConfigResource.Type.TOPIC, "mapped")
 
     def described() -> dict[str, str]:
-        return {name: entry.value for name, entry in client.describe_configs([resource])[resource].result(30).items()}
+        return {name: entry.value for name, entry in client.describe_configs([resource])[resource].result(DEADLINE_S).items()}
 
     assert get(kafka_region, f"{PATH}/mapped/retention?isGlobal=true") == {"retentionTimeInMinutes": 2, "retentionSizeInMB": 10}
     assert described()["retention.ms"] == "90000" and described()["retention.bytes"] == str(10 << 20)
@@ -137,12 +137,12 @@ def test_settings_are_policies_and_policies_are_settings(kafka_region: Region) -
     entry, kind = admin_module.ConfigEntry, admin_module.AlterConfigOpType
     wanted = [entry("cleanup.policy", "compact", incremental_operation=kind.APPEND), entry("segment.bytes", "5000", incremental_operation=kind.SET)]
     changed = admin_module.ConfigResource(admin_module.ConfigResource.Type.TOPIC, "mapped", incremental_configs=wanted)
-    client.incremental_alter_configs([changed])[changed].result(30)
+    client.incremental_alter_configs([changed])[changed].result(DEADLINE_S)
     assert described()["cleanup.policy"] == "delete,compact"
     assert get(kafka_region, f"{PATH}/mapped/compactionThreshold?isGlobal=true") == 5000
     changed = admin_module.ConfigResource(
         admin_module.ConfigResource.Type.TOPIC, "mapped", incremental_configs=[entry("cleanup.policy", "compact", incremental_operation=kind.SUBTRACT)]
     )
-    client.incremental_alter_configs([changed])[changed].result(30)
+    client.incremental_alter_configs([changed])[changed].result(DEADLINE_S)
     assert described()["cleanup.policy"] == "delete" and get(kafka_region, f"{PATH}/mapped/compactionThreshold?isGlobal=true") is None
     assert described()["retention.ms"] == "1800000", "what others have set stays"

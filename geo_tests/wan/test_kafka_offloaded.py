@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.instance import eventually
-from geo_tests.wan.kafka_support import ck, consumer, create, get, producer, rest, send, take
+from geo_tests.wan.kafka_support import DEADLINE_S, ck, consumer, create, get, producer, rest, send, take
 from tests.broker.processes import Region
 
 pytestmark = pytest.mark.wan
@@ -39,13 +39,13 @@ def test_ledgers_in_the_object_store_are_read_at_their_offsets(kafka_region: Reg
 
     reader = consumer(region, "archive-readers")
     part = ck.TopicPartition(TOPIC, 0)
-    assert reader.get_watermark_offsets(part, timeout=30) == (0, 301)
+    assert reader.get_watermark_offsets(part, timeout=DEADLINE_S) == (0, 301)
     reader.assign([ck.TopicPartition(TOPIC, 0, 0)])
     messages = take(reader, 301)
     assert [(message.offset(), message.value()) for message in messages] == [*enumerate(values), (300, b"new")]
     assert all(message.key() == b"k" and message.headers() == [("h", b"\xfe")] for message in messages[:300])
     reader.assign([ck.TopicPartition(TOPIC, 0, 77)])
     assert [message.offset() for message in take(reader, 3)] == [77, 78, 79]
-    at = reader.offsets_for_times([ck.TopicPartition(TOPIC, 0, 1_700_000_000_000 + 120)], timeout=30)
+    at = reader.offsets_for_times([ck.TopicPartition(TOPIC, 0, 1_700_000_000_000 + 120)], timeout=DEADLINE_S)
     assert at[0].offset == 120
     reader.close()

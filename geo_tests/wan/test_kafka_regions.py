@@ -64,6 +64,12 @@ def consumer(address: str, group: str, topic: str) -> Any:
     return made
 
 
+def nothing(reader: Any) -> bool:
+    """Whether it gets no message within a second; that it cannot, it may be told."""
+    message = reader.poll(1.0)
+    return message is None or message.error() is not None
+
+
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """us (two brokers) and eu, near each other; public/moving lies in both."""
@@ -85,7 +91,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 def committed(address: str, group: str, topic: str) -> int:
     other = ck.Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 0})
     try:
-        return int(other.committed([ck.TopicPartition(topic, 0)], timeout=30)[0].offset)
+        return int(other.committed([ck.TopicPartition(topic, 0)], timeout=DEADLINE_S)[0].offset)
     finally:
         other.close()
 
@@ -94,14 +100,14 @@ def watermark(address: str, topic: str, **settings: Any) -> int:
     """The end of what may be read: of what is committed, unless `settings` say otherwise."""
     other = ck.Consumer({"bootstrap.servers": address, "group.id": "nobody", "log_level": 0, **settings})
     try:
-        return int(other.get_watermark_offsets(ck.TopicPartition(topic, 0), timeout=30)[1])
+        return int(other.get_watermark_offsets(ck.TopicPartition(topic, 0), timeout=DEADLINE_S)[1])
     finally:
         other.close()
 
 
 def metric(instance: Instance, region: str, name: str, *labels: str) -> float:
     """The sum of what has these labels."""
-    text = urllib.request.urlopen(f"{instance.admin(region)}/metrics", timeout=30).read().decode()
+    text = urllib.request.urlopen(f"{instance.admin(region)}/metrics", timeout=DEADLINE_S).read().decode()
     lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and all(label in line for label in labels)]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -135,11 +141,11 @@ def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
     try:
         got = [m.value() for m in take(first, 100)]
         first.commit(asynchronous=False)
-        assert second.poll(1.0) is None
+        assert nothing(second)
         (row,) = dr(instance, "eu", "subscriptions", "public/moving")
         assert row["waiting"] == "it is active in region us" and row["active"] == "us"
         send(us, "turns", [b"%d" % i for i in range(100, 150)])
-        command = [PROGRAM, "dr", "subscription-move", name, "kafka.one", "--to", "eu", "--drain", "40", "--admin", instance.admin("us")]
+        command = [PROGRAM, "dr", "subscription-move", name, "kafka.one", "--to", "eu", "--drain", "120", "--admin", instance.admin("us")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as moving:
             while moving.poll() is None:
                 if (message := first.poll(0.2)) is not None and not message.error():
@@ -150,7 +156,7 @@ def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
         send(us, "turns", [b"%d" % i for i in range(150, 200)])
         rest = [m.value() for m in take(second, 200 - done)]
         assert [*got, *rest] == [b"%d" % i for i in range(200)], "each message once, by one of the two"
-        assert first.poll(1.0) is None, "it waits where it is"
+        assert nothing(first), "it waits where it is"
     finally:
         first.close()
         second.close()
@@ -295,7 +301,7 @@ def test_every_kind_of_message_goes_through_one_link_byte_for_byte(instance: Ins
     consumer = instance.client("us").subscribe(
         topic, "kinds", shared, initial_position=pulsar.InitialPosition.Earliest, crypto_key_reader=keys, max_pending_chunked_message=10
     )
-    bodies = Counter(bytes(consumer.receive(timeout_millis=20_000).data()) for _ in range(110))
+    bodies = Counter(bytes(consumer.receive(timeout_millis=120_000).data()) for _ in range(110))
     consumer.close()
     assert bodies[large] == bodies[b"sealed"] == bodies[b"delayed"] == bodies[b"the last one"] == bodies[b"of kafka"] == bodies[b"value 1"] == 1
     assert all(bodies[b"%d" % n] == 2 for n in range(50)) and bodies[b"transactional 1"] == 2 and not bodies[b"transactional 0"]
@@ -322,7 +328,7 @@ def tear(instance: Instance, us: str, eu: str) -> None:
     send(us, "torn", [b"before"])
     eventually(lambda: watermark(eu, "torn") == 1, "the topic is in eu")
     for proxy in instance.proxies("link", "us", "eu"):
-        proxy.add_toxic(name="narrow", type="bandwidth", stream="upstream", attributes={"rate": 150})
+        proxy.add_toxic(name="narrow", type="bandwidth", stream="upstream", attributes={"rate": 60})
     rng = random.Random(3)
     made = ck.Producer({"bootstrap.servers": us, "transactional.id": "torn", "linger.ms": 0, "log_level": 0})
     made.init_transactions(DEADLINE_S)

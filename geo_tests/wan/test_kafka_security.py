@@ -36,7 +36,7 @@ def login(region: Region, user: str, password: str, **more: Any) -> dict[str, An
 def sent(settings: dict[str, Any], topic: str, value: bytes = b"x") -> Any:
     """None, or the error that the producer was told."""
     told: list[Any] = []
-    made = ck.Producer({**settings, "message.timeout.ms": 30_000})
+    made = ck.Producer({**settings, "message.timeout.ms": int(DEADLINE_S * 1000)})
     made.produce(topic, value, on_delivery=lambda error, message: told.append(error))
     made.flush(DEADLINE_S)
     return told[0]
@@ -45,7 +45,7 @@ def sent(settings: dict[str, Any], topic: str, value: bytes = b"x") -> Any:
 def test_who_may_and_who_may_not(region: Region) -> None:
     root = admin_module.AdminClient(login(region, "root", "r"))
     for future in root.create_topics([admin_module.NewTopic("rights", 1, 1)]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
     assert sent(login(region, "ann", "a"), "rights") is None
     assert sent(login(region, "bob", "b"), "rights").code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
     reader = ck.Consumer({**login(region, "bob", "b"), "group.id": "g", "auto.offset.reset": "earliest"})
@@ -59,7 +59,7 @@ def test_who_may_and_who_may_not(region: Region) -> None:
     ann = admin_module.AdminClient(login(region, "ann", "a"))
     with pytest.raises(ck.KafkaException) as caught:
         for future in ann.create_topics([admin_module.NewTopic("hers", 1, 1)]).values():
-            future.result(30)
+            future.result(DEADLINE_S)
     assert caught.value.args[0].code() == ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -67,23 +67,23 @@ def test_acls_are_grants(region: Region) -> None:
     acl, kinds = admin_module, admin_module.ResourceType
     root = acl.AdminClient(login(region, "root", "r"))
     for future in root.create_topics([acl.NewTopic("granted", 1, 1)]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
     assert sent(login(region, "bob", "b"), "granted").code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
     fields = ("*", acl.AclOperation.WRITE, acl.AclPermissionType.ALLOW)
     wanted = acl.AclBinding(kinds.TOPIC, "granted", acl.ResourcePatternType.LITERAL, "User:bob", *fields)
     for future in root.create_acls([wanted]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
     deadline = time.monotonic() + DEADLINE_S
     while (error := sent(login(region, "bob", "b"), "granted")) is not None and time.monotonic() < deadline:
         assert error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert error is None
     one = acl.AclBindingFilter(kinds.TOPIC, "granted", acl.ResourcePatternType.LITERAL, None, None, acl.AclOperation.ANY, acl.AclPermissionType.ANY)
-    assert root.describe_acls(one).result(30) == [wanted]
+    assert root.describe_acls(one).result(DEADLINE_S) == [wanted]
     group = acl.AclBinding(kinds.GROUP, "g", acl.ResourcePatternType.LITERAL, "User:bob", *fields)
     with pytest.raises(ck.KafkaException):
-        next(iter(root.create_acls([group]).values())).result(30)
+        next(iter(root.create_acls([group]).values())).result(DEADLINE_S)
     for future in root.delete_acls([one]).values():
-        assert future.result(30) == [wanted]
+        assert future.result(DEADLINE_S) == [wanted]
     while (error := sent(login(region, "bob", "b"), "granted")) is None and time.monotonic() < deadline:
         pass
     assert error is not None and error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -107,7 +107,7 @@ def test_a_certificate_is_who_its_common_name_says(region: Region) -> None:
 
     root = admin_module.AdminClient(login(region, "root", "r"))
     for future in root.create_topics([admin_module.NewTopic("by-certificate", 1, 1)]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
     assert sent(by("config.us"), "by-certificate") is None
     assert sent(by("bookie.us"), "by-certificate").code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
@@ -140,8 +140,8 @@ def test_scram(region: Region, mechanism: str) -> None:
     made = admin_module.UserScramCredentialUpsertion("ann", info, b"scram-password")
     root = admin_module.AdminClient(login(region, "root", "r"))
     for future in root.alter_user_scram_credentials([made]).values():
-        future.result(30)
-    assert kind in [each.mechanism for each in root.describe_user_scram_credentials(["ann"])["ann"].result(30).scram_credential_infos]
+        future.result(DEADLINE_S)
+    assert kind in [each.mechanism for each in root.describe_user_scram_credentials(["ann"])["ann"].result(DEADLINE_S).scram_credential_infos]
     fields = {"sasl.mechanism": mechanism}
     assert sent(login(region, "ann", "scram-password", **fields), "by-scram") is None
     for user, password in (("ann", WRONG), ("nobody", "scram-password")):
@@ -153,9 +153,9 @@ def test_scram(region: Region, mechanism: str) -> None:
         assert errors and errors[0].code() == ck.KafkaError._AUTHENTICATION
     ann = admin_module.AdminClient(login(region, "ann", "a"))
     with pytest.raises(ck.KafkaException):
-        next(iter(ann.alter_user_scram_credentials([admin_module.UserScramCredentialUpsertion("root", info, b"x")]).values())).result(30)
+        next(iter(ann.alter_user_scram_credentials([admin_module.UserScramCredentialUpsertion("root", info, b"x")]).values())).result(DEADLINE_S)
     for future in root.alter_user_scram_credentials([admin_module.UserScramCredentialDeletion("ann", kind)]).values():
-        future.result(30)
+        future.result(DEADLINE_S)
     assert sent(login(region, "ann", "a"), "by-scram") is None
 
 
@@ -164,24 +164,24 @@ def test_clients_before_1_0_send_bare_tokens(region: Region) -> None:
 
     def ask(raw: socket.socket, data: bytes) -> bytes:
         raw.sendall(len(data).to_bytes(4, "big") + data)
-        head = raw.recv(4)
-        if len(head) < 4:
-            return b"closed"
-        size, out = int.from_bytes(head, "big"), b""
-        while len(out) < size:
-            out += raw.recv(size - len(out))
-        return out
+        out = b""
+        while len(out) < 4 or len(out) < 4 + int.from_bytes(out[:4], "big"):
+            more = raw.recv(65536)
+            if not more:
+                return b"closed"
+            out += more
+        return out[4:]
 
     handshake = struct.pack(">hhih", 17, 0, 1, 1) + b"c" + struct.pack(">h", 5) + b"PLAIN"
     metadata = struct.pack(">hhih", 3, 0, 2, 1) + b"c" + bytes(4)
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
         assert ask(raw, handshake)[4:6] == b"\0\0"
         assert ask(raw, b"\0ann\0a") == b""
         assert ask(raw, metadata)[:4] == b"\0\0\0\2"
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
         ask(raw, handshake)
         assert ask(raw, b"\0ann\0" + WRONG.encode()) == b"closed"
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
+    with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as raw:
         assert ask(raw, metadata) == b"closed"
 
 

@@ -1,6 +1,6 @@
 """Cleaning: what Kafka's clients left of a topic goes with it, whoever deletes it, and by which protocol.
 
-Is: ids, settings, committed offsets, and sequences of topics that are no longer in the configuration, and of single partitions, and topics without any,
+Is: ids, settings, committed offsets, sequences, and times of topics that are no longer in the configuration, and of single partitions, and topics without any,
 whose data is about to go. Isn't: the deletion of a topic.
 Invariants: only what belongs to a topic that is gone is removed, and asked again right before; every broker may do it, and doing it twice is no error.
 Of a partition it is gone before its data is, so that no crash in between leaves offsets that speak of other records.
@@ -17,8 +17,10 @@ from global_config.keys import PARTITIONED
 from heliograph.model.errors import HeliographError
 from heliograph.model.names import TopicName
 from heliograph.model.policies import TopicPolicies
-from heliograph.raft.store import prefix_end
+from heliograph.raft.store import Delete, prefix_end
 from region_node.kafka.sequence_store import PREFIX, key_of
+from region_node.kafka.times import PREFIX as TIMES
+from region_node.kafka.times import times_key
 
 if TYPE_CHECKING:
     from region_node.kafka.broker import KafkaBroker
@@ -44,7 +46,7 @@ class Cleaning:
         if not part.persistent or (part.partition >= 0 and not broker.topics.view.partitions(str(topic))):
             return  # the whole topic goes: `_clean` does that at once for all of its partitions
         await broker.coordinator.forget_partition(broker.cluster.kafka_name(topic), max(0, part.partition))
-        await broker.meta.delete(key_of(str(part)))
+        await broker.meta.txn([Delete(key_of(str(part))), Delete(times_key(str(part)))])
 
     def _changed(self, key: str) -> None:
         if key.startswith(PARTITIONED) and not self._broker.topics.view.partitions(topic := key.removeprefix(PARTITIONED)):
@@ -59,8 +61,9 @@ class Cleaning:
             await broker.coordinator.forget_topic(kafka)
             if not broker.topics.view.partitions(str(name)):
                 await broker.config.change_topic_policies(str(name), lambda _: TopicPolicies())
-            prefix = PREFIX + quote(f"{name}-partition-", safe="")
-            for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
-                await broker.meta.delete(key)
+            for kind in (PREFIX, TIMES):
+                prefix = kind + quote(f"{name}-partition-", safe="")
+                for key, _, _ in await broker.meta.range(prefix, prefix_end(prefix)):
+                    await broker.meta.delete(key)
         except HeliographError as error:  # what is left is small, and without effect but for a topic of the same name
             log.warning("kafka.not_cleaned", extra={"topic": str(name), "error": str(error)})

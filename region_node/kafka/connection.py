@@ -18,6 +18,7 @@ from heliograph.wire.kafka_codec import Fields, Request, decode_request, encode_
 from heliograph.wire.run import Buffer
 from region_node.kafka.produce import begin_produce
 from region_node.kafka.quotas import Limits, Shared
+from region_node.kafka.refusals import refused
 from region_node.kafka.requests import HANDLERS, refuse_version
 from region_node.kafka.sasl import Login
 from region_node.kafka.work import Worked
@@ -49,10 +50,11 @@ class Slot:
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """`login`: who is at the other end. `tls`: which of the brokers' listeners it is told of."""
+    """`number`: its name in the log. `login`: who is at the other end. `tls`: which of the brokers' listeners it is told of."""
 
     def __init__(self, listener: KafkaListener, *, tls: bool) -> None:
         self.listener, self.tls, self.broker = listener, tls, listener.broker
+        self.number = listener.accepted = listener.accepted + 1
         self.closed = False
         self.address = ""
         self.login = Login(self)
@@ -119,11 +121,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if not begin_produce(self, slot):
                     self._run(slot, None)
 
-    def close(self, reason: str = "") -> None:
+    def spare(self, seconds: float) -> None:
+        """The broker itself stood still for so long: what the peer has sent meanwhile lies unread, and is not late by that."""
+        self.since += seconds
+        self.heard_at += seconds
+
+    def close(self, reason: str = "", request: Request | None = None) -> None:
         if self.closed:
             return
         if reason:
-            log.info("kafka.connection_closed", extra={"address": self.address, "reason": reason})
+            log.info("kafka.connection_closed", extra={**self._named(request), "reason": reason})
         self.flush()
         self.closed = True
         if self._transport is not None:
@@ -300,11 +307,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 slot.answer = await self._answer(request)
         except PeerError as error:
-            self.close(str(error))
+            self.close(str(error), request)
         except HeliographError as error:
-            self.close(f"a request could not be answered: {error}")
+            self.close(f"a request could not be answered: {error}", request)
         except Exception:
-            self.close("an answer could not be made")
+            self.close("an answer could not be made", request)
             raise
         finally:
             self._alone = False
@@ -316,11 +323,34 @@ class KafkaConnection(asyncio.BufferedProtocol):
     async def _answer(self, request: Request) -> list[Buffer]:
         work = HANDLERS[request.api.name](self, request)
         if self.broker.quotas.active:
-            answer = await (timed := Worked(work, self.broker.clock.monotonic))
-            self.charge(request, answer, timed.seconds)
+            answer: Fields | None = None
+            timed = Worked(work, self.broker.clock.monotonic)
+            try:
+                answer = await timed
+            finally:  # what ends its connection has worked too: its client comes again, and finds what it has taken
+                self.charge(request, answer, timed.seconds)
         else:
             answer = await work
-        return [] if answer is None else self.encode(request, answer)
+        if answer is None:
+            return []
+        if request.api.name != "produce":  # its batches say it themselves
+            self.note_refusal(request, answer)
+        return self.encode(request, answer)
+
+    def note_refusal(self, request: Request, answer: Fields) -> None:
+        """One line in the log for each request that is refused, in whole or in part, whatever answers it."""
+        found = refused(answer)
+        if found is not None:
+            code, text, count = found
+            fields: Fields = {**self._named(request), "code": code.name, **({"error": text} if text else {}), **({"refusals": count} if count > 1 else {})}
+            log.info("kafka.request_refused", extra=fields)
+
+    def _named(self, request: Request | None) -> Fields:
+        """`request`: the number that the client gave it, and has in its own log."""
+        who: Fields = {"connection": self.number, "address": self.address}
+        if request is None:
+            return who
+        return {**who, "client": request.client, "request": request.correlation, "kind": f"{request.api.name} {request.version}"}
 
     def charge(self, request: Request, answer: Fields | None, seconds: float) -> None:
         """So long has the broker worked on this request: its quotas may say that nothing more is read for a while, and the answer says so too."""

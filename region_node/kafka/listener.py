@@ -19,6 +19,8 @@ from region_node.kafka.transactions import KafkaTransactions
 log = logging.getLogger("region_node.kafka")
 
 _TICK_S = 2.0
+_LATE_S = 0.1
+"""A tick that comes so much later than it should: this process had no processor, or was busy."""
 
 
 def _hold(connection: KafkaConnection, hold: bool) -> None:
@@ -32,6 +34,8 @@ class KafkaListener:
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
         self.connections: dict[KafkaConnection, None] = {}
+        self.accepted = 0
+        """Connections so far."""
         self.staging = bytearray(STAGING_BYTES)
         broker.connections = lambda: len(self.connections)
         self.loop = asyncio.get_running_loop()
@@ -40,6 +44,8 @@ class KafkaListener:
         """Of batches that are not durable yet."""
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the next tick should come."""
         self._recovering = self._looking = False
         self._kept_at = broker.clock.monotonic()
 
@@ -54,13 +60,16 @@ class KafkaListener:
             raise ConfigError(f"cannot listen on {host}:{port} for Kafka: {error.strerror or error}") from error
         self._servers.append(server)
         if self._timer is None:
-            self._timer = self.loop.call_later(_TICK_S, self._tick)
+            self._next_tick(self.broker.clock.monotonic())
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
     def _tick(self) -> None:
         now, settings = self.broker.clock.monotonic(), self.broker.settings
+        late_s = now - self._due
         for connection in list(self.connections):
+            if late_s >= _LATE_S:
+                connection.spare(late_s)
             if connection.login.principal is None and now - connection.since > settings.handshake_timeout_s:
                 connection.close("no authentication in time")
             elif connection.login.expired:
@@ -78,6 +87,10 @@ class KafkaListener:
         if self.broker.transactions is not None and not self._recovering:
             self._recovering = True
             self.broker.tasks.spawn(self._recover(self.broker.transactions))
+        self._next_tick(now)
+
+    def _next_tick(self, now: float) -> None:
+        self._due = now + _TICK_S
         self._timer = self.loop.call_later(_TICK_S, self._tick)
 
     async def _look(self) -> None:

@@ -1,6 +1,6 @@
 """KafkaLog: one loaded topic, as Kafka's clients see it: a partition with dense offsets.
 
-Is: appending a record batch, reading batches from an offset on, where the log begins and ends, finding an offset or a time. Isn't: requests.
+Is: reading batches from an offset on, where the log begins and ends, finding an offset. Isn't: requests, or finding a time (`time_search`).
 Invariants: an offset is the index of a message in the topic, which the run's header carries, so it survives moves and restarts; a batch that Kafka's
 client wrote is stored and sent as it came, but for base offset and leader epoch; a reader always comes further: where nothing is to be seen, an empty
 batch takes its place.
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from heliograph.model.errors import CorruptData, HeliographError
+from heliograph.model.errors import HeliographError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Clock
@@ -24,6 +23,7 @@ from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Ru
 from region_node.kafka.compacted import CompactedReads
 from region_node.kafka.producers import Sequences
 from region_node.kafka.sequence_store import SequenceStore
+from region_node.kafka.times import Times
 from region_node.subscriptions.ready import Tasks
 from region_node.topics.keeping import KAFKA_CURSOR
 from region_node.topics.topic import Topic
@@ -43,11 +43,11 @@ Piece = tuple[int, int, Run]
 
 
 class KafkaLog:
-    """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read."""
+    """`low`: the offset below which nothing is shown. `sequences`: of its idempotent producers; None until they were read. `times`: of its records."""
 
     __slots__ = (
         *("_configs", "_ends", "_first", "_oldest_read", "_read_now", "_undecided", "compaction", "counts", "keeper", "ledger"),
-        *("low", "name", "reader", "sequences", "store", "topic", "transactions"),
+        *("low", "name", "reader", "sequences", "store", "times", "topic", "transactions"),
     )
 
     def __init__(
@@ -61,6 +61,7 @@ class KafkaLog:
         self.store = SequenceStore(self, meta, tasks)
         self.ledger: Any = topic.ledger
         self.sequences: Sequences | None = None
+        self.times = Times(0)
         self.transactions: dict[int, tuple[int, TxnId]] = {}
         """Producer -> (epoch, the transaction that its batches belong to), as long as that is open here."""
         self.keeper: Any = None
@@ -76,7 +77,7 @@ class KafkaLog:
         self.keeper = await self.ledger.open_cursor(KAFKA_CURSOR, BEFORE_ALL)
         self.low = int(self.keeper.properties.get("low", 0))
         await self.follow_keeper()
-        self.sequences = await self.store.load()
+        self.sequences, self.times = await self.store.load()
 
     @property
     def compacts(self) -> bool:
@@ -275,7 +276,7 @@ class KafkaLog:
         low, high = 0, info.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
-            run = await self._one((info.ledger, middle))
+            run = await self.one((info.ledger, middle))
             if run is None or run.first_index > offset:
                 high = middle - 1
             elif run.first_index + run.messages > offset:
@@ -284,71 +285,10 @@ class KafkaLog:
                 low = middle
         return info.ledger, low
 
-    async def _one(self, position: Position) -> Run | None:
+    async def one(self, position: Position) -> Run | None:
+        """The entry at `position` alone; None: it is not there."""
         pieces = await self.ledger.read(position, 1, 1)
         return pieces[0][2] if pieces and pieces[0][:2] == position else None
-
-    async def at_time(self, time_ms: int) -> tuple[int, int]:
-        """(offset, time) of the first record of that time or later; (-1, -1): none. Times are taken to grow from entry to entry: ledgers are halved by the
-        times of their last entries, then the one that is left, so that few entries are read of however many there are."""
-        await self.ledger.whole()
-        end = self.ledger.last_confirmed
-        lasts = [min((info.ledger, info.entries - 1), end) for info in self.ledger.ledgers() if info.entries and info.ledger <= end[0]]
-        which = await _first(len(lasts), lambda index: self._reaches(lasts[index], time_ms))
-        if which == len(lasts):
-            return -1, -1
-        ledger, last = lasts[which]
-        entry = await _first(last, lambda index: self._reaches((ledger, index), time_ms))
-        offset, time = await self._within((ledger, entry), time_ms)
-        return (self.start_offset, time) if offset == self.log_offset else (offset, time)
-
-    async def newest_time(self) -> tuple[int, int]:
-        """(offset, time) of the record with the highest time, of the last entries; (-1, -1): none."""
-        best = (-1, -1)
-        end = self.ledger.last_confirmed
-        if end[1] >= 0:
-            for _, _, run in await self.ledger.read((end[0], max(0, end[1] - 63)), 64, 8 << 20):
-                base = run.first_index
-                for index, part in enumerate(run.parts):
-                    count = 1 if run.counts is None else run.counts[index]
-                    for offset, time in self._times(part, 0 if run.flags is None else run.flags[index], count, base):
-                        if time >= best[1]:
-                            best = (offset, time)
-                    base += count
-        return best
-
-    async def _reaches(self, position: Position, time_ms: int) -> bool:
-        """Whether an entry has a record of that time or later."""
-        run = await self._one(position)
-        if run is None:
-            return False
-        flag = 0 if run.flags is None else run.flags[0]
-        if flag & _UNSEEN:
-            return run.time_ms >= time_ms
-        if flag & FLAG_KAFKA:
-            return peek_batch(batch_of(run.parts[0])).max_time >= time_ms
-        times = self._times(run.parts[0], flag, run.messages, 0)
-        return max((time for _, time in times), default=run.time_ms) >= time_ms
-
-    async def _within(self, position: Position, time_ms: int) -> tuple[int, int]:
-        run = await self._one(position)
-        if run is not None:
-            flag = 0 if run.flags is None else run.flags[0]
-            for offset, time in self._times(run.parts[0], flag, run.messages, run.first_index):
-                if time >= time_ms:
-                    return offset, time
-            return run.first_index, run.time_ms
-        return -1, -1
-
-    def _times(self, part: Buffer, flag: int, count: int, base: int) -> list[tuple[int, int]]:
-        """(offset, time) of each record of an entry."""
-        if flag & _UNSEEN:
-            return []
-        try:
-            batch = batch_of(part) if flag & FLAG_KAFKA else memoryview(as_batch(part, count))
-            return [(base + delta, record[0]) for delta, record in zip(offsets_of(batch), records_of(batch), strict=True)]
-        except CorruptData:
-            return []
 
     # -- keeping -------------------------------------------------------------------------------------------------------------
 
@@ -384,18 +324,6 @@ class KafkaLog:
             await self.follow_keeper()
         except HeliographError:
             pass  # the next look tries again
-
-
-async def _first(count: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """The first of 0..count-1 that it holds for, where it holds for all behind that one too; `count`: for none."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if await holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _at(base: int, batch: memoryview) -> bytes:

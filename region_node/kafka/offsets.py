@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.errors import HeliographError
 from heliograph.wire.kafka_codec import Fields, Request
+from region_node.kafka import time_search
 from region_node.kafka.errors import Code, Refused, code_of
 from region_node.kafka.log import LEADER_EPOCH, KafkaLog
 from region_node.security.authorization import Action
@@ -51,12 +52,14 @@ async def _offset(log: KafkaLog, timestamp: int, committed: bool) -> tuple[int, 
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.start_offset, -1
     if timestamp == MAX_TIMESTAMP:
-        return await log.newest_time()
+        return await time_search.newest(log)
     if timestamp == LATEST_TIERED:
         return -1, -1
     if timestamp < 0:
         raise Refused(Code.UNSUPPORTED_VERSION, f"a time of {timestamp} has no meaning here")
-    offset, time = await log.at_time(timestamp)
+    offset, time = await time_search.at_time(log, timestamp)
+    if committed and offset >= await log.stable_offset():  # a reader of what is committed could not begin there, and asks again
+        return time_search.NONE
     return (max(offset, log.start_offset), time) if offset >= 0 else (offset, time)
 
 

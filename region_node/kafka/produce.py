@@ -18,6 +18,7 @@ from heliograph.wire.kafka_records import (
     CODEC,
     CONTROL,
     HEADER_BYTES,
+    NO_TIME,
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -51,10 +52,11 @@ _BY_ID = 13
 class _Batch:
     """One partition's part of a request, on its way."""
 
-    __slots__ = ("log", "request", "row", "run", "sent")
+    __slots__ = ("highest_time", "log", "request", "row", "run", "sent")
 
     def __init__(self, request: Producing, row: Fields, log: KafkaLog) -> None:
         self.request, self.row, self.log = request, row, log
+        self.highest_time = NO_TIME
         self.run: Run | None = None
         self.sent: Sent | None = None
 
@@ -64,7 +66,8 @@ class _Batch:
         if self.sent is not None:
             assert self.log.sequences is not None
             self.log.sequences.stored(self.sent, offset)
-            self.log.store.grown(self.run.size_bytes)
+        self.log.times.add(offset, self.run.messages, self.highest_time, self.run.size_bytes)
+        self.log.store.grown(self.run.size_bytes)
         self.stored(offset)
 
     def stored(self, offset: int) -> None:
@@ -81,24 +84,27 @@ class _Batch:
 
     def refused(self, error: HeliographError) -> None:
         self.row["error_code"], self.row["error_message"] = code_of(error), str(error)
-        self.row["base_offset"] = -1
+        self.row["base_offset"], self.request.refused = -1, True
         self.request.one_less()
 
 
 class Producing:
     """One request. `finish` is called once, with the answer's fields."""
 
-    __slots__ = ("_connection", "_finish", "_left", "_request", "answer")
+    __slots__ = ("_connection", "_finish", "_left", "_request", "answer", "refused")
 
     def __init__(self, connection: KafkaConnection, request: Request, finish: Callable[[Fields], None]) -> None:
         self._connection, self._request, self._finish = connection, request, finish
         self._left = 1
         self.answer: Fields = {"responses": []}
+        self.refused = False
 
     def one_less(self) -> None:
         self._left -= 1
         if not self._left:
             self._connection.listener.budget.give(len(self._request.frame))
+            if self.refused:
+                self._connection.note_refusal(self._request, self.answer)
             self._finish(self.answer)
 
     def publish(self, logs: dict[tuple[str, int], KafkaLog | HeliographError]) -> None:
@@ -152,7 +158,7 @@ class Producing:
             records = list(old_records(view))
             if not records:
                 raise Refused(Code.INVALID_RECORD, "no records for a partition")
-            count = len(records)
+            count, batch.highest_time = len(records), max(time for time, *_ in records)
             if compacts:
                 check_keys(records)
             entry = entry_of(build_batch(records, codec=view[17] & CODEC), count, now_ms)
@@ -160,7 +166,7 @@ class Producing:
             topic.converted_in += count
         else:
             head = check_batch(view)
-            count = head.offsets
+            count, batch.highest_time = head.offsets, head.max_time
             if head.attributes & CONTROL:
                 raise Refused(Code.INVALID_RECORD, "control records come from brokers only")
             if compacts:
@@ -181,7 +187,7 @@ class Producing:
                 batch.sent = log.sequences.accept(head)
             if own.get("message.timestamp.type") == "LogAppendTime":
                 entry = entry_of(with_append_time(view, now_ms), count, now_ms)
-                batch.row["log_append_time"] = now_ms
+                batch.row["log_append_time"] = batch.highest_time = now_ms
             else:
                 entry = entry_in_place(frame, start, size, floor, count, now_ms)
         run = batch.run = Run([entry], [len(entry)], counts=None if count == 1 else (count,), flags=_FLAGS, transaction=txn)

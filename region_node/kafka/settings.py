@@ -62,6 +62,8 @@ class KafkaSettings:
     """max.incremental.fetch.session.cache.slots"""
     transaction_timeout_max_ms: int = 900_000
     """transaction.max.timeout.ms"""
+    transactional_id_expiration_s: float = 604_800.0
+    """transactional.id.expiration.ms: an id without a transaction for so long is forgotten; -1: none is."""
 
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):

@@ -26,6 +26,7 @@ from heliograph.raft.store import ABSENT, MetadataStore, Put, pages_under, prefi
 from heliograph.wire.run import TxnId
 from region_node.kafka.committed import Committed, Row, decode, encode
 from region_node.kafka.errors import Code, Refused
+from region_node.kafka.idle_ids import IdleIds, producer_key
 from region_node.transactions.coordinator import Status
 from region_node.transactions.errors import NoCoordinator, NoSuchTransaction, TransactionState
 from region_node.transactions.keeping import as_stored
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("region_node.kafka")
 
-IDS, PRODUCERS, TXN_OFFSETS = "/kafka/transactions/", "/kafka/producers/", "/kafka/txn-offsets/"
+IDS, TXN_OFFSETS = "/kafka/transactions/", "/kafka/txn-offsets/"
 FORMAT = 1
 OPEN, COMMIT, ABORT = 0, 1, 2
 _EPOCH_MAX = (1 << 15) - 2
@@ -88,7 +89,10 @@ class KafkaTransactions:
         self._looked_at: dict[int, KeptCoordinator] = {}
         """Coordinators that ran here at the last look, by their numbers."""
         self._unfinished: dict[str, None] = {}
-        """Ids whose transaction was decided, and may not have ended."""
+        """Ids whose transaction was decided, and may not have ended; or that has ended without its producer: its time was over."""
+        self._opened: dict[str, TxnId] = {}
+        """Ids that are coordinated here, as long as their transaction is open."""
+        self._idle = IdleIds(broker.meta, broker.clock, broker.settings.transactional_id_expiration_s, IDS)
 
     def topic_of(self, transactional_id: str) -> str:
         """The topic whose owner coordinates that id. Raises Refused."""
@@ -110,7 +114,7 @@ class KafkaTransactions:
     async def _put(self, transactional_id: str, record: Record) -> Record:
         """Both keys at once. Raises Refused where another broker has written meanwhile."""
         key = IDS + quote(transactional_id, safe="")
-        ops = [Put(key, record.encode(), record.version), Put(f"{PRODUCERS}{record.producer:020d}", _producer_value(record))]
+        ops = [Put(key, record.encode(), record.version), Put(producer_key(record.producer), _producer_value(record))]
         try:
             version = await self._meta.txn(ops)
         except VersionConflict as error:
@@ -176,6 +180,7 @@ class KafkaTransactions:
             except NotAllowed as error:
                 raise Refused(Code.CONCURRENT_TRANSACTIONS, str(error)) from error
             record = await self._put(transactional_id, replace(record, txn=txn))
+            self._opened[transactional_id] = txn
         return record
 
     async def _asked(self, work: object, record: Record) -> None:
@@ -214,10 +219,12 @@ class KafkaTransactions:
         await self._move_offsets(transactional_id, record, happened == COMMIT)
         free = await self._put(transactional_id, replace(record, txn=None, intent=OPEN))
         self._unfinished.pop(transactional_id, None)
+        self._opened.pop(transactional_id, None)
         return free if happened == intent else replace(free, intent=ABORT)
 
     async def recover(self) -> None:
         """Finishes what was decided and not finished: what failed here, and where a coordinator has come from another broker all ids that are its.
+        Ends what has ended without its producer. Forgets ids that nobody uses.
 
         Raises what the metadata raises: then the next call looks again.
         """
@@ -227,21 +234,53 @@ class KafkaTransactions:
             async for rows in pages_under(self._meta, IDS):
                 for key, blob, version in rows:
                     transactional_id = unquote(key.removeprefix(IDS))
-                    if self._service.coordinator_of(transactional_id) in fresh and _decided(transactional_id, blob, version):
-                        self._unfinished[transactional_id] = None
+                    if self._service.coordinator_of(transactional_id) in fresh:
+                        self._found(transactional_id, blob, version)
         self._looked_at = loaded
+        for transactional_id, txn in list(self._opened.items()):
+            if (coordinator := loaded.get(txn[0])) is None:
+                del self._opened[transactional_id]  # another broker has it by now
+            elif (known := coordinator.core.open.get(txn[1])) is None or known.status is not Status.OPEN:
+                self._unfinished[transactional_id] = None
         for transactional_id in [each for each in self._unfinished if not self._lock(each).locked()]:
             async with self._lock(transactional_id):
                 try:
                     await self._mine(transactional_id)
-                    current = await self._get(transactional_id)
-                    if current is not None and current.intent and current.txn is not None:
-                        await self._finish(transactional_id, current, current.intent)
+                    await self._end_alone(transactional_id)
                 except HeliographError as error:
                     log.info("kafka.transaction_not_finished", extra={"id": transactional_id, "error": str(error)})
                     if not isinstance(error, Refused):
                         continue  # the next call tries again
                 self._unfinished.pop(transactional_id, None)  # also where another broker has it by now
+        if self._idle.due():
+            await self._idle.look(lambda each: self._service.coordinator_of(each) in loaded, self._idle_producer)
+
+    def _found(self, transactional_id: str, blob: bytes, version: int) -> None:
+        """A record that another broker, or this one in another life, may have left in the middle of something."""
+        record = _readable(transactional_id, blob, version)
+        if record is not None and record.txn is not None:
+            if record.intent:
+                self._unfinished[transactional_id] = None
+            else:
+                self._opened[transactional_id] = record.txn
+
+    async def _end_alone(self, transactional_id: str) -> None:
+        """Nobody asks for it any more. Raises Refused, and what the metadata raises."""
+        record = await self._get(transactional_id)
+        if record is None or record.txn is None:
+            return
+        if not record.intent:
+            stored = await as_stored(self._meta, record.txn)
+            if stored is not None and stored.status == Status.OPEN:
+                return
+            # its time was over: what its producer still sends must not count for the next one, and its commit must not be answered with success
+            record = await self._put(transactional_id, replace(record, epoch=record.epoch + 1, intent=ABORT))
+            log.info("kafka.transaction_timed_out", extra={"id": transactional_id, "producer": record.producer})
+        await self._finish(transactional_id, record, record.intent)
+
+    def _idle_producer(self, transactional_id: str, blob: bytes, version: int) -> int | None:
+        record = _readable(transactional_id, blob, version)
+        return None if record is None or record.txn is not None or self._lock(transactional_id).locked() else record.producer
 
     # -- offsets ----------------------------------------------------------------------------------------------------------------
 
@@ -288,7 +327,7 @@ class KafkaTransactions:
 
     async def of_producer(self, producer: int) -> tuple[int, TxnId | None] | None:
         """(epoch, the transaction that is open), as it is now."""
-        found = await self._meta.get(f"{PRODUCERS}{producer:020d}")
+        found = await self._meta.get(producer_key(producer))
         if found is None:
             return None
         _, epoch, txn = msgpack.unpackb(found[0])
@@ -311,14 +350,12 @@ class KafkaTransactions:
         return found[1]
 
 
-def _decided(transactional_id: str, blob: bytes, version: int) -> bool:
-    """Whether a transaction of that id was to end, and may not have."""
+def _readable(transactional_id: str, blob: bytes, version: int) -> Record | None:
     try:
-        record = Record.decode(blob, version)
+        return Record.decode(blob, version)
     except CorruptData as error:  # its producer hears of it
         log.warning("kafka.transactional_id_unreadable", extra={"id": transactional_id, "error": str(error)})
-        return False
-    return bool(record.intent) and record.txn is not None
+        return None
 
 
 def _held(blob: bytes, producer: int, epoch: int) -> dict[int, Row]:

@@ -1,7 +1,7 @@
 """Fuzzing of Kafka's listener: any bytes and any requests, beside a bystander who must not notice.
 
 Is: the cases, and `python -m tests.kafka.fuzz --cases 100000 [--seed N]`, which runs them by the thousand and prints the seed of what fails.
-Isn't: assertions about answers (`geo_tests/wan/test_kafka.py`).
+Isn't: assertions about answers (`geo_tests/wan/test_kafka_requests.py`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from heliograph.wire.kafka_records import build_batch
 from region_node.kafka.errors import Code
+from region_node.kafka.time_search import at_time, newest
 from tests.kafka.harness import Client, Face, KafkaLedger, with_face
 from tests.kafka.test_topic_ids import create
 
@@ -35,10 +36,10 @@ def test_a_time_is_found_by_few_reads_however_many_ledgers_there_are() -> None:
         log = await face.broker.log("orders", 0)
         for offset in (0, 1, 239, 240, 477, 479):
             before = ledger.reads
-            assert await log.at_time(offset * STEP_MS) == (offset, offset * STEP_MS)
+            assert await at_time(log, offset * STEP_MS) == (offset, offset * STEP_MS)
             assert ledger.reads - before <= 10, "seven ledgers of 120, two entries, and the one that holds it"
         before = ledger.reads
-        assert await log.at_time(480 * STEP_MS) == (-1, -1) and ledger.reads - before <= 7
+        assert await at_time(log, 480 * STEP_MS) == (-1, -1) and ledger.reads - before <= 7
 
     with_face(run)
 
@@ -49,14 +50,14 @@ def test_ends_offsets_and_times_of_very_many_ledgers() -> None:
         ledger = await filled(face, client, 6)
         log = await face.broker.log("orders", 0)
         first = ledger.runs[0][0]
-        assert (log.log_offset, log.high_watermark, await log.newest_time()) == (0, 24, (23, 23 * STEP_MS)) and ledger.unread
+        assert (log.log_offset, log.high_watermark, await newest(log)) == (0, 24, (23, 23 * STEP_MS))
         for offset in range(24):
             ledger.unread = True
             assert await log.position_of(offset) == (first + offset // 4, offset % 4 // 2)
             ledger.unread = True
-            assert await log.at_time(offset * STEP_MS) == (offset, offset * STEP_MS)
+            assert await at_time(log, offset * STEP_MS) == (offset, offset * STEP_MS)
         ledger.unread = True
-        assert await log.at_time(99 * STEP_MS) == (-1, -1)
+        assert await at_time(log, 99 * STEP_MS) == (-1, -1)
         ledger.unread = True
         assert await log.delete_before(9) == 9 and log.keeper.mark_delete == (first + 1, 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.kafka_records import build_batch
 from region_node.kafka.errors import Code
@@ -25,6 +26,7 @@ from region_node.kafka.quota_table import (
     named,
 )
 from region_node.kafka.quotas import ANONYMOUS, ClientQuotas, canonical
+from region_node.kafka.requests import HANDLERS
 from region_node.kafka.work import Worked
 from region_node.security.authorization import Authorization
 from region_node.security.principal import Principal
@@ -335,6 +337,26 @@ def test_a_request_percentage_is_time_of_the_brokers_thread() -> None:
         assert max(told) <= 1000, "nobody waits longer than a second at once, as in Kafka"
         answer = await Client(face.listener).ask("produce", 7, batch_of(1))
         assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0 and answer["throttle_time"] > 0
+
+    with_face(run)
+
+
+def test_a_request_that_ends_its_connection_has_worked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(face: Face) -> None:
+        assert (await alter(Client(face.listener), entity((USER, ANONYMOUS)), (REQUEST, 10.0)))[0] == 0
+        bucket = face.broker.quotas.limits(ANONYMOUS, "").request
+        assert bucket is not None and bucket.wait_s <= 0
+
+        async def works_and_fails(*_: Any) -> None:
+            face.clock.now += 0.5
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setitem(HANDLERS, "list_groups", works_and_fails)
+        client = Client(face.listener)
+        client.raw(request("list_groups", 2, {}))
+        await settle(20)
+        assert client.protocol.closed and not client.answers()
+        assert bucket.wait_s > 0, "half a second, where a tenth of one is allowed"
 
     with_face(run)
 

@@ -15,7 +15,8 @@ import pytest
 from benchmarks.cache import once
 
 SOURCES = Path(__file__).resolve().parent / "java"
-WAIT_S = 180
+WAIT_S = 300
+"""A JVM that starts on a machine which does other things too."""
 DEBIAN = ("kcat", "librdkafka1", "libyajl2")
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>

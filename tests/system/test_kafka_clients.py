@@ -35,8 +35,8 @@ fields.update(eval(sys.argv[5]))
 producer = KafkaProducer(acks="all", compression_type=compression, **fields)
 sent = [producer.send(topic, key=b"k%d" % i, value=None if i % 7 == 3 else b"v%d" % i) for i in range(60)]
 producer.flush()
-assert [f.get(30).offset for f in sent] == list(range(60))
-consumer = KafkaConsumer(topic, group_id="g-" + topic, auto_offset_reset="earliest", consumer_timeout_ms=60000, **fields)
+assert [f.get(120).offset for f in sent] == list(range(60))
+consumer = KafkaConsumer(topic, group_id="g-" + topic, auto_offset_reset="earliest", consumer_timeout_ms=120000, **fields)
 found = []
 for message in consumer:
     found.append((message.offset, message.key, message.value))
@@ -84,7 +84,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
         def rest(method: str, path: str, body: Any = None) -> None:
             data = None if body is None else json.dumps(body).encode()
             request = urllib.request.Request(made.admin_url() + path, data, {"Content-Type": "application/json"}, method=method)
-            urllib.request.urlopen(request, timeout=30).read()
+            urllib.request.urlopen(request, timeout=120).read()
 
         rest("PUT", "/admin/v2/clusters/us", {})
         rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})
@@ -120,7 +120,7 @@ def test_the_java_clients_and_tools(region: Region, jars: Path, compression: str
     lines = [f"key{i}\tvalue{i}" for i in range(300)]
     more = ["--property", "parse.key=true", "--compression-codec", compression]
     java(jars, f"{tools}.ConsoleProducer", *at, "--topic", topic, *more, given="\n".join(lines) + "\n")
-    read = ["--topic", topic, "--from-beginning", "--max-messages", "300", "--timeout-ms", "60000", "--property", "print.key=true"]
+    read = ["--topic", topic, "--from-beginning", "--max-messages", "300", "--timeout-ms", "120000", "--property", "print.key=true"]
     for group, level in (("one", "read_committed"), ("two", "read_uncommitted")):
         found = java(jars, f"{tools}.consumer.ConsoleConsumer", *at, *read, "--group", f"{group}-{compression}", "--isolation-level", level)
         assert found.splitlines() == lines
@@ -136,7 +136,7 @@ def test_javas_transactional_producer(region: Region, jars: Path) -> None:
     arguments = ["--topic", topic, "--num-records", "3000", "--record-size", "100", "--throughput", "-1", "--producer-props", at, "enable.idempotence=true"]
     said = java(jars, f"{tools}.ProducerPerformance", *arguments, "--transactional-id", "perf", "--transaction-duration-ms", "50")
     assert "3000 records sent" in said
-    read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "60000"]
+    read = ["--bootstrap-server", address(region), "--topic", topic, "--from-beginning", "--max-messages", "3000", "--timeout-ms", "120000"]
     assert len(java(jars, f"{tools}.consumer.ConsoleConsumer", *read, "--isolation-level", "read_committed").splitlines()) == 3000
 
 

@@ -6,6 +6,7 @@ Kafka's own tools run the commands that stand on the page (their .sh scripts are
 from __future__ import annotations
 
 import datetime
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pulsar
 import pytest
 
 from benchmarks.kafka_servers import Kafka
-from geo_tests.wan.kafka_support import DEADLINE_S, ck
+from geo_tests.wan.kafka_support import DEADLINE_S, admin_module, ck
 from tests.broker.processes import Region
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
@@ -117,7 +118,7 @@ def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
     page.finish()
     assert "billing" in was and "orders" in reset and "billing" in will
     reader = ck.Consumer({"bootstrap.servers": here, "group.id": "billing", "log_level": 0})
-    behind = sum(part.offset for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=30))
+    behind = sum(part.offset for part in reader.committed([ck.TopicPartition("orders", p) for p in range(PARTITIONS)], timeout=DEADLINE_S))
     reader.close()
     assert 0 < behind <= 200, "where it stood, not at the beginning"
     made = ck.Producer({"bootstrap.servers": here, "log_level": 0})
@@ -139,3 +140,28 @@ def test_the_page(region: Region, old: str, jars: Path, shell: Shell) -> None:
         client.close()
     application.work(here, 1)
     assert application.read[-1] == 300
+
+
+def test_times_are_found_where_kafka_finds_them(region: Region, old: str) -> None:
+    """Of times that go back and forth: the first record of a time or later, and the first of those with the highest."""
+    rng, began = random.Random(5), int(time.time() * 1000) - 3_600_000
+    stamps = [began + rng.randrange(1000) for _ in range(400)]
+    wanted = [began - 1, max(stamps), max(stamps) + 1, *(rng.choice(stamps) + rng.choice((0, 1)) for _ in range(40))]
+    found: list[list[int]] = []
+    for bootstrap in (old, address(region)):
+        admin = admin_module.AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        admin.create_topics([admin_module.NewTopic("times", 1, 1, config={"segment.bytes": "1048576"})])["times"].result(DEADLINE_S)
+        made = ck.Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "log_level": 0})
+        for number, stamp in enumerate(stamps):
+            made.produce("times", bytes(8000), timestamp=stamp)  # so that a real Kafka has several segments
+            if number % 9 == 8:
+                assert made.flush(DEADLINE_S) == 0
+        assert made.flush(DEADLINE_S) == 0
+        reader = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "by-time", "log_level": 0})
+        offsets = [reader.offsets_for_times([ck.TopicPartition("times", 0, at)], timeout=DEADLINE_S)[0].offset for at in wanted]
+        reader.close()
+        newest = admin.list_offsets({ck.TopicPartition("times", 0): admin_module.OffsetSpec.max_timestamp()})
+        found.append([*offsets, *(future.result(DEADLINE_S).offset for future in newest.values())])
+    theirs, ours = found
+    assert theirs[1] == stamps.index(max(stamps)) == theirs[-1], "the peer is what this test takes it for"
+    assert ours == theirs

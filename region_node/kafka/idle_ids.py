@@ -1,0 +1,98 @@
+"""IdleIds: transactional ids that nobody has used for long are forgotten.
+
+Is: looking, now and then, which records of ids have not changed since the last look, and deleting those that have not for as long as the settings say.
+Isn't: a record's meaning (`transactions`).
+Invariants: an id that changed is never deleted: what was seen is its record's version, and the deletion checks it; one whose transaction has not ended stays. A
+record needs no time in it, so brokers of other versions may change it meanwhile: that is another version.
+Bounds: an id goes at the first look after its time, looks being a twenty-fourth of it apart (a minute to an hour); one read of a look is a page.
+Source: Kafka's transactional.id.expiration.ms; docs/protocols/kafka.md, "Transactions".
+
+    /kafka/idle-transactions/{id}  ->  [1, version of the id's record, wall ms when that was first seen]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from urllib.parse import unquote
+
+import msgpack
+
+from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.raft.store import Delete, MetadataStore, Op, Put, pages_under
+from heliograph.runtime.clock import Clock
+
+log = logging.getLogger("region_node.kafka")
+
+IDLE, PRODUCERS = "/kafka/idle-transactions/", "/kafka/producers/"
+FORMAT = 1
+_LOOKS = 24
+_LOOK_S = (60.0, 3600.0)
+_PUTS_A_WRITE = 500
+
+
+class IdleIds:
+    """Of one broker. `prefix`: where records of ids lie."""
+
+    def __init__(self, meta: MetadataStore, clock: Clock, expire_s: float, prefix: str) -> None:
+        self._meta, self._clock, self._expire_s, self._prefix = meta, clock, expire_s, prefix
+        self._every_s = min(max(expire_s / _LOOKS, _LOOK_S[0]), _LOOK_S[1])
+        self._looked_at = clock.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time for the next look; then `look` is to be called."""
+        now = self._clock.monotonic()
+        if self._expire_s < 0 or now - self._looked_at < self._every_s:
+            return False
+        self._looked_at = now
+        return True
+
+    async def look(self, mine: Callable[[str], bool], idle: Callable[[str, bytes, int], int | None]) -> int:
+        """Forgets ids, and returns how many. mine: whether this broker coordinates that id. idle: (id, record, version) -> its producer where the id is in no
+        transaction. Raises what the metadata raises: what was not looked at is at the next look."""
+        seen = await self._seen()
+        now_ms, forgotten = self._clock.wall_ms(), 0
+        marks: list[Op] = []
+        async for rows in pages_under(self._meta, self._prefix):
+            for key, blob, version in rows:
+                quoted = key.removeprefix(self._prefix)
+                transactional_id = unquote(quoted)
+                if not mine(transactional_id):
+                    continue
+                found = seen.get(quoted)
+                if found is None or found[0] != version:
+                    packed: bytes = msgpack.packb([FORMAT, version, now_ms])
+                    marks.append(Put(IDLE + quoted, packed))
+                elif now_ms - found[1] >= self._expire_s * 1000 and (producer := idle(transactional_id, blob, version)) is not None:
+                    forgotten += await self._forget(quoted, version, producer)
+        for first in range(0, len(marks), _PUTS_A_WRITE):
+            await self._meta.txn(marks[first : first + _PUTS_A_WRITE])
+        if forgotten:
+            log.info("kafka.transactional_ids_expired", extra={"ids": forgotten})
+        return forgotten
+
+    async def _forget(self, quoted: str, version: int, producer: int) -> bool:
+        try:
+            await self._meta.txn([Delete(self._prefix + quoted, expected=version), Delete(producer_key(producer)), Delete(IDLE + quoted)])
+        except VersionConflict:  # it is used again
+            return False
+        return True
+
+    async def _seen(self) -> dict[str, tuple[int, int]]:
+        """id -> (version, since when); marks that cannot be read are made anew."""
+        seen: dict[str, tuple[int, int]] = {}
+        async for rows in pages_under(self._meta, IDLE):
+            for key, blob, _ in rows:
+                try:
+                    number, version, since_ms = msgpack.unpackb(blob)
+                    if number != FORMAT:
+                        raise CorruptData(f"format {number}; this version reads {FORMAT}")
+                    seen[key.removeprefix(IDLE)] = int(version), int(since_ms)
+                except (ValueError, TypeError, msgpack.exceptions.UnpackException, CorruptData) as error:
+                    log.warning("kafka.idle_mark_bad", extra={"id": unquote(key.removeprefix(IDLE)), "error": str(error)})
+        return seen
+
+
+def producer_key(producer: int) -> str:
+    """What brokers that lead partitions know of a transactional producer."""
+    return f"{PRODUCERS}{producer:020d}"
