@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pulsar
 import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog import load_catalog
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
+from tests.spark.running import PATIENT
 
 KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
 SINKS = ("files", "topic", "tables", "delta", "wide")
@@ -41,12 +43,27 @@ STORES = ("parquet", "delta", "iceberg")
 _TICK_S = 0.02
 
 
+def arrived(instance: Instance, region: str, topic: str, count: int, patience_s: float = 240) -> list[str]:
+    """The bodies that the topic has there, in its order, once there are so many."""
+    reader, bodies = instance.client(region).create_reader(topic, pulsar.MessageId.earliest), list[str]()
+
+    def enough() -> bool:
+        while reader.has_message_available():
+            bodies.append(reader.read_next(timeout_millis=60_000).data().decode())
+        return len(bodies) >= count
+
+    eventually(enough, f"{count} messages of {topic} in {region}", patience_s)
+    reader.close()
+    return bodies
+
+
 class Publisher(threading.Thread):
     """Some messages every few milliseconds, with the official client, until `stop`; each body once."""
 
     def __init__(self, instance: Instance, topics: list[str]) -> None:
         super().__init__(daemon=True)
-        self._producers = [instance.client("us").create_producer(topic, batching_enabled=True, send_timeout_millis=0) for topic in topics]
+        how = {**PATIENT, "batching_enabled": True, "max_pending_messages": 50_000}
+        self._producers = [instance.client("us").create_producer(topic, **how) for topic in topics]
         self._stopping = threading.Event()
         self.published: list[str] = []
 
@@ -77,7 +94,7 @@ class Job:
         admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]}))
         text = f"""
             heliograph.admin_url = "{admin}"
-            supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 60 }}
+            supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 240 }}
             [spark]
             master = "local[2,4]"
             conf = {{ "spark.driver.memory" = "800m" }}
@@ -176,6 +193,16 @@ class Job:
                 continue
         return rng.choice(sorted(found)) if found else None
 
+    def kill(self, kind: str, rng: random.Random) -> int | None:
+        """The process id that was killed; None: there was none, or it ended by itself at this moment."""
+        pid = self.victim(kind, rng)
+        try:
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return None
+        return pid
+
     def __enter__(self) -> Job:
         return self
 
@@ -187,29 +214,30 @@ class Job:
     def stop(self) -> int:
         """The exit code of a stop by SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(90)
+        return self.process.wait(300)
 
 
 def kill_some(
-    job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 400, until: float = math.inf
+    job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 600, until: float = math.inf
 ) -> int:
     """One victim of each kind in turn, each time behind new batches and a moment that the seed picks, before `until`. Returns how many were killed."""
-    pause, killed, moving = threading.Event(), 0, False
+    pause, killed, moving, seen = threading.Event(), 0, False, 0
     for number, kind in enumerate(kinds, 1):
         if time.monotonic() > until:
             break
         job.turn(number)
         before = job.batches()
-        if not moving:
-            eventually(lambda before=before: job.process.poll() is not None or job.batches() >= before + 1, f"batches before a {kind} is killed", patience_s)
+
+        def on(before: int = before, seen: int = seen, moving: bool = moving) -> bool:
+            """A move comes before the first batch of a driver that has one to make."""
+            return job.process.poll() is not None or job.batches() >= before + 1 or (moving and moves(job.log())[0] > seen)
+
+        eventually(on, f"batches before a {kind} is killed", patience_s)
         assert job.process.poll() is None, job.log()[-3000:]
-        pause.wait(rng.random() * (20 if moving else 1))
+        pause.wait(rng.random() * (4 if moving else 1))
+        seen = moves(job.log())[0]
         moving = "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6  # topics move when it starts: the next one dies in the middle
-        pid = eventually(lambda kind=kind: job.victim(kind, rng), f"a {kind} to kill", 60)
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # it ended by itself at this moment
+        pid = eventually(lambda kind=kind: job.kill(kind, rng), f"a {kind} to kill", 240)
         killed += 1
         say(f"killed a {kind} behind batch {before}")
         if kind in ("broker", "bookie"):  # the instance starts it again; two of three bookies down would be another test
@@ -218,8 +246,22 @@ def kill_some(
                 rows = job.instance.status()["regions"]["us"]["processes"]
                 return all(row["pid"] and row["pid"] != pid for row in rows)
 
-            eventually(back, f"the {kind} is back")
+            eventually(back, f"the {kind} is back", 240)
     return killed
+
+
+def moves(log: str) -> tuple[int, int]:
+    """(moves of topics between queries that began, those of them that a death interrupted), as the job tells it."""
+    begun, died, going = 0, 0, False
+    for line in log.splitlines():
+        event = json.loads(line).get("event") if line.startswith('{"at": ') and line.endswith("}") else None
+        if event == "tiers.moving":
+            begun, going = begun + 1, True
+        elif event == "tiers.hold":
+            going = False
+        elif event in ("driver.died", "query.failed") and going:
+            died, going = died + 1, False
+    return begun, died
 
 
 def published_by(topics: list[str], published: list[str]) -> list[str]:
@@ -244,7 +286,7 @@ def _bodies(rows: pa.Table | None) -> Counter[str]:
     return Counter() if rows is None else Counter(value.decode() for value in rows["value"].to_pylist())
 
 
-def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 300) -> None:
+def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600) -> None:
     """Waits until everything came out of both queries, then compares. Raises AssertionError."""
     expected = Counter(published)
 
@@ -316,9 +358,11 @@ def main() -> None:
                 publisher.start()
                 killed = kill_some(job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60)
                 published = publisher.stop()
-                verdict(job, published, session("verdict"), 300)
+                verdict(job, published, session("verdict"))
                 code = job.stop()
+                begun, died = moves(job.log())
             found = {"kills": killed, "seed": options.seed, "sinks": options.sinks, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
+            found |= {"moves": begun, "moves_killed": died} if "tiers" in job.sinks else {}
             print(json.dumps(found), flush=True)
         finally:
             instance.down()

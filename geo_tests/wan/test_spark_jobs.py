@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pulsar
@@ -20,14 +21,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from geo_tests.wan.instance import Instance, eventually
-from geo_tests.wan.spark_kills import STORES, wide_rows
+from geo_tests.wan.instance import Instance
+from geo_tests.wan.spark_kills import STORES, arrived, wide_rows
 from heliograph.client.http import Http
 from heliograph.model.errors import ConfigError
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
-from tests.spark.running import NAMESPACE, forget, publish, run
+from tests.spark.running import NAMESPACE, PATIENT, forget, publish, run
 from tests.spark.stores.support import dying
 
 pyspark = pytest.importorskip("pyspark")
@@ -68,7 +69,6 @@ def deduplicate(region: Region) -> None:
     assert Rest(region.admin_url())("POST", "/admin/v2/namespaces/public/default/deduplication", True)[0] == 204
 
 
-@pytest.mark.timeout(300)
 def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "namespace": "public/default",
@@ -113,7 +113,6 @@ def test_topics_go_to_tables_of_their_own_and_poison_to_the_quarantine(region: R
     assert read(lake / "_quarantine").num_rows == 3
 
 
-@pytest.mark.timeout(300)
 def test_registered_schemas_grow_in_tables_of_each_format(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     pytest.importorskip("pyiceberg")
@@ -164,7 +163,6 @@ def test_registered_schemas_grow_in_tables_of_each_format(region: Region, client
     http.close()
 
 
-@pytest.mark.timeout(300)
 def test_topics_move_between_tiers_with_where_they_stand(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     """Limits say that no topic is light, and then that all are, whatever brokers measure; each time a micro-batch is unfinished."""
     from heliograph.spark.jobs import generations
@@ -205,7 +203,6 @@ def test_topics_move_between_tiers_with_where_they_stand(region: Region, client:
         run(spark, "etl", region.admin_url(), options)
 
 
-@pytest.mark.timeout(300)
 def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_nothing(region: Region, client: pulsar.Client, tmp_path: Path) -> None:
     lake, job = tmp_path / "lake", tmp_path / "job.toml"
     for topic in ("kill-a", "kill-b"):
@@ -239,23 +236,23 @@ def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_noth
     children: list[psutil.Process] = []
     try:
         # files are staged, and their batch has not landed: the middle of one that is not the first
-        until(lambda: process.poll() is None and list(lake.glob("kill-a/batch=*")) and list((lake / "_staging").glob("*/*/kill-*/*.parquet")), 150)
+        until(lambda: process.poll() is None and list(lake.glob("kill-a/batch=*")) and list((lake / "_staging").glob("*/*/kill-a/*.parquet")), 400)
         children = psutil.Process(process.pid).children(recursive=True)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    psutil.wait_procs(children, timeout=60)  # Java sees by itself that its driver is gone
+    psutil.wait_procs(children, timeout=240)  # Java sees by itself that its driver is gone
     before = len(list(lake.glob("kill-a/batch=*")))
     assert 0 < read(lake / "kill-a").num_rows < 400, "in the middle"
     write("available now")
     process = start()
-    assert process.wait(150) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert process.wait(600) == 0, (tmp_path / "log").read_text()[-3000:]
     for topic in ("kill-a", "kill-b"):
         assert sorted(read(lake / topic)["n"].to_pylist()) == list(range(400))
     assert len(list(lake.glob("kill-a/batch=*"))) > before
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     def body(n: int, hour: int, **more: Any) -> str:
         return json.dumps({"user": f"u{n % 3}", "at": f"2026-01-31T{hour:02d}:{n % 60:02d}:00Z", **more})
@@ -345,10 +342,9 @@ def test_the_newest_row_of_a_key_is_by_a_topics_order_and_then_by_time(spark: An
     assert sorted((row.user, row.city) for row in found) == [("u0", "stored last"), ("u1", None), ("u2", "late")]
 
 
-@pytest.mark.timeout(300)
 def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
     source, target = f"{NAMESPACE}/replay-from", f"{NAMESPACE}/replay-to"
-    producer = client.create_producer(source, batching_enabled=True)
+    producer = client.create_producer(source, batching_enabled=True, **PATIENT)
     for n in range(300):
         producer.send_async(b"%d" % n, None, partition_key=f"k{n % 7}", properties={"n": str(n)}, event_timestamp=1000 + n)
     producer.flush()
@@ -364,16 +360,17 @@ def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client
     assert rows[-1].publish_time.timestamp() - rows[0].publish_time.timestamp() > 1.5
 
 
-@pytest.mark.timeout(300)
 def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: Path) -> None:
     topics = [f"persistent://public/geo/audited-{n}" for n in range(2)]
     for topic in topics:
         for region in ("us", "eu"):
-            producer = pair.client(region).create_producer(topic, batching_enabled=True)
+            producer = pair.client(region).create_producer(topic, batching_enabled=True, **PATIENT)
             for n in range(100):
                 producer.send_async(b"%d" % n, None)
             producer.flush()
-    eventually(lambda: all(len(pair.links(t)) == 2 and all(r["backlog_messages"] == 0 for r in pair.links(t).values()) for t in topics), "drained")
+    for topic in topics:
+        for region in ("us", "eu"):
+            arrived(pair, region, topic, 200)
     regions = {name: pair.admin(name) for name in ("us", "eu")}
     from heliograph.spark.jobs.audit import start
 
@@ -384,8 +381,7 @@ def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: P
     assert (tmp_path / "audit" / "ranges.csv").read_text().count("\n") == 1
 
 
-@pytest.mark.timeout(300)
-def test_what_differs_between_two_copies_is_found(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_between_two_copies_is_found(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heliograph.spark.jobs import audit as audit_module
 
     def message(topic: str, entry: int, ledger: int = 3) -> tuple[Any, ...]:
@@ -403,3 +399,15 @@ def test_what_differs_between_two_copies_is_found(spark: Any, monkeypatch: pytes
     assert [(each["in"], each["kind"], each["messages"]) for each in found["missing"]] == [("eu", "before", 2), ("eu", "behind", 2), ("eu", "gap", 2)]
     assert found["missing"][1]["age_ms"] == {"p50": 91_000, "p90": 92_000, "p99": 92_000, "max": 92_000}
     assert [(r["kind"], r["first_entry"], r["last_entry"], r["messages"]) for r in ranges] == [("before", 0, 1, 2), ("gap", 4, 5, 2), ("behind", 8, 9, 2)]
+    given["<us>"] = given.pop("us")
+    for lines in (3, 0):  # as a user runs it: the report, the ranges, and their picture, which goes when nothing is missing any more
+        job = {"topics": ["t"], "regions": {"<us>": "http://us", "eu": "http://eu"}, "path": str(tmp_path)}
+        assert audit_module.start(spark, {}, "audit", job) == []
+        assert json.loads((tmp_path / "report.json").read_text())["plot"] == ("lag.svg" if lines else "none: nothing is missing")
+        assert (tmp_path / "lag.svg").exists() == bool(lines)
+        if lines:
+            picture = ElementTree.parse(tmp_path / "lag.svg")
+            texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+            assert {"t: gap in eu", "t: behind in eu", "t: before in eu", "p99", "max"} <= set(texts)
+            assert len(list(picture.iter("{http://www.w3.org/2000/svg}title"))) == 4 * lines
+        given["eu"] = given["<us>"]

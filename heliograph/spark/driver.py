@@ -93,13 +93,16 @@ class _Unit:
 class Driver:
     """`say`: an event's name and its fields."""
 
-    def __init__(self, job: Job, spark: Any, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._job, self._spark, self._say, self._clock = job, spark, say, clock
+    def __init__(
+        self, job: Job, spark: Any, say: Callable[..., None], *, clock: Callable[[], float] = time.monotonic, lives: Callable[[], bool] = lambda: True
+    ) -> None:
+        """lives: whether Spark is there at all: without it no query can be started again, and what one failed with is the driver's end."""
+        self._job, self._spark, self._say, self._clock, self._lives = job, spark, say, clock, lives
         self._units = [_Unit(query) for query in job.queries]
         self._told_at = clock()
 
     def look(self) -> bool:
-        """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be from the start."""
+        """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be from the start, anything without Spark."""
         now = self._clock()
         for unit in self._units:
             if not unit.done and unit.queries is None and now >= unit.due and not self._initializing(now):
@@ -149,6 +152,8 @@ class Driver:
         self._say("query.done" if unit.done else "query.started", query=unit.query.name, failures=unit.failures)
 
     def _fail(self, unit: _Unit, error: Exception, now: float) -> None:
+        if not self._lives():
+            raise error
         unit.stop()  # of several that belong together, all
         unit.failures = 1 if unit.queries is not None and now - unit.since > _HEALTHY_S else unit.failures + 1
         pause = min(self._job.pause_max_s, 2.0 ** min(unit.failures - 1, 16))
@@ -170,6 +175,14 @@ class Driver:
         unit.told = {run: batch for run, batch in unit.told.items() if run in known}
 
 
+def answers(spark: Any) -> bool:
+    """Whether the session's JVM is there, and has not stopped."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # py4j's, or a socket's
+        return False
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m heliograph.spark.driver job.toml", file=sys.stderr)
@@ -179,7 +192,8 @@ def main() -> int:
         signal.signal(number, lambda *_: stopping.set())
     try:
         job = read_job(Path(sys.argv[1]))
-        driver = Driver(job, session(job.name, master=job.master, settings=dict(job.conf)), say)
+        spark = session(job.name, master=job.master, settings=dict(job.conf))
+        driver = Driver(job, spark, say, lives=lambda: answers(spark))
         while not stopping.is_set() and os.getppid() == parent and driver.look():
             stopping.wait(_LOOK_S)
         driver.stop()

@@ -48,7 +48,7 @@ class Fixed:
 
 def initializing(streams: Sequence[Any]) -> bool:
     """Whether a stream's Python process is on its way. Spark gives that 10 s, and on a busy machine many at once would all be late, again and again."""
-    return any(stream.isActive and stream.status["message"] == "Initializing sources" for stream in streams)
+    return any(stream.isActive and str(stream.status["message"]).startswith("Initializing") for stream in streams)
 
 
 def state_of(progress: Mapping[str, Any]) -> dict[str, int]:
@@ -59,10 +59,11 @@ def state_of(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def short(error: Exception) -> str:
-    """The line that a person can use: the cause stands last in a Python worker's traceback."""
+    """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says, before how its threads stood."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))]
     named = [line for line in lines if "errors." in line or "Error:" in line or "Exception:" in line]
-    return (named or lines or [type(error).__name__])[-1][:500]
+    told = [line for line in lines if "terminated with exception: " in line]
+    return (named or told or lines or [type(error).__name__])[-1][:500]
 
 
 def say(event: str, **fields: Any) -> None:

@@ -12,7 +12,7 @@ from heliograph.model.errors import ConfigError
 from heliograph.spark import driver as driver_module
 from heliograph.spark.driver import Driver
 from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
-from heliograph.spark.queries import Fixed
+from heliograph.spark.queries import Fixed, short
 from heliograph.spark.supervisor import pauses
 
 GOOD = "[[query]]\nname = 'a'\nsql = 'SELECT 1'\n"
@@ -73,6 +73,26 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("[")
     with pytest.raises(ConfigError, match="no TOML"):
         read_job(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST\n"
+            "=== Streaming Query ===\nCurrent State: INITIALIZING\nThread State: RUNNABLE",
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\nTraceback (most recent call last):\n  File 'x', line 1\n"
+            "heliograph.model.errors.NotFound: a/b is not there\n\tat org.apache.spark.X\nThread State: RUNNABLE",
+            "heliograph.model.errors.NotFound: a/b is not there",
+        ),
+        ("", "RuntimeError"),
+    ],
+)
+def test_a_failure_is_told_by_its_cause(text: str, line: str) -> None:
+    assert short(RuntimeError(text)) == line
 
 
 class Stream:
@@ -142,6 +162,43 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     refuse[:] = [ConfigError("wrong from the start")]
     with pytest.raises(ConfigError):
         Driver(parsed(GOOD), None, lambda *_, **__: None, clock=lambda: 0.0).look()
+
+
+def test_without_spark_the_driver_ends_whatever_a_query_was_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would start a query again and again that no JVM can run, and nobody would start the driver anew."""
+    refuse: list[Exception] = []
+    now, lives = [0.0], [True]
+
+    class Moving(Fixed):
+        """Between two streams."""
+
+        def look(self) -> None:
+            self.busy = True
+            if refuse:
+                raise refuse.pop()
+
+    def start(spark: Any, defaults: Any, query: Any) -> Fixed:
+        if refuse:
+            raise refuse.pop()
+        made = Moving([])
+        made.busy = True
+        return made
+
+    def look() -> bool:
+        refuse[:], now[0] = [ConnectionRefusedError("no answer")], now[0] + 100.0
+        return made.look()
+
+    monkeypatch.setattr(driver_module, "start_query", start)
+    made = Driver(parsed(GOOD), None, lambda *_, **__: None, clock=lambda: now[0], lives=lambda: lives[0])
+    assert made.look()
+    lives[0] = False
+    with pytest.raises(ConnectionRefusedError):
+        look()
+    lives[0] = True
+    assert look() and not refuse, "a region that does not answer is that query's failure"
+    lives[0] = False
+    with pytest.raises(ConnectionRefusedError):
+        look()
 
 
 def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:

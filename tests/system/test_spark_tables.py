@@ -1,4 +1,4 @@
-"""Table stores on the real engines: Redis and ClickHouse servers of Debian's packages, chdb's engine in this process, Hive's metastore in Spark's own Derby."""
+"""Table stores on the real engines: Redis and ClickHouse servers of Debian's packages, the engine of chdb, Hive's metastore in Spark's own Derby."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from benchmarks.servers import free_port
 from geo_tests.wan.instance import eventually
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.stores.choice import store_of
-from heliograph.spark.stores.clickhouse import ChdbEngine, Engine, HttpEngine
+from heliograph.spark.stores.clickhouse import Engine, HttpEngine
+from heliograph.spark.stores.embedded import ChdbEngine
 from tests.broker.processes import Region
 from tests.live import provisioned
 from tests.spark.running import NAMESPACE, forget, publish, run
@@ -26,10 +27,10 @@ from tests.spark.stores.support import NOON, ONE, dying, given
 from tests.system.programs import clickhouse_server, libraries, python_packages, redis_server
 from tests.system.started import Started
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 ALONE = "HELIOGRAPH_TEST_ALONE"
 alone = pytest.mark.skipif(ALONE not in os.environ, reason="run by test_in_a_process_of_its_own")
-"""For a driver whose process has held no other engine of ClickHouse and no other session before."""
+"""For a driver whose process has held no other session of Spark before: what Hive's metastore is, a process decides once."""
 redis = pytest.importorskip("redis")
 CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
 CLICKHOUSE = """<?xml version="1.0"?>
@@ -63,7 +64,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             except redis.ConnectionError:
                 return False
 
-        eventually(answers, f"Redis answers; see {folder / 'log'}")
+        eventually(answers, f"Redis answers; see {folder / 'log'}", 240)
         client.close()
         yield f"redis://127.0.0.1:{port}/0"
     finally:
@@ -89,7 +90,7 @@ def clickhouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             connection.close()
 
     try:
-        eventually(answers, f"ClickHouse answers; see {folder / 'log'}")
+        eventually(answers, f"ClickHouse answers; see {folder / 'log'}", 240)
         yield f"http://writer:se%3Acret@127.0.0.1:{port}/?database=default"
     finally:
         process.stop()
@@ -209,6 +210,20 @@ def test_clickhouse_is_made_whole_after_a_death_between_any_two_statements(engin
     assert deaths >= 8
 
 
+def test_engines_of_several_folders_are_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(python_packages(*CHDB))])
+    engines = [ChdbEngine(str(tmp_path / name)) for name in ("one", "two")]
+    for number, engine in enumerate(engines):
+        engine.run("CREATE TABLE n (n Int64) ENGINE = MergeTree ORDER BY n")
+        engine.run("INSERT INTO n FORMAT JSONEachRow", b'{"n": %d}' % number)
+    assert [engine.run("SELECT n FROM n FORMAT TabSeparated") for engine in engines] == [b"0\n", b"1\n"], "both folders are open"
+    engines[0].release()
+    again = ChdbEngine(str(tmp_path / "one"))
+    assert again.run("SELECT n FROM n FORMAT TabSeparated") == b"0\n"
+    for engine in (*engines, again):
+        engine.close()
+
+
 HIVE = """
 import sys
 from pathlib import Path
@@ -235,7 +250,7 @@ spark.stop()
 
 def test_hive_sees_what_the_files_hold(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
-    done = subprocess.run([sys.executable, "-c", HIVE, str(tmp_path)], capture_output=True, text=True, timeout=250, cwd=tmp_path, env=env)
+    done = subprocess.run([sys.executable, "-c", HIVE, str(tmp_path)], capture_output=True, text=True, timeout=900, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     rows = [("2026-01-31-12", "ann", 2, None, int(NOON.timestamp())), ("2026-01-31-13", "bob", 3, 50, int(ONE.timestamp()))]
     assert f"rows {rows}" in done.stdout
@@ -292,6 +307,7 @@ def test_topics_become_a_wide_table_in_each_server(
         "target": [
             {"store": "clickhouse", "url": clickhouse_url},
             {"store": "clickhouse", "path": str(tmp_path / "engine")},
+            {"store": "clickhouse", "path": str(tmp_path / "another")},
             {"store": "redis", "url": redis_url, "prefix": "wide:"},
             {"store": "hive", "path": str(tmp_path / "hive"), "database": "ab"},
         ],
@@ -306,7 +322,7 @@ def test_topics_become_a_wide_table_in_each_server(
         for table, expected in (("hourly", hourly), ("daily", daily)):
             of_hive = spark.sql(f"SELECT hour(period), user, clicks, paid FROM ab.{table} ORDER BY 1, 2").collect()
             assert [tuple(row) for row in of_hive] == expected
-            for engine in (HttpEngine(clickhouse_url), ChdbEngine(str(tmp_path / "engine"))):
+            for engine in (HttpEngine(clickhouse_url), ChdbEngine(str(tmp_path / "engine")), ChdbEngine(str(tmp_path / "another"))):
                 text = engine.run(f"SELECT toHour(period), user, clicks, paid FROM {table} FORMAT TabSeparated").decode()
                 engine.close()
                 lines = sorted((line.split("\t") for line in text.splitlines()), key=lambda line: (int(line[0]), line[1]))
@@ -383,5 +399,5 @@ OF_ITS_OWN = (test_topics_become_a_wide_table_in_each_server, test_topics_become
 def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "system", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "alone"), f"{__file__}::{name}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {ALONE: "1"}
-    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290)
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0 and done.stdout.startswith("."), done.stdout[-4000:] + done.stderr[-2000:]

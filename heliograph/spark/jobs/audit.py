@@ -11,7 +11,9 @@ earlier is there: trimmed, or replicated from later on). Lag: of what is `behind
 from __future__ import annotations
 
 import csv
+import html
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,13 @@ _SCHEMA = (
     " coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 )
 KINDS = ("gap", "behind", "before")
+_COLORS = {"p50": "#2a78b5", "p90": "#e69f00", "p99": "#d55e00", "max": "#7a1fa2"}
+_LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 100
 RANGES = ("topic", "missing_in", "kind", "origin_region", "region", "epoch", "incarnation", "ledger", "first_entry", "last_entry", "messages", "oldest_ms")
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
-    """Writes report.json, ranges.csv, and, with matplotlib, lag.png into `path`. No streaming query: it is done when this returns."""
+    """Writes report.json, ranges.csv, and, where something is missing, lag.svg into `path`. No streaming query: it is done when this returns."""
     where = f"[[query]] {name}"
     refuse_unknown(options, _KNOWN, where)
     regions = options.get("regions")
@@ -50,7 +54,12 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         writer = csv.DictWriter(file, RANGES)
         writer.writeheader()
         writer.writerows(ranges)
-    report["plot"] = _plot(report, folder / "lag.png")
+    picture = plot(report)
+    report["plot"] = "lag.svg" if picture else "none: nothing is missing"
+    if picture:
+        (folder / "lag.svg").write_text(picture)
+    else:
+        (folder / "lag.svg").unlink(missing_ok=True)
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     return []
 
@@ -127,26 +136,26 @@ def _ranges(lost: Any) -> Any:
     return made.select(*RANGES).orderBy("topic", "missing_in", "origin_region", "ledger", "first_entry")
 
 
-def _plot(report: dict[str, Any], path: Path) -> str:
-    """Its file's name, or why there is none."""
-    rows = [(f"{topic.rpartition('/')[2]} in {each['in']}", each["age_ms"]) for topic, found in report["topics"].items() for each in found["missing"]]
+def plot(report: dict[str, Any]) -> str:
+    """An SVG picture: a line for each topic and region that lack something, the forty with the oldest, by seconds on a logarithmic scale. "": nothing lacks."""
+    rows = [(f"{topic.rpartition('/')[2]}: {each['kind']} in {each['in']}", each["age_ms"]) for topic, of in report["topics"].items() for each in of["missing"]]
+    rows = sorted(rows, key=lambda row: row[1]["max"])[-_LINES:]
     if not rows:
-        return "none: nothing is missing"
-    try:
-        import matplotlib  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        return "none: matplotlib is not installed"
-    matplotlib.use("agg")
-    from matplotlib import pyplot  # type: ignore[import-not-found, unused-ignore]
-
-    rows = sorted(rows, key=lambda row: row[1]["max"])[-40:]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.3 * len(rows)))
-    for quantile in ("p50", "p90", "p99", "max"):
-        axes.plot([ages[quantile] / 1000 for _, ages in rows], range(len(rows)), "o", label=quantile)
-    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
-    axes.set_xlabel("seconds since publication, of what is missing")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-    return path.name
+        return ""
+    decades = max(1, math.ceil(math.log10(max(ages["max"] for _, ages in rows) / _LEAST_MS)))
+    step, bottom = _WIDTH / decades, _TOP + _LINE * len(rows)
+    parts = [f'<text x="{_LEFT}" y="20">seconds since publication, of what is missing</text>']
+    for number in range(decades + 1):
+        x = _LEFT + step * number
+        parts.append(f'<line x1="{x:.0f}" y1="{_TOP}" x2="{x:.0f}" y2="{bottom}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle">{_LEAST_MS / 1000 * 10**number:g}</text>')
+    for number, (label, ages) in enumerate(rows):
+        y = _TOP + _LINE * (number + 0.5)
+        parts.append(f'<text x="{_LEFT - 10}" y="{y + 4:.0f}" text-anchor="end">{html.escape(label)}</text>')
+        for name, color in _COLORS.items():
+            x = _LEFT + step * math.log10(max(ages[name], _LEAST_MS) / _LEAST_MS)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.0f}" r="4" fill="{color}"><title>{name} {ages[name] / 1000:g} s</title></circle>')
+    for number, (name, color) in enumerate(_COLORS.items()):
+        parts.append(f'<circle cx="{_LEFT + 60 * number}" cy="34" r="4" fill="{color}"/><text x="{_LEFT + 60 * number + 8}" y="38">{name}</text>')
+    size = f'width="{_LEFT + _WIDTH + 40}" height="{bottom + 30}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n' + "\n".join(parts) + "\n</svg>\n"

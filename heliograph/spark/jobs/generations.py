@@ -19,6 +19,7 @@ import fcntl
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -123,17 +124,18 @@ class Folder:
         groups = [{"name": each.name, "tier": each.tier, "since": each.since, "topics": each.topics} for each in made.members]
         replace_file(self._root / TIERS, {"format": FORMAT, "generation": made.number, "planned_at": made.planned_at, "groups": groups})
 
-    def clear(self, made: Generation) -> list[str]:
-        """Removes what earlier generations, and attempts at later ones, left behind. Returns the labels of those whose checkpoints went."""
+    def clear(self, made: Generation, retired: Callable[[str], None]) -> None:
+        """Removes what earlier generations, and attempts at later ones, left behind. retired: is told the labels of those that never run again.
+
+        It is told before their files go: whoever dies in between tells it again.
+        """
         kept = {member.label for member in made.members}
-        gone = []
         for path in sorted(self._root.iterdir()):
             label = path.name.removesuffix(".json").removesuffix(".end")
             if _OURS.fullmatch(path.name) is None or label in kept:
                 continue
             if path.is_dir():
+                retired(label)
                 shutil.rmtree(path, ignore_errors=True)
-                gone.append(label)
             else:
                 path.unlink(missing_ok=True)
-        return gone

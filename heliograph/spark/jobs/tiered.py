@@ -49,14 +49,14 @@ class Tiered:
         say: Callable[..., None],
         retired: Callable[[str], None] = lambda label: None,
     ) -> None:
-        """loads: bytes a second of every topic of the job, without partitions; now: seconds since 1970; retired: is told labels that never run again."""
+        """loads: bytes a second of every topic of the job, without partitions; now: seconds since 1970; retired: is told labels that are over, maybe twice."""
         self._folder, self._begin, self._loads, self._limits, self._every_s = folder, start, loads, limits, rebalance_s
         self._now, self._say, self._retired = now, say, retired
         folder.lock()
         try:
             self._generation = folder.read()
-            for label in () if self._generation is None else folder.clear(self._generation):
-                retired(label)
+            if self._generation is not None:
+                folder.clear(self._generation, retired)
         except BaseException:
             folder.unlock()
             raise
@@ -156,8 +156,7 @@ class Tiered:
     def _hold(self, made: Generation, places: Places | None) -> None:
         self._folder.write(made, places)
         self._generation = made
-        for label in self._folder.clear(made):
-            self._retired(label)
+        self._folder.clear(made, self._retired)
         self._say("tiers.hold", generation=made.number, groups={each.label: len(each.topics) for each in made.members if each.name != LIGHT})
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.jobs.options import folder_of, refuse_unknown, text_of
-from heliograph.spark.stores.clickhouse import ChdbEngine, ClickHouseStore, HttpEngine
+from heliograph.spark.stores.clickhouse import ClickHouseStore, HttpEngine
 from heliograph.spark.stores.delta import DeltaStore
+from heliograph.spark.stores.embedded import ChdbEngine
 from heliograph.spark.stores.hive import HiveStore
 from heliograph.spark.stores.iceberg import IcebergStore
 from heliograph.spark.stores.parquet import ParquetStore
@@ -43,7 +44,7 @@ def store_of(options: Mapping[str, Any], where: str, spark: Any) -> Store:
             return HiveStore(spark, Path(folder_of(options, "path", where)), text_of(options, "database", where, "default"))
         case "clickhouse":
             if bool(options.get("url")) == bool(options.get("path")):
-                raise ConfigError(f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine in this process (pip install chdb)")
+                raise ConfigError(f"{where}: clickhouse wants either url, of a server, or path, a folder for the engine of the package chdb")
             url = text_of(options, "url", where, "")
             return ClickHouseStore(HttpEngine(url) if url else ChdbEngine(folder_of(options, "path", where)))
         case _:

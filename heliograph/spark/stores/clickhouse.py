@@ -1,4 +1,4 @@
-"""Wide tables in ClickHouse: over HTTP to a server, or in this process by the engine of the package `chdb`.
+"""Wide tables in ClickHouse: over HTTP to a server, or in a folder by the engine of the package `chdb` (`embedded`).
 
     NAME_rows       ReplacingMergeTree(version), by (keys, writer): what each writer has of a key, in its own columns
     NAME_batches    ReplacingMergeTree(version), by (writer, query): the newest batch that is in
@@ -39,10 +39,12 @@ _KINDS: dict[pa.DataType, str] = {
 class Engine(Protocol):
     """data: of an INSERT, the lines behind its FORMAT. Raises ConfigError with what ClickHouse says, MetadataUnavailable where nobody answers.
 
-    close: lets go of whatever is open; the next `run` opens it again.
+    release: between batches, lets others have what is open; the next `run` opens it again. close: for good.
     """
 
     def run(self, sql: str, data: bytes = b"") -> bytes: ...
+
+    def release(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -77,35 +79,11 @@ class HttpEngine:
             raise ConfigError(f"ClickHouse refuses: {body[:500].decode(errors='replace').strip()}")
         return body
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Each request has its connection."""
 
-
-class ChdbEngine:
-    """The engine in this process, between batches not open; one process at a time for a folder."""
-
-    def __init__(self, folder: str) -> None:
-        try:
-            import chdb.session  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise ConfigError("store clickhouse without url wants the package chdb; run: pip install chdb") from error
-        self._open, self._folder = chdb.session.Session, folder
-        self._session: Any = None
-
-    def run(self, sql: str, data: bytes = b"") -> bytes:
-        text = f"{sql}\n{data.decode()}" if data else sql
-        if self._session is None:
-            self._session = self._open(self._folder)
-        try:
-            found: str = self._session.query(text, "TabSeparated").data()
-        except RuntimeError as error:
-            raise ConfigError(f"ClickHouse refuses: {str(error)[:500]}") from error
-        return found.encode()
-
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        """Nothing is open."""
 
 
 class ClickHouseStore:
@@ -118,7 +96,7 @@ class ClickHouseStore:
         try:
             self._upsert(given)
         finally:
-            self._engine.close()
+            self._engine.release()
 
     def _upsert(self, given: Upsert) -> None:
         self._prepared(given)

@@ -125,6 +125,8 @@ class World:
         self._folder = Folder(root)
         self.names = [f"{PREFIX}t{n}" for n in range(5)] + [f"{PREFIX}p-partition-{n}" for n in range(2)]
         self.loads: dict[str, float] = {}
+        self.labels: set[str] = set()
+        self.retired: set[str] = set()
 
     def publish(self) -> None:
         topic = self.rng.choice(self.names)
@@ -143,14 +145,20 @@ class World:
             self._folder = Folder(self.root)
             self.tiered = Tiered(
                 self._folder,
-                lambda member, checkpoint, told, ending: Query(self, checkpoint, told, ending),
+                self._begun,
                 self._measured,
                 Limits(light_bytes_s=10, heavy_bytes_s=100, middle_bytes_s=60, queries_max=4),
                 12.0,
                 now=lambda: self.now,
                 say=self._said,
+                retired=self.retired.add,
             )
         self.tiered.look()
+
+    def _begun(self, member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Query:
+        if member.since:
+            self.labels.add(member.label)
+        return Query(self, checkpoint, told, ending)
 
     def _said(self, event: str, **fields: Any) -> None:
         self.moves += event == "tiers.hold" and fields["generation"] > 1
@@ -213,6 +221,7 @@ def test_every_message_lands_once_whoever_dies_wherever(tmp_path: Path, seed: in
     found = Counter(row for rows in world.landed.values() for row in rows)
     assert found == Counter((topic, n) for topic, count in world.copy.counts.items() for n in range(count))
     assert all(at <= (1, world.copy.counts[topic]) for topic, at in world.copy.standing.items())
+    assert world.labels - {path.name for path in world.root.iterdir()} <= world.retired, "who never runs again is told of, whoever dies"
     world.die()
 
 
