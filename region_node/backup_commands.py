@@ -133,6 +133,7 @@ def restore(
     file: Annotated[Path, typer.Argument(help="What `heliograph backup` wrote.")],
     region: RegionOption = "",
     data: DataOption = None,
+    prefix: Annotated[Path | None, typer.Option("--prefix", help="On a host: where program and settings lie; they say the rest.")] = None,
     to: Annotated[Path | None, typer.Option("--to", help="The data folder of one stopped metadata process, without an instance's folder.")] = None,
     voter: Annotated[list[str] | None, typer.Option("--voter", help="With --to: the node id of each voter; the same for all of them.")] = None,
     bookie: Annotated[list[str] | None, typer.Option("--bookie", help="ID=HOST:PORT of a bookie that moved since the backup.")] = None,
@@ -153,10 +154,14 @@ def restore(
         raise ConfigError(f"there is no backup {file}")
     disk = SystemDisk(str(file.parent.resolve()))
     opened = disk.open(file.name)
+    tls: SSLContext | None
     try:
         reader = BackupReader(opened)
-        targets, voters = _targets(reader, region, data, to, voter or [])
-        tls = given(ca, cert, key) or (of_data_folder(data, region or reader.info.region) if to is None else None)
+        if prefix is not None:
+            targets, voters, tls = _of_host(reader, prefix)
+        else:
+            targets, voters = _targets(reader, region, data, to, voter or [])
+            tls = given(ca, cert, key) or (of_data_folder(data, region or reader.info.region) if to is None else None)
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
         with _locked(targets), Progress(*columns, console=Console(stderr=True, quiet=json_output), transient=True) as bar:
             if reader.info.store is Store.GLOBAL:
@@ -281,6 +286,25 @@ def _targets(reader: BackupReader, region: str, data: Path | None, to: Path | No
     return [_process_folder(folder, where) / part], [where.metadata.name]
 
 
+def _of_host(reader: BackupReader, prefix: Path) -> tuple[list[Path], list[str], SSLContext]:
+    """The folder of the host's metadata process, the voters of the group, and by which certificate bookies are asked."""
+    from heliograph.raft.backup import Store
+    from region_node.hosts.region import certificate
+    from region_node.hosts.render import Manifest
+
+    etc, info = prefix / "etc", reader.info
+    manifest = Manifest.read(etc / "host.json")
+    part = _PARTS[info.store]
+    if not manifest.config if info.store is Store.GLOBAL else not manifest.voter:
+        raise ConfigError(f"{manifest.host} has not the role {part}: give this command on a host that has it")
+    if info.store is Store.LOCAL and info.region != manifest.region:
+        raise ConfigError(f"the backup is of region {info.region}, and {manifest.host} is in {manifest.region}")
+    name = next(node for node in manifest.nodes if part in json.loads((etc / f"{node}.json").read_text())["roles"])
+    folder = Path(json.loads((etc / f"{name}.json").read_text())["data_dir"])
+    voters = list(manifest.regions) if info.store is Store.GLOBAL else list(manifest.voters)
+    return [folder / part], voters, certificate(manifest.region, etc, "broker")
+
+
 def _process_folder(data: Path, region: RegionPlan) -> Path:
     return data / region.name / region.metadata.name.removeprefix(f"{region.name}-")
 
@@ -297,7 +321,8 @@ def _locked(targets: list[Path]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise ConfigError(f"the process of {target.parent} is running: stop it first (`heliograph process kill NAME`)") from error
+                stop = "`heliograph process kill NAME`, on a host `heliograph host stop NAME`"
+                raise ConfigError(f"the process of {target.parent} is running: stop it first ({stop})") from error
             if any(target.iterdir()):
                 raise ConfigError(f"{target} is not empty: move it away first, such as with `mv {target} {target}.old`; it is not deleted for you")
         yield

@@ -228,6 +228,7 @@ class BrokerFaces:
             stores=broker.store_counts,
             tier=broker.tier,
             sealing=broker.sealing,
+            reach_level=broker.level.reach,
             face_samples=broker.kafka.samples if broker.kafka is not None else None,
             balancer=broker.balancer,
             isolation=broker.isolation,

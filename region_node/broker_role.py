@@ -1,7 +1,7 @@
 """BrokerRole: a broker, from its connections to its listeners.
 
-Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a decision of any of them, or
-its listeners (`broker_faces`).
+Is: the part of the composition that builds and connects a broker's objects, in the order in which they start. Isn't: a decision of any of them,
+its listeners (`broker_faces`), or what it has for the loss of regions (`broker_safety`).
 Invariants: a client is answered only once everything behind it is there; a drain comes before anything is closed.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import NotFound
 from heliograph.model.leadership import is_subscription
 from heliograph.model.names import TopicName
 from region_node.broker_faces import BrokerFaces
@@ -394,87 +393,19 @@ class BrokerRole:
         )
 
     async def _build_tombstones(self) -> None:
-        from global_config.admin import ConfigAdmin
-        from region_node.dr.switching import Switching
-        from region_node.dr.tombstones import Tombstone, Tombstones
+        from region_node.broker_safety import tombstones_of
 
-        async def names(found: Tombstone) -> list[str]:
-            if found.whole:
-                return await self.topics.stored(found.topic)
-            name = TopicName.parse(found.topic)
-            return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
-
-        async def owned(found: Tombstone) -> list[str]:
-            return [name for name in await names(found) if await self.ownership.owner(name) is self.ownership.record]
-
-        async def purge(found: Tombstone) -> bool:
-            for name in await owned(found):
-                if await self.topics.exists(name):
-                    await self.topics.purge(name)
-            return not any([await self.topics.exists(name) for name in await names(found)])
-
-        async def forget(found: Tombstone) -> None:
-            config = ConfigAdmin(self.config)
-            await Switching(self.config, self.runtime.clock.wall_ms).forget(found.topic)
-            try:
-                await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
-            except NotFound:
-                pass  # it was plain, or somebody was faster
-
-        async def back(found: Tombstone) -> None:
-            for name in await owned(found):
-                await self.topics.get(name, create=False)
-
-        self.tombstones = Tombstones(
-            self.config,
-            region=self.settings.region,
-            clock=self.runtime.clock,
-            unload=self.topics.unload_deleted,
-            purge=purge,
-            forget=forget,
-            back=back,
-        )
+        self.tombstones = tombstones_of(self)
         self.topics.tombstones = self.tombstones.known
         self.topics.tombstone_of = lambda name: found.reason if (found := self.tombstones.of(name)) is not None else ""
         self.stops.append(self.tombstones.stop)
         await self.tombstones.start()
 
     def _build_canary(self) -> None:
-        from region_node.dr.canary import Canary
-        from region_node.dr.promises import Promises
+        from region_node.broker_safety import canary_of, promises_of
 
-        self.promises = Promises(
-            gates=self.leases.core.gates,
-            view=self.view,
-            topics=lambda: list(self.topics.loaded.values()),
-            links=self.links,
-            region=self.settings.region,
-            clock=self.runtime.clock,
-            call_later=self.links.timers.after,
-        )
-
-        own, bind = self.settings.broker.canary, self.settings.bind
-
-        async def owns(topic: str) -> bool:
-            return await self.ownership.owner(topic) is self.ownership.record
-
-        async def open_port() -> None:
-            if own.port:
-                await self.listener.start(bind, own.port, reuse_port=True)
-
-        async def close_port() -> None:
-            if own.port:
-                self.listener.stop_listening(own.port)
-
-        self.canary = Canary(
-            broker=self.settings.node_id,
-            topics=self.topics,
-            owns=owns,
-            clock=self.runtime.clock,
-            settings=own,
-            open_port=open_port,
-            close_port=close_port,
-        )
+        self.promises = promises_of(self)
+        self.canary = canary_of(self)
         self.stops.append(self.canary.stop)
 
     async def drain(self) -> None:

@@ -34,7 +34,7 @@ from region_node import (
     topic_commands,
     unknown_commands,
 )
-from region_node.instance.control import call
+from region_node.instance.control import STARTED_S, call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
 
@@ -310,7 +310,7 @@ def process_kill(name: str, data: DataOption = _DEFAULT_DATA) -> None:
 
 def process_start(name: str, data: DataOption = _DEFAULT_DATA) -> None:
     """Start a process that was killed."""
-    typer.echo(f"{name} is up, process {call(data.resolve(), 'start', process=name)['pid']}")
+    typer.echo(f"{name} is up, process {call(data.resolve(), 'start', timeout_s=STARTED_S, process=name)['pid']}")
 
 
 def demo(

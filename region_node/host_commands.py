@@ -1,6 +1,7 @@
 """The commands `hosts` (where an instance on several hosts is described) and `host` (on each of them).
 
-Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`). Terraform's modules give these commands; so can a person, or a script.
+Is: options, and what a person sees. Isn't: the steps (`region_node.hosts`), or a restore of a host's metadata (`backup_commands`). Terraform's modules give
+these commands; so can a person, or a script.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
     hosts.command()(targets)
     app.add_typer(hosts, name="hosts")
     host = typer.Typer(help="On a host of an instance: put to use what was copied to it, wait, leave.", no_args_is_help=True)
-    for command in (activate, well, provision, leave):
+    for command in (activate, well, stop, start, provision, leave):
         host.command()(command)
     app.add_typer(host, name="host")
 
@@ -100,6 +101,23 @@ def well(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:
 
     steps.well(prefix.absolute(), wait)
     typer.echo("well")
+
+
+Nodes = Annotated[list[str] | None, typer.Argument(help="Processes, by name; none given: all of this host.", metavar="[NAME]...")]
+
+
+def stop(node: Nodes = None, prefix: Prefix = _PREFIX) -> None:
+    """Stop processes of this host, brokers first. They stay down until `start`, or the host's next boot."""
+    from region_node.hosts import steps
+
+    steps.stop(prefix.absolute(), node or [], typer.echo)
+
+
+def start(node: Nodes = None, prefix: Prefix = _PREFIX) -> None:
+    """Start processes of this host; what runs is left alone."""
+    from region_node.hosts import steps
+
+    steps.start(prefix.absolute(), node or [], typer.echo)
 
 
 def provision(prefix: Prefix = _PREFIX, wait: Wait = 300.0) -> None:

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
     keys.command()(master)
     keys.command("list")(show)
     keys.command()(rotate)
+    keys.command()(require)
     keys.command()(rewrap)
     keys.command()(remove)
     app.add_typer(keys, name="keys")
@@ -76,6 +77,8 @@ def show(
         for name, keys in found.items()
         for key in keys
     ]
+    if answer.get("required"):
+        typer.echo(f"everything of {tenant} has to be encrypted at rest")
     if rows:
         table(("tenant", "key", "master key", "made", "state"), rows)
     else:
@@ -101,6 +104,21 @@ def rotate(
     for name in rest.get(_PATH)["tenants"] if everybody else [tenant]:
         answer = rest.post(f"{_PATH}/{quote(name, safe='')}/rotate")
         typer.echo(f"{name}: data key {answer['number']} seals in region {answer['region']}, wrapped by {answer['master']}")
+
+
+def require(
+    tenant: TenantArgument,
+    off: Annotated[bool, typer.Option("--off", help="What is set for its namespaces and topics holds again.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+) -> None:
+    """Have everything of a tenant encrypted at rest, in all its regions: its admins cannot switch it off. For what is published from now on."""
+    rest, path = Rest(admin, token), f"{_PATH}/{quote(tenant, safe='')}/required"
+    answer = rest.delete(path) if off else rest.post(path)
+    if off:
+        typer.echo(f"{tenant}: what is set for its namespaces and topics holds")
+        return
+    typer.echo(f"{tenant}: everything is encrypted at rest from now on in {', '.join(answer['regions'])}; a region without a master key refuses to write it")
 
 
 def rewrap(admin: AdminOption = ADMIN, token: TokenOption = "") -> None:

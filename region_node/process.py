@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 DATA_FORMAT = 1
 """Of the folders of bookies and metadata nodes; each file has its own format too."""
 YOUNG_OBJECTS = 50_000
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 
 

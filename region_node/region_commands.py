@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from region_node.instance.control import call
+from region_node.instance.control import STARTED_S, call
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, or why it would be refused, and do nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Name = Annotated[str, typer.Argument(help="The region's name.")]
 _DEFAULT_DATA = Path(".heliograph")
-_PATIENCE_S = 240.0
 
 
 def register(app: typer.Typer) -> None:
@@ -67,4 +66,4 @@ def leave(name: Name, data: Data = _DEFAULT_DATA, dry_run: DryRun = False, json_
 
 def _ask(data: Path, text: str, quiet: bool, verb: str, **fields: Any) -> dict[str, Any]:
     with Console(stderr=True, quiet=quiet).status(text):
-        return call(data.resolve(), verb, timeout_s=_PATIENCE_S, **fields)
+        return call(data.resolve(), verb, timeout_s=STARTED_S, **fields)

@@ -1,18 +1,22 @@
 """The commands `rolling restart` and `rolling upgrade`: every process of a region once, one at a time, under load.
 
 Is: the order, the waiting for health between two processes, and what a person sees. Isn't: stopping or starting (the supervisor, which is asked).
-Invariants: a process is stopped only while all others of the region are well: bookies registered and writable, brokers registered; balancing is paused
-for as long as it lasts, and no longer; what is done is noted in the data folder, so that a run that was interrupted goes on where it was.
+Invariants: a process is stopped only while all others of the region run and are registered, a bookie only while enough others take writes and no ledger
+lacks a copy; one run a region at a time; balancing is paused for as long as it lasts, and no longer; what is done is noted in the data folder, so that
+a run that was interrupted goes on where it was. What is down already is started first, as nobody is harmed by that.
 Source: docs/operating/scaling.md, "Rolling restart and upgrade".
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import shutil
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +24,7 @@ import typer
 from rich.console import Console
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.control import call
+from region_node.instance.control import STARTED_S, call
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say in which order, and do nothing.")]
@@ -31,7 +35,9 @@ Token = Annotated[str, typer.Option("--token", envvar="HELIOGRAPH_TOKEN", help="
 _DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.2
 _PAUSE_S = 600.0
-_RESTART_S = 120.0
+_ASK_S = 30.0
+_COPIES = 2
+"""Bookies that must take writes while another one is away, where there are so many."""
 
 
 def register(app: typer.Typer) -> None:
@@ -73,31 +79,47 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
     if region not in regions:
         wrong = f"there is no region {region!r}" if region else "it is not said which region"
         raise ConfigError(f"{wrong}: give one of {', '.join(regions)} by --region")
-    names = [row["name"] for row in regions[region]["processes"]]
-    notes = Notes(data / f"rolling-{region}.json", python)
-    left = [name for name in names if name not in notes.done]
-    if dry_run:
-        typer.echo(json.dumps({"region": region, "order": left, "done": notes.done}) if json_output else f"would restart, in this order: {', '.join(left)}")
-        return
-    console = Console(stderr=True)
-    if notes.done and not json_output:
-        console.print(f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(names)} processes are left")
-    admins = [f"http://127.0.0.1:{row['ports']['admin']}" for row in regions[region]["processes"] if "broker" in row["role"]]
-    began = time.monotonic()
-    try:
-        for at, name in enumerate(left):
-            if not json_output:
-                console.print(f"[{len(names) - len(left) + at + 1}/{len(names)}] {name}")
-            _until_well(admins, token, wait_s, f"before {name} is stopped")
-            call(data, "restart", timeout_s=_RESTART_S, process=name, python=python)
-            _until_well(admins, token, wait_s, f"after {name} was started again")
-            notes.add(name)
-    finally:
-        _resume(admins, token)
-    notes.path.unlink(missing_ok=True)
+    rows = regions[region]["processes"]
+    health = Health(data, region, {row["name"]: f"http://127.0.0.1:{row['ports']['admin']}" for row in rows if "broker" in row["role"]}, token)
+    with contextlib.nullcontext() if dry_run else _alone(data, region):
+        notes, emptied = Notes(data / f"rolling-{region}.json", python), health.emptied()
+        down = [row["name"] for row in rows if not row["ready"] and row["name"] not in emptied]
+        left = [*down, *(row["name"] for row in rows if row["ready"] and row["name"] not in notes.done)]
+        if dry_run:
+            answer = {"region": region, "order": left, "done": notes.done}
+            typer.echo(json.dumps(answer) if json_output else f"would restart, in this order: {', '.join(left)}")
+            return
+        console, began = Console(stderr=True, quiet=json_output), time.monotonic()
+        if notes.done:
+            console.print(f"an earlier run stopped after {notes.done[-1]}: going on, {len(left)} of {len(rows)} processes are left")
+        try:
+            for at, name in enumerate(left):
+                console.print(f"[{len(rows) - len(left) + at + 1}/{len(rows)}] {name}")
+                if name not in down:
+                    health.wait(wait_s, f"before {name} is stopped", stopped=name)
+                call(data, "restart", timeout_s=STARTED_S, process=name, python=python)
+                if name not in down or name == left[-1]:
+                    health.wait(wait_s, f"after {name} was started again")
+                notes.add(name)
+        finally:
+            health.resume()
+        notes.path.unlink(missing_ok=True)
     took_s = round(time.monotonic() - began, 1)
-    answer = {"region": region, "restarted": left, "took_s": took_s}
-    typer.echo(json.dumps(answer) if json_output else f"{region}: {len(left)} processes in {took_s:.0f} s")
+    done = {"region": region, "restarted": left, "took_s": took_s}
+    typer.echo(json.dumps(done) if json_output else f"{region}: {len(left)} processes in {took_s:.0f} s")
+
+
+@contextlib.contextmanager
+def _alone(data: Path, region: str) -> Iterator[None]:
+    """Raises ConfigError where another run is under way; two would stop two processes at once."""
+    with (data / f"rolling-{region}.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another rolling restart or upgrade of {region} is under way: let it end, or interrupt it; then give the command again"
+            ) from error
+        yield
 
 
 class Notes:
@@ -119,45 +141,75 @@ class Notes:
         shutil.move(fresh, self.path)
 
 
-def _until_well(admins: list[str], token: str, wait_s: float, when: str) -> None:
-    """Raises ConfigError with what is wrong, where that does not end."""
-    deadline = time.monotonic() + wait_s
-    while wrong := _wrong(admins, token):
-        if time.monotonic() > deadline:
-            raise ConfigError(f"the region was not well within {wait_s:.0f} s {when}: {wrong}; put that right, then give the command again: it goes on here")
-        time.sleep(_POLL_S)
+class Health:
+    """Of one region, as its supervisor and its brokers tell it. admins: the admin URL of each broker process."""
 
+    def __init__(self, data: Path, region: str, admins: dict[str, str], token: str) -> None:
+        self._data, self._region, self._admins, self._token = data, region, admins, token
 
-def _wrong(admins: list[str], token: str) -> str:
-    """What keeps the next process from being stopped; "": nothing. Says so too that balancing is paused, anew each time."""
-    try:
-        for admin in admins:
-            _ask(f"{admin}/admin/v2/brokers/health", token)
-        _ask(f"{admins[0]}/heliograph/v1/balance/pause?seconds={_PAUSE_S:.0f}&by=rolling", token, "POST")
-        status = _ask(f"{admins[0]}/heliograph/v1/status", token)
-        bookies = _ask(f"{admins[0]}/heliograph/v1/bookies", token)
-    except (OSError, ValueError) as error:
-        return str(error)
-    if len(status["brokers"]) < len(admins):
-        return f"{len(status['brokers'])} of {len(admins)} brokers are registered"
-    away = [row["id"] for row in bookies if not row["registered"]]
-    return f"bookie {', '.join(away)} is away" if away else ""
+    def wait(self, wait_s: float, when: str, stopped: str = "") -> None:
+        """Until the region is well. stopped: who is to be stopped then. Raises ConfigError with what is wrong, where that does not end."""
+        deadline = time.monotonic() + wait_s
+        while wrong := self._wrong(stopped):
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"the region was not well within {wait_s:.0f} s {when}: {wrong}; put that right, then give the command again: it goes on here"
+                )
+            time.sleep(_POLL_S)
 
-
-def _resume(admins: list[str], token: str) -> None:
-    for admin in admins:
+    def _wrong(self, stopped: str) -> str:
+        """What is wrong; "": nothing. Says so too that balancing is paused, anew each time."""
+        rows = call(self._data, "status")["regions"][self._region]["processes"]
         try:
-            _ask(f"{admin}/heliograph/v1/balance/pause", token, "DELETE")
-        except (OSError, ValueError):  # then another broker; and the pause ends by itself
-            continue
-        return
+            bookies = {row["id"]: row for row in self._ask("/heliograph/v1/bookies")}
+            wanted = [row for row in rows if not (row["name"] in bookies and bookies[row["name"]]["draining"])]
+            if down := [row["name"] for row in wanted if not row["ready"]]:
+                return f"{', '.join(down)} is not ready"
+            for broker in self._admins:
+                self._ask("/admin/v2/brokers/health", broker=broker)
+            self._ask(f"/heliograph/v1/balance/pause?seconds={_PAUSE_S:.0f}&by=rolling", "POST")
+            status = self._ask("/heliograph/v1/status")
+        except (OSError, ValueError) as error:
+            return str(error)
+        if len(status["brokers"]) < len(self._admins):
+            return f"{len(status['brokers'])} of {len(self._admins)} brokers are registered"
+        needed = [row["name"] for row in wanted if "bookie" in row["role"]]
+        if away := [name for name in needed if name not in bookies or not bookies[name]["registered"]]:
+            return f"bookie {', '.join(away)} is away"
+        if stopped not in needed:
+            return ""
+        takers = [name for name, row in bookies.items() if row["writable"] and name != stopped]
+        if len(takers) < min(_COPIES, len(needed) - 1):
+            return f"of the other bookies only {', '.join(takers) or 'none'} takes writes: `heliograph bookies list`"
+        return f"{repairs} ledgers lack a copy, and are being repaired" if (repairs := status.get("repairs", 0)) else ""
+
+    def emptied(self) -> list[str]:
+        """Bookies whose copies are, or were, moved to others: those that are down stay down."""
+        try:
+            return [row["id"] for row in self._ask("/heliograph/v1/bookies") if row["draining"]]
+        except (OSError, ValueError):
+            return []
+
+    def resume(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # then the pause ends by itself
+            self._ask("/heliograph/v1/balance/pause", "DELETE")
+
+    def _ask(self, path: str, method: str = "GET", broker: str = "") -> Any:
+        """The answer of a broker, or of the first that answers. Raises OSError with the URL in it."""
+        trouble = OSError(f"region {self._region} has no broker")
+        for name in [broker] if broker else self._admins:
+            try:
+                return _ask(self._admins[name] + path, self._token, method)
+            except OSError as error:
+                trouble = error
+        raise trouble
 
 
 def _ask(url: str, token: str, method: str = "GET") -> Any:
     """The answer, of whatever kind. Raises OSError with the URL in it."""
     request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
             text = answer.read()
     except urllib.error.HTTPError as error:
         raise OSError(f"{url}: {error.code} {error.reason}") from None

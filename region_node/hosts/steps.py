@@ -13,7 +13,7 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def activate(prefix: Path, release: str, wait_s: float, say: Say, services_of: C
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(f"releases/{release}")
         fresh.replace(current)
-        _own(wanted)
+        own(wanted)
 
     if before is not None and installed and news <= {"host.json"} and set(running) == set(wanted.nodes):
         if news:
@@ -75,6 +75,34 @@ def activate(prefix: Path, release: str, wait_s: float, say: Say, services_of: C
     assert before is not None
     asyncio.run(_change(before, wanted, prefix, services, switch, wait_s, say))
     return "changed"
+
+
+def stop(prefix: Path, names: Sequence[str], say: Say) -> None:
+    """Stops these processes of the host, or all, brokers first; they stay down until `start`, or the next boot. Raises ConfigError."""
+    manifest, chosen = _chosen(prefix, names)
+    services = services_of(manifest)
+    for node in reversed(chosen):
+        say(f"stops {node}")
+        services.stop(node)
+
+
+def start(prefix: Path, names: Sequence[str], say: Say) -> None:
+    """Starts what `stop` stopped. Raises ConfigError."""
+    manifest, chosen = _chosen(prefix, names)
+    services = services_of(manifest)
+    own(manifest)
+    for node in chosen:
+        if not services.running(node):
+            say(f"starts {node}")
+            services.start(node)
+
+
+def _chosen(prefix: Path, names: Sequence[str]) -> tuple[Manifest, list[str]]:
+    """In the order in which they start."""
+    manifest = Manifest.read(prefix / "etc" / "host.json")
+    if unknown := [name for name in names if name not in manifest.nodes]:
+        raise ConfigError(f"{manifest.host} runs no {unknown[0]}; it runs {', '.join(manifest.nodes)}")
+    return manifest, [node for node in manifest.nodes if not names or node in names]
 
 
 async def _change(before: Manifest, wanted: Manifest, prefix: Path, services: Services, switch: Callable[[], None], wait_s: float, say: Say) -> None:
@@ -209,7 +237,7 @@ def _differing(one: Path, other: Path) -> set[str]:
     return (files[0].keys() ^ files[1].keys()) | {name for name in both if not filecmp.cmp(files[0][name], files[1][name], shallow=False)}
 
 
-def _own(manifest: Manifest) -> None:
+def own(manifest: Manifest) -> None:
     """With systemd the processes run as a user of their own, whose the data and the keys are."""
     if not manifest.user:
         return

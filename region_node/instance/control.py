@@ -19,16 +19,21 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 
 _HOST = "127.0.0.1"
-_REQUEST_S = 5.0
+_REQUEST_S = 30.0
+STARTED_S = 600.0
+"""Longer than the supervisor waits for whatever it starts."""
 
 
 def call(data: Path, verb: str, *, timeout_s: float = 90.0, **fields: Any) -> dict[str, Any]:
-    """Returns the answer. Raises ConfigError where nothing runs there, or where the supervisor refuses."""
+    """Returns the answer. Raises ConfigError where nothing runs there, where the supervisor refuses, or where it is silent."""
     try:
         where = json.loads(_path(data).read_text())
         with socket.create_connection((_HOST, where["port"]), timeout=timeout_s) as connection:
             connection.sendall(json.dumps({"token": where["token"], "verb": verb, **fields}).encode() + b"\n")
             answer: dict[str, Any] = json.loads(connection.makefile().readline())
+    except TimeoutError as error:
+        log = data / "logs" / "supervisor.log"
+        raise ConfigError(f"the supervisor of {data} has not answered within {timeout_s:.0f} s; it may be at it still: `heliograph status`, {log}") from error
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"nothing runs on the data folder {data}; start it with `heliograph up --data {data}` (or `standalone`)") from error
     if "error" in answer:

@@ -25,7 +25,7 @@ from heliograph.raft.store import prefix_end
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, plan_links, plan_region, reach, round_trips
 from region_node.instance.ports import Ports
 
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
 _POLL_S = 0.1
 
 Progress = Callable[[str], None]

@@ -22,7 +22,8 @@ from region_node.instance.control import call
 from region_node.instance.layout import load_plan
 from region_node.instance.ports import Ports
 
-START_S = 90.0
+END_S = 180.0
+"""What a supervisor takes to end at the longest: each tier drains, then is killed."""
 
 
 def toxiproxy_path() -> Path | None:
@@ -66,10 +67,10 @@ def start_background(data: Path, console: Console, *, restart: bool = True) -> i
     except KeyboardInterrupt:
         console.print("stopping what was started ...")
         process.send_signal(signal.SIGTERM)
-        process.wait(START_S)
+        process.wait(END_S)
         raise
     if not last.get("ready"):
-        process.wait(START_S)
+        process.wait(END_S)
         raise ConfigError(last.get("error") or f"the supervisor ended without a word; see {data / 'logs' / 'supervisor.log'}")
     return process.pid
 
@@ -78,10 +79,10 @@ def stop_background(data: Path) -> None:
     """Stops a running instance and waits for its end. Raises ConfigError where none runs, or where it does not end."""
     pid = int(call(data, "status")["supervisor"]["pid"])
     call(data, "stop")
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + END_S
     while alive(pid):
         if time.monotonic() > deadline:
-            raise ConfigError(f"the supervisor (process {pid}) has not ended within {START_S:.0f} s; its log is {data / 'logs' / 'supervisor.log'}")
+            raise ConfigError(f"the supervisor (process {pid}) has not ended within {END_S:.0f} s; its log is {data / 'logs' / 'supervisor.log'}")
         time.sleep(0.05)
 
 

@@ -160,9 +160,7 @@ def make_plan(
     return plan
 
 
-def plan_region(
-    name: str, number: int, ports: Ports, *, brokers: int, bookies: int, clients: tuple[int, int], linked: bool, tls: bool
-) -> RegionPlan:
+def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: int, clients: tuple[int, int], linked: bool, tls: bool) -> RegionPlan:
     """clients: where they reach the service and the admin interface; several brokers share these. linked: to other regions."""
     (service, admin), service_tls, alone = clients, ports.free() if tls else 0, brokers == 1
     return RegionPlan(
@@ -355,7 +353,5 @@ def _inside(folder: Path, region: str) -> dict[str, Any]:
 def link_urls(plan: InstancePlan, target: RegionPlan) -> dict[str, list[str]]:
     """Source region -> where its links look topics up in `target`."""
     return {
-        source.name: [f"pulsar+ssl://{HOST}:{reach(plan, source.name, 'link', n)}" for n in target.brokers]
-        for source in plan.regions
-        if source is not target
+        source.name: [f"pulsar+ssl://{HOST}:{reach(plan, source.name, 'link', n)}" for n in target.brokers] for source in plan.regions if source is not target
     }

@@ -21,10 +21,13 @@ from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
 
-READY_S = 60.0
+READY_S = 240.0
+"""Longer than a process itself waits for what it needs: many that start at once, on few cores, take their time."""
 STOP_S = 20.0
 _BACKOFF_S = (0.2, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S = 30.0
+_REFUSED = 2
+"""The exit code of a process that has said why it does not start."""
 _ENDS = (("broker",), ("bookie",), ("meta", "config"), ("toxiproxy",))
 """By first role: brokers first, so that they close their ledgers."""
 
@@ -41,10 +44,12 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    commanded: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by one command after another; whoever gave it may be gone."""
     revived: Callable[[], Awaitable[None]] | None = None
     """Called after it has died and was started again."""
     vital: bool = True
-    """The instance does not start without it; of one that joined later, others do not depend."""
+    """The instance does not start without it. Once all have started, or of one that joined later: nothing depends on it."""
     held: bool = False
     """Not restarted when it dies: somebody wants it down."""
     deaths: int = 0
@@ -105,32 +110,74 @@ class Processes:
             watcher.add_done_callback(self._watchers.discard)
 
     async def start(self, child: Child) -> None:
-        """One that somebody wanted down; returns once it is ready. Raises TimeoutError."""
-        child.held = False
-        if child.pid is None:
-            child.restarts += 1
-            await self.spawn(child)
-            await asyncio.wait_for(child.ready.wait(), READY_S)
+        """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
+        async with child.commanded:
+            child.held = False
+            if child.pid is None:
+                child.restarts += 1
+                await self.spawn(child)
+                await self.until_ready(child)
 
     async def restart(self, child: Child, python: str) -> None:
-        """Drains it, waits until it has ended, and starts it again. python: another interpreter, from now on. Raises TimeoutError."""
-        child.held = True
+        """Drains it, waits until it has ended, and starts it again. python: another interpreter, from now on.
+
+        Raises ConfigError with why it is not ready, OSError. Another interpreter has one try: a process that it does not start is started by the
+        one from before again.
+        """
+        async with child.commanded:
+            await self._restart_now(child, python)
+
+    async def _restart_now(self, child: Child, python: str) -> None:
+        before, child.held = child.command[0], True
+        other = python not in ("", before)
         try:
-            child.send(signal.SIGTERM)
-            if child.process is not None:
-                try:
-                    await asyncio.wait_for(child.process.wait(), 2 * STOP_S)
-                except TimeoutError:
-                    say("process.did_not_drain", name=child.name)
-                    child.send(signal.SIGKILL)
-                    await child.process.wait()
-            if python:
-                child.command[0] = python
-        finally:
+            await self._drain(child)
+            child.command[0] = python or before
+            child.restarts += 1
+            await self.spawn(child)
+            child.held = other  # else its watcher starts it again if it dies
+            await self.until_ready(child)
+        except (ConfigError, OSError) as error:
+            if not other:
+                raise
+            say("process.not_upgraded", name=child.name, python=python, error=str(error))
+            await self._drain(child)
+            child.command[0] = before
             await self.spawn(child)
             child.held = False
-        child.restarts += 1
-        await asyncio.wait_for(child.ready.wait(), READY_S)
+            await self.until_ready(child)
+            raise ConfigError(f"{child.name} does not start with {python} ({error}); it runs with {before} again") from error
+        finally:
+            child.held = False
+            await self.spawn(child)
+
+    async def until_ready(self, child: Child) -> None:
+        """Raises ConfigError where it ends by a fault that another start does not mend, or is not ready in time."""
+        if child.process is None:
+            raise ConfigError(f"{child.name} is not started: the instance is being stopped")
+        ready, ended = asyncio.ensure_future(child.ready.wait()), asyncio.ensure_future(child.process.wait())
+        try:
+            await asyncio.wait({ready, ended}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+            over = ended.done() and (child.held or ended.result() == _REFUSED)
+            if ended.done() and not over:
+                await asyncio.wait({ready}, timeout=READY_S)
+        finally:
+            ready.cancel()
+            ended.cancel()
+        if not child.ready.is_set():
+            wrong = "ended" if over else f"was not ready within {READY_S:.0f} s"
+            raise ConfigError(f"{child.name} {wrong}: {self.last_words(child)}; its log is {self._log_of(child)}")
+
+    async def _drain(self, child: Child) -> None:
+        """Has it end."""
+        child.send(signal.SIGTERM)
+        if child.process is not None:
+            try:
+                await asyncio.wait_for(child.process.wait(), 2 * STOP_S)
+            except TimeoutError:
+                say("process.did_not_drain", name=child.name)
+                child.send(signal.SIGKILL)
+                await child.process.wait()
 
     async def end(self, children: list[Child]) -> None:
         """Whoever does not end in time is killed."""
@@ -174,7 +221,7 @@ class Processes:
         code = await process.wait()
         if self._is_over(child, process):
             return
-        if child.vital and not child.ready.is_set() and child.deaths == 0 and code == 2:
+        if child.vital and not child.ready.is_set() and child.deaths == 0 and code == _REFUSED:
             self._on_fatal(ConfigError(f"{child.name} could not start: {self.last_words(child)}"))
             return
         if time.monotonic() - child.started_at > _STEADY_S:
@@ -186,15 +233,19 @@ class Processes:
         child.deaths += 1
         say("process.died", name=child.name, code=code, restart_in_s=delay)
         await asyncio.sleep(delay)
-        if self._is_over(child, process):  # meanwhile it was wanted down, or started by somebody
-            return
-        child.restarts += 1
-        await self.spawn(child)
-        if child.revived is not None:
+        while not self._is_over(child, process):  # else it was wanted down meanwhile, or started by somebody
             try:
-                await child.revived()
-            except HeliographError as error:
-                say("process.not_revived", name=child.name, error=str(error))
+                await self.spawn(child)
+                child.restarts += 1
+            except OSError as error:  # no process to be had at this moment, or its program is gone
+                say("process.not_started", name=child.name, error=str(error))
+                await asyncio.sleep(_BACKOFF_S[-1])
+        if child.process is process or child.revived is None:
+            return
+        try:
+            await child.revived()
+        except (HeliographError, OSError) as error:
+            say("process.not_revived", name=child.name, error=str(error))
 
     def _is_over(self, child: Child, process: asyncio.subprocess.Process) -> bool:
         return self._stopping.is_set() or child.held or child.process is not process

@@ -6,20 +6,23 @@ Invariants: repeated, it changes only what differs; it goes through a region who
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 from global_config.admin import ConfigAdmin
-from heliograph.model.errors import AlreadyExists
+from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.growth import admit, check_dismissal, dismiss
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls
-from region_node.instance.processes import Processes, say
+from region_node.instance.processes import READY_S, Processes, say
 from region_node.tls import only
+
+_AGAIN_S = 0.5
 
 
 class Provisioning:
@@ -29,9 +32,23 @@ class Provisioning:
         self._data, self._plan, self._processes = data, plan, processes
 
     async def write(self) -> None:
-        """The regions, and `public/default`, once the nodes that are needed for it are ready. Raises HeliographError."""
-        home = self._home()
+        """The regions, and `public/default`, once the nodes that are needed for it are ready. Raises HeliographError.
+
+        On a busy machine a majority of the regions may be there long after the first of them: then it is tried again, for READY_S.
+        """
+        home, clock = self._home(), SystemClock()
         await self._ready(home)
+        deadline = clock.monotonic() + READY_S
+        while True:
+            try:
+                await self._write(home)
+                return
+            except (MetadataUnavailable, OutcomeUnknown):
+                if clock.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _write(self, home: RegionPlan) -> None:
         with contextlib.closing(self._config_of(home)) as store:
             admin, plan = ConfigAdmin(store), self._plan()
             for region in plan.regions:

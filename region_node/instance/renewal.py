@@ -102,4 +102,3 @@ def _read(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-

@@ -17,7 +17,7 @@ from region_node.instance.credentials import SupervisorTokens
 from region_node.instance.layout import HOST, InstancePlan, NodePlan
 from region_node.instance.processes import Processes
 
-_ASK_S = 2.0
+_ASK_S = 5.0
 _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
 
 

@@ -97,20 +97,22 @@ class Supervisor:
         for child in children.values():
             if child.process is None:
                 await self._processes.spawn(child)
-        waiting = [asyncio.ensure_future(c.ready.wait()) for c in children.values()]
+        waiting = {asyncio.ensure_future(c.ready.wait()) for c in children.values()}
         failed = asyncio.ensure_future(self._stopping.wait())
-        everything = asyncio.ensure_future(asyncio.wait(waiting))
         provision = asyncio.ensure_future(self._provisioning.write())
         try:
-            done, _ = await asyncio.wait({everything, failed}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-            if everything not in done:
-                late = [c.name for c in children.values() if not c.ready.is_set()]
-                raise self._failure or ConfigError(f"not ready within {READY_S:.0f} s: {', '.join(late)}; their logs are in {self._data / 'logs'}")
+            while late := {task for task in waiting if not task.done()}:
+                done, _ = await asyncio.wait({*late, failed}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+                if not done or failed in done:
+                    names = ", ".join(c.name for c in children.values() if not c.ready.is_set())
+                    raise self._failure or ConfigError(f"no process has become ready for {READY_S:.0f} s: {names}; their logs are in {self._data / 'logs'}")
             self._progress("provisioning")
             await provision
         finally:
-            for task in (failed, provision, everything, *waiting):
+            for task in (failed, provision, *waiting):
                 task.cancel()
+        for child in children.values():
+            child.vital = False  # from here on one that does not start is no reason to end the others
         self._progress("ready")
 
     def _child(self, node: NodePlan) -> Child:
@@ -145,9 +147,9 @@ class Supervisor:
                 await self._wan.open([x for x in plan.links if name in (x.source, x.target)])
             for node in nodes:
                 await self._processes.spawn(children[node.name])
-            await asyncio.wait_for(children[region.metadata.name].ready.wait(), READY_S)
+            await self._processes.until_ready(children[region.metadata.name])
             await self._provisioning.write()
-            await asyncio.wait_for(asyncio.gather(*(children[node.name].ready.wait() for node in nodes)), READY_S)
+            await asyncio.gather(*(self._processes.until_ready(children[node.name]) for node in nodes))
             return {"ok": True, "service_url": f"pulsar://{HOST}:{region.service_port}", "admin_url": f"http://{HOST}:{region.admin_port}"}
 
     async def _leave(self, name: str, dry_run: bool) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Toxiproxy:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise ConfigError(f"toxiproxy {method} {path}: {error.code} {error.read().decode(errors='replace').strip()}") from error
@@ -52,7 +52,7 @@ class Toxiproxy:
         rows = [{"name": p.name, "listen": p.listen, "upstream": p.upstream, "enabled": p.enabled} for p in proxies]
         request = urllib.request.Request(self._base + "/populate", json.dumps(rows).encode(), {"Content-Type": "application/json"}, method="POST")
         try:
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=30).close()
         except urllib.error.HTTPError as error:
             raise ConfigError(f"toxiproxy could not listen: {error.read().decode(errors='replace').strip()}") from error
 

@@ -16,7 +16,7 @@ from region_node.instance.layout import HOST, InstancePlan, WanLink
 from region_node.instance.processes import Child, Processes
 from region_node.instance.toxiproxy import Proxy, Toxiproxy
 
-_ANSWER_TRIES = 200
+_ANSWER_TRIES = 1200
 _ANSWER_POLL_S = 0.05
 
 

@@ -1,6 +1,7 @@
-"""Ownership: keeps a broker's lease alive, carries out what the core decides, and answers lookups.
+"""Ownership: carries out what the core decides about a broker's bundles, and answers lookups.
 
-Is: the shell around OwnershipCore: watches, compare-and-sets, timers, and waiting lookups. Isn't: a decision about a bundle.
+Is: the shell around OwnershipCore: watches, compare-and-sets, timers, and waiting lookups. Isn't: a decision about a bundle, or
+the lease that all of a broker's keys hang on (`lease`).
 Invariants: a bundle's topics are closed before its key is deleted; every wait is bounded.
 Source: docs/protocols/ownership.md.
 """
@@ -10,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
@@ -22,8 +22,10 @@ from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
+from region_node.ownership.answers import LookupAnswer, answer_of
 from region_node.ownership.bundles import BundleBook
 from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
+from region_node.ownership.lease import BrokerLease
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 log = logging.getLogger(__name__)
@@ -43,24 +45,6 @@ class BundleHost(Protocol):
 
     async def unload_strays(self, namespace: str) -> None:
         """Topics of a namespace whose bundles have changed, and which are another broker's by now."""
-
-
-class LookupAnswer(NamedTuple):
-    """Where to go: `url` without TLS, `url_tls` with it; one of them may be empty. `redirect`: ask there again, authoritatively."""
-
-    url: str
-    url_tls: str
-    redirect: bool
-
-
-def answer_of(record: BrokerRecord, listener: str, redirect: bool) -> LookupAnswer:
-    """The address of `record` under that listener name. Raises NotOwner with the text that clients look for."""
-    url = record.url(listener)
-    if url is None:
-        raise NotOwner(f"the broker do not have {listener} listener")
-    if not listener:
-        return LookupAnswer(url, record.listeners.get("tls", ""), redirect)
-    return LookupAnswer("", url, redirect) if url.startswith("pulsar+ssl://") else LookupAnswer(url, "", redirect)
 
 
 class Ownership:
@@ -100,6 +84,16 @@ class Ownership:
         self._splitting: dict[str, None] = {}
         self._stopping = False
         self._registered: asyncio.Future[None] | None = None
+        self._keeper = BrokerLease(
+            meta,
+            settings,
+            clock,
+            rng,
+            ending=lambda: self._stopping,
+            holds=lambda: bool(self._core.held),
+            granted=self._on_granted,
+            lost=self._on_lost,
+        )
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -119,7 +113,7 @@ class Ownership:
         for tenant in self._view.tenants():
             for namespace in self._view.namespaces(tenant):
                 self._on_namespace(namespace)
-        self._spawn(self._keep_lease())
+        self._spawn(self._keeper.keep(record))
         await self._registered
 
     async def drain(self, timeout_s: float) -> None:
@@ -212,11 +206,14 @@ class Ownership:
         return 0 if name.partition >= 0 else self._view.partitions(str(name))
 
     async def unload_bundle(self, namespace: str, bundle: int) -> None:
-        """Gives an owned bundle up and waits until its topics are closed and its key is gone. No owner: nothing to do."""
+        """Gives an owned bundle up and waits until its topics are closed and its key is gone. No owner: nothing to do. Raises NotOwner (still at it)."""
         self._carry_out(self._core.release((namespace, bundle)))
-        async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
-            while (namespace, bundle) in self._core.held and not self._core.owns((namespace, bundle)):
-                await self._change()
+        try:
+            async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
+                while (namespace, bundle) in self._core.held and not self._core.owns((namespace, bundle)):
+                    await self._change()
+        except TimeoutError:
+            raise NotOwner(f"bundle {namespace}/{bundle} is still being unloaded: look at it again") from None
 
     async def transfer(self, namespace: str, bundle: int, to: str) -> bool:
         """Has the owner, whoever it is, hand a bundle to the live broker `to`, and waits until that is so. Returns whether it is.
@@ -455,40 +452,16 @@ class Ownership:
 
     # -- lease --------------------------------------------------------------------------------------------------------
 
-    async def _keep_lease(self) -> None:
-        while not self._stopping:
-            try:
-                lease = await self._meta.grant(self.settings.lease_ttl_ms)
-                self.record = replace(self.record, lease=lease)
-                await self._meta.put(keys.broker(self.record.broker), self.record.encode(), lease=lease)
-            except HeliographError as error:
-                log.warning("ownership.lease_refused", extra={"broker": self.record.broker, "error": str(error)})
-                await asyncio.sleep(self._rng.uniform(0.1, 0.5))
-                continue
-            self._core.on_broker(self.record.broker, self.record)
-            self._carry_out(self._core.on_lease(lease, self._clock.monotonic()))
-            if self._registered is not None and not self._registered.done():
-                self._registered.set_result(None)
-            await self._renew_until_lost(lease)
-            if not self._stopping:
-                log.error("ownership.lease_lost", extra={"broker": self.record.broker, "bundles": len(self._core.held)})
-                self._carry_out(self._core.on_lease_lost())
+    def _on_granted(self, record: BrokerRecord) -> None:
+        self.record = record
+        self._core.on_broker(record.broker, record)
+        self._carry_out(self._core.on_lease(record.lease, self._clock.monotonic()))
+        if self._registered is not None and not self._registered.done():
+            self._registered.set_result(None)
 
-    async def _renew_until_lost(self, lease: int) -> None:
-        """Returns when the lease is gone, or the metadata has not answered for so long that others have surely followed."""
-        renewed = self._clock.monotonic()
-        while not (self._stopping and not self._core.held):
-            await asyncio.sleep(self.settings.lease_ttl_ms / 3000)
-            asked = self._clock.monotonic()
-            try:
-                await self._meta.renew(lease)
-                renewed = asked
-            except LeaseLost:
-                return
-            except HeliographError as error:
-                log.warning("ownership.renewal_failed", extra={"broker": self.record.broker, "error": str(error)})
-                if self._clock.monotonic() - renewed > self.settings.lease_grace_s:
-                    return
+    def _on_lost(self) -> None:
+        log.error("ownership.lease_lost", extra={"broker": self.record.broker, "bundles": len(self._core.held)})
+        self._carry_out(self._core.on_lease_lost())
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 

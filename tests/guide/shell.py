@@ -20,8 +20,8 @@ from typing import Self
 
 from tests.guide.page import Command, Page
 
-_READY_S = 60.0
-_COMMAND_S = 600.0
+_ENDS_S = 120.0
+_COMMAND_S = 900.0
 _ASKS = "# asks"
 """In a command's comment: it wants to hear yes."""
 
@@ -51,7 +51,11 @@ class Shell:
         for process in self._staying:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
-            process.communicate(timeout=_READY_S)
+            try:
+                process.communicate(timeout=_ENDS_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._forks.pid, signal.SIGKILL)
         self._forks.communicate()

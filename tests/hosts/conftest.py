@@ -88,4 +88,4 @@ def running(described: dict[str, Any], tmp_path: Path) -> Iterator[Running]:
             yield Running(inventory, tmp_path / "rendered")
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)

@@ -13,8 +13,9 @@ import pytest
 from heliograph.model.errors import ConfigError
 from local_meta import keys
 from region_node.hosts import steps
+from region_node.hosts.inventory import parse
 from region_node.hosts.region import RegionWatch
-from region_node.hosts.render import Manifest
+from region_node.hosts.render import Manifest, render
 from tests.hosts.conftest import Running
 
 ALL_BOOKIES = {"eu-a-bookie-0": True, "eu-b-bookie-0": True, "eu-c-bookie-0": True}
@@ -41,6 +42,25 @@ class Recorded:
 
     def forget(self, node: str) -> None:
         self.said.append(f"forget {node}")
+
+
+def test_processes_of_a_host_are_stopped_and_started_by_name_or_all(tmp_path: Path, described: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = parse({**described, "prefix": f"{tmp_path}/{{host}}", "data": f"{tmp_path}/data/{{host}}"})
+    prefix = tmp_path / "us-a"
+    shutil.copytree(next(folder for folder in render(inventory, tmp_path / "ca", tmp_path / "out") if folder.name == "us-a"), prefix / "etc")
+    recorded = Recorded()
+    said: list[str] = []
+    monkeypatch.setattr(steps, "services_of", lambda manifest: recorded)
+    steps.start(prefix, [], said.append)
+    assert said == ["starts us-a-meta", "starts us-a-bookie-0", "starts us-a-bookie-1", "starts us-a-broker-0"], "metadata first"
+    steps.stop(prefix, ["us-a-meta", "us-a-broker-0"], said.append)
+    assert said[4:] == ["stops us-a-broker-0", "stops us-a-meta"] and recorded.up == {"us-a-bookie-0", "us-a-bookie-1"}
+    steps.start(prefix, [], said.append)
+    assert said[6:] == ["starts us-a-meta", "starts us-a-broker-0"], "what runs is left alone"
+    for step in (steps.start, steps.stop):
+        with pytest.raises(ConfigError, match="us-a runs no us-b-broker-0; it runs us-a-meta, us-a-bookie-0, us-a-bookie-1, us-a-broker-0"):
+            step(prefix, ["us-b-broker-0"], said.append)
+    assert len(said) == 8
 
 
 def watch(running: Running, host: str) -> RegionWatch:

@@ -22,7 +22,7 @@ def with_processes(folder: Path, body: Callable[[Processes, list[ConfigError]], 
         (folder / "logs").mkdir()
         processes = Processes(folder, asyncio.Event(), restart=True, on_fatal=fatal.append)
         try:
-            await asyncio.wait_for(body(processes, fatal), 60)
+            await asyncio.wait_for(body(processes, fatal), 240)
         finally:
             processes._stopping.set()
             await processes.end_all()
@@ -73,6 +73,44 @@ def test_one_that_is_wanted_down_stays_down_and_one_that_cannot_start_says_why(t
         await processes.spawn(broken)
         await asyncio.wait(set(processes._watchers))
         assert [str(error) for error in fatal] == ["broken could not start: heliograph: no such setting"] and broken.pid is None
+
+    with_processes(tmp_path, body)
+
+
+def test_another_interpreter_that_does_not_start_it_is_taken_back_and_one_that_does_is_kept(tmp_path: Path) -> None:
+    def interpreter(name: str, text: str) -> str:
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", READY)
+        await processes.spawn(one)
+        await processes.until_ready(one)
+        first = one.pid
+        for python, why in (
+            (interpreter("refuses", "echo 'no such library' >&2; exit 2"), "one ended: no such library"),
+            (interpreter("crashes", "echo 'Traceback' >&2; exit 1"), "one ended: Traceback"),
+            (str(tmp_path / "is-not-there"), "No such file"),
+        ):
+            with pytest.raises(ConfigError, match=f"one does not start with {python} .*{why}.*; it runs with {sys.executable} again"):
+                await processes.restart(one, python)
+            assert one.ready.is_set() and one.pid not in (None, first) and one.command[0] == sys.executable and not one.held
+            first = one.pid
+        other = interpreter("works", f'exec {sys.executable} "$@"')
+        await processes.restart(one, other)
+        assert one.ready.is_set() and one.pid not in (None, first) and one.command[0] == other and fatal == []
+
+    with_processes(tmp_path, body)
+
+
+def test_one_command_after_another_restarts_a_process(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", READY)
+        await processes.spawn(one)
+        await asyncio.gather(processes.restart(one, ""), processes.restart(one, ""), processes.start(one))
+        assert one.ready.is_set() and one.pid is not None and one.restarts == 2 and not one.held and len(processes._watchers) == 1
 
     with_processes(tmp_path, body)
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cache import CACHE, once
+from benchmarks.cache import once
+from tests.system.programs import fetch, reason, unpack_debian
 
 PLAYWRIGHT = "1.65.2"
-_BROWSER_S = 240
+_BROWSER_S = 600
 
 
 def chromium() -> Path:
@@ -32,29 +33,25 @@ def chromium() -> Path:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
             pytest.skip("chromium has to be unpacked from Debian's packages, and apt-get is absent")
         try:
-            planned = _run(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
-            _run(["apt-get", "download", *re.findall(r"^Inst (\S+)", planned, re.MULTILINE)], scratch)
-            for file in scratch.glob("*.deb"):
-                _run(["dpkg", "-x", str(file), str(scratch)], scratch)
-                file.unlink()
-        except (subprocess.CalledProcessError, OSError) as error:
-            pytest.skip(f"chromium cannot be had from Debian here: {str(getattr(error, 'stderr', '') or error).strip()[-200:]}")
+            planned = fetch(["apt-get", "install", "--simulate", "--no-install-recommends", "chromium", "fonts-dejavu-core"], scratch)
+            unpack_debian(re.findall(r"^Inst (\S+)", planned, re.MULTILINE), scratch)
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"chromium cannot be had from Debian here: {reason(error)}")
 
     return once("debian-chromium", unpack) / "usr" / "lib" / "chromium" / "chromium"
 
 
 def interpreter() -> Path:
     """The interpreter that has playwright. Skips in one sentence where it cannot be made."""
-    folder = CACHE / f"playwright-{PLAYWRIGHT}"
-    python = folder / "bin" / "python"
-    if not (folder / "done").exists():
+
+    def make(scratch: Path) -> None:
         try:
-            _run([sys.executable, "-m", "venv", str(folder)], CACHE)
-            _run([str(python), "-m", "pip", "install", "--quiet", f"playwright=={PLAYWRIGHT}"], CACHE)
-            (folder / "done").touch()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"playwright {PLAYWRIGHT} cannot be installed here: {str(error.stderr).strip()[-200:]}")
-    return python
+            subprocess.run([sys.executable, "-m", "venv", str(scratch)], check=True, capture_output=True, text=True)
+            fetch([str(scratch / "bin" / "python"), "-m", "pip", "install", "--quiet", f"playwright=={PLAYWRIGHT}"], scratch)
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"playwright {PLAYWRIGHT} cannot be installed here: {reason(error)}")
+
+    return once(f"playwright-{PLAYWRIGHT}", make) / "bin" / "python"
 
 
 def drive(script: Path, steps: str, **given: Any) -> dict[str, Any]:
@@ -68,7 +65,3 @@ def drive(script: Path, steps: str, **given: Any) -> dict[str, Any]:
     assert done.returncode == 0, f"{steps}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
-
-
-def _run(words: list[str], folder: Path) -> str:
-    return subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True, timeout=600).stdout

@@ -6,12 +6,13 @@ Each function gets a browser and arguments, and returns what it saw; the test ju
 from __future__ import annotations
 
 import json
+import re
 import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 WAIT_MS = 60_000
 PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/topics/public/geo/wide", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
@@ -22,9 +23,15 @@ def _page(browser: Browser, said: list[str], **context: Any) -> Page:
     page = browser.new_context(**context).new_page()
     page.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
-    page.on("console", lambda told: said.append(f"{told.type}: {told.text} {told.location['url']}") if told.type in ("error", "warning") else None)
+    page.on("console", lambda told: said.append(f"{told.type}: {told.text} {told.location['url']}") if _is_fault(told) else None)
     page.on("pageerror", lambda error: said.append(f"thrown: {error}"))
     return page
+
+
+def _is_fault(told: ConsoleMessage) -> bool:
+    """Not that another broker or region, which was asked by way of this one, took too long: the page says so where it is to be seen."""
+    slow = "/console/at/" in told.location["url"] and re.search(r"status of (502|503|504)\b", told.text)
+    return told.type in ("error", "warning") and not slow
 
 
 def _open(page: Page, base: str, place: str) -> None:
@@ -182,7 +189,7 @@ def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], picture
     try:
         expect(link).to_have_class("bad")
         row = page.get_by_role("region", name="Links between regions").locator("tr", has_text="us → eu")
-        expect(row).to_contain_text("down")
+        expect(row).to_have_text(re.compile(r"\b(\d+) of \1 down"), use_inner_text=True)  # every topic that goes there, whoever made it
         expect(row.locator("td").nth(3)).not_to_have_text("0")
         expect(page.get_by_role("region", name="Regions", exact=True).locator("tr", has_text="us").locator("td").nth(4)).not_to_have_text("0.0 s")
         down = row.inner_text()
@@ -191,7 +198,8 @@ def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], picture
     finally:
         switch(True)
     expect(link).to_have_class("good")
-    return {"down": down, "healed": row.inner_text(), "said": said}
+    expect(row).not_to_contain_text("down")
+    return {"down": down, "said": said}
 
 
 def signed_in(browser: Browser, base: str, root: str, tenant: str) -> dict[str, Any]:

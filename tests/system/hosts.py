@@ -23,7 +23,9 @@ from tests.system import programs
 PYTHON = str(Path(getattr(sys, "_base_executable", sys.executable)))
 """The machine's, from which hosts make environments."""
 _SUBNET = "10.66.0"
-_READY_S = 30.0
+_READY_S = 180.0
+_PROGRAMS = "/run/sshd/programs"
+"""Where a host sees the SSH server: the folder that it was unpacked to may lie below a /tmp that is not the host's."""
 
 
 class Network:
@@ -81,7 +83,7 @@ class Network:
         _run("ip", "-n", space, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _run("ip", "-n", space, "link", "set", device, "up")
-        for folder in ("opt", "srv", "tmp", "run/sshd"):
+        for folder in ("opt", "srv", "tmp", _PROGRAMS):
             self.disk(name, folder).mkdir(parents=True, exist_ok=True)
         self.disk(name, "run/sshd").chmod(0o755)
         start = self._start_file(name, self.address(number))
@@ -114,9 +116,11 @@ class Network:
         }
         config.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         mounts = [f"mount --bind '{self.disk(name, folder)}' /{folder}" for folder in ("opt", "srv", "run")]
-        library = programs.libraries(self._sshd)
+        root = self._sshd.parents[2]
+        server, library = (text.replace(str(root), _PROGRAMS) for text in (str(self._sshd), programs.libraries(self._sshd)))
+        mounts.append(f"mount --bind '{root}' {_PROGRAMS}")
         # /tmp comes last: this very file may lie there.
-        last = f"mount --bind '{self.disk(name, 'tmp')}' /tmp; exec '{self._sshd}' -D -e -f /run/sshd/config"
+        last = f"mount --bind '{self.disk(name, 'tmp')}' /tmp; exec {server} -D -e -f /run/sshd/config"
         copies = [f"cp '{config}' /run/sshd/config", f"cp '{self.folder}/host_key' '{self.folder}/key.pub' /run/sshd/"]
         text = config.read_text().replace(f"{self.folder}/", "/run/sshd/")
         config.write_text(text)
@@ -136,7 +140,7 @@ class Network:
     def break_down(self, name: str) -> None:
         """The host is gone, with its disks: all of its processes at once, then its network."""
         space, server = self._hosts.pop(name)
-        for _ in range(50):
+        for _ in range(600):
             pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split()
             if not pids:
                 break

@@ -152,7 +152,7 @@ class Standalone:
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
         found = []
         while len(found) < count:
-            message = reader.read_next(30_000)
+            message = reader.read_next(60_000)
             assert message.properties() == {"i": str(len(found))} and message.partition_key() == str(len(found) % 7)
             found.append(message.data())
         assert not reader.has_message_available()

@@ -1,7 +1,7 @@
 """Real programs that tests run beside ours: built by Go or unpacked from Debian once, kept in ~/.cache/heliograph.
 
-Is: OpenTofu, helm, kubeconform, promtool, and sshd, each by its name, at one version. Isn't: installed into the machine; nothing outside the cache is
-touched. What cannot be had here skips the test in one sentence.
+Is: OpenTofu, helm, kubeconform, promtool, sshd, and others, each by its name, at one version. Isn't: installed into the machine; nothing outside the cache is
+touched, but for Debian's lists of packages where there are none. What cannot be had here skips the test in one sentence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,30 @@ from benchmarks.cache import once
 TOFU, HCL = "v1.12.6", "v2.20.2-0.20251021132045-587d123c2828"
 HELM, KUBECONFORM = "v4.3.0", "v0.8.0"
 _BUILD_S = 1800
+_TRIES, _PAUSE_S = 3, 5.0
+
+
+def fetch(words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None = None, timeout_s: float = _BUILD_S) -> str:
+    """Runs what asks a registry, in that folder; returns what it prints.
+
+    A registry that does not answer is asked again after a while, and a machine that has no lists of Debian's packages yet gets them.
+    Raises subprocess.SubprocessError; `reason` says it in a few words.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return subprocess.run(words, cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=timeout_s).stdout
+        except subprocess.CalledProcessError:
+            if not left:
+                raise
+            if words[0] == "apt-get":
+                subprocess.run(["apt-get", "update", "-q"], capture_output=True, timeout=timeout_s)
+            time.sleep(_PAUSE_S)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def reason(error: subprocess.SubprocessError) -> str:
+    """The end of what a program said that failed."""
+    return str(error.stderr if isinstance(error, subprocess.CalledProcessError) else error).strip()[-300:]
 
 
 def tofu() -> Path:
@@ -63,6 +88,20 @@ def sshd() -> Path:
     return _unpacked("openssh-server", "libwrap0") / "usr" / "sbin" / "sshd"
 
 
+def fiu() -> Path:
+    """`fiu-ctrl`, which makes system calls of a process fail; `fiu_preload` is what that process loads."""
+    return _unpacked("fiu-utils", "libfiu0") / "usr" / "bin" / "fiu-ctrl"
+
+
+def fiu_preload() -> dict[str, str]:
+    """The environment of a process whose system calls can be made to fail."""
+    libraries = fiu().parents[1] / "lib"
+    return {
+        "LD_PRELOAD": " ".join(str(libraries / "fiu" / name) for name in ("fiu_run_preload.so", "fiu_posix_preload.so")),
+        "LD_LIBRARY_PATH": str(libraries),
+    }
+
+
 def redis_server() -> Path:
     """Redis, to be run with `LD_LIBRARY_PATH` of `libraries`."""
     return _unpacked("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1") / "usr" / "bin" / "redis-server"
@@ -81,10 +120,9 @@ def python_packages(*pinned: str) -> Path:
 
     def make(scratch: Path) -> None:
         try:
-            install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch), *pinned]
-            subprocess.run(install, check=True, capture_output=True, text=True, timeout=_BUILD_S)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"{pinned[0]} cannot be installed here: {str(error.stderr).strip()[-300:]}")
+            fetch([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(scratch), *pinned], scratch)
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"{pinned[0]} cannot be installed here: {reason(error)}")
 
     return once(pinned[0].replace("==", "-"), make)
 
@@ -111,8 +149,8 @@ def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Pat
             pytest.skip(f"{name} has to be built by Go 1.24 or newer, which is absent")
         try:
             build(lambda *words: _run(["nice", "go", *words], scratch), scratch)
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"{name} cannot be built here: {str(error.stderr).strip()[-300:]}")
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"{name} cannot be built here: {reason(error)}")
 
     return once(f"bin/{name}", make)
 
@@ -120,7 +158,7 @@ def _built(name: str, build: Callable[[Callable[..., None], Path], None]) -> Pat
 def _run(words: Sequence[str], scratch: Path) -> None:
     folders = {"GOBIN": str(scratch), "GOCACHE": str(scratch / "objects"), "GOMODCACHE": str(scratch / "modules")}
     settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-p=1 -modcacherw -trimpath -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
-    subprocess.run(words, cwd=scratch, env={**os.environ, **folders, **settings}, check=True, capture_output=True, text=True, timeout=_BUILD_S)
+    fetch(words, scratch, env={**os.environ, **folders, **settings})
 
 
 def _unpacked(package: str, *also: str) -> Path:
@@ -130,14 +168,19 @@ def _unpacked(package: str, *also: str) -> Path:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
             pytest.skip(f"{package} has to be unpacked from Debian's package, and apt-get is absent")
         try:
-            subprocess.run(["apt-get", "download", package, *also], cwd=scratch, check=True, capture_output=True, text=True, timeout=300)
-            for file in scratch.glob("*.deb"):
-                subprocess.run(["dpkg", "-x", str(file), str(scratch)], check=True, capture_output=True, text=True)
-                file.unlink()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"{package} cannot be had from Debian here: {str(error.stderr).strip()[-200:]}")
+            unpack_debian((package, *also), scratch)
+        except subprocess.SubprocessError as error:
+            pytest.skip(f"{package} cannot be had from Debian here: {reason(error)}")
 
     return once(f"debian-{package}", make)
+
+
+def unpack_debian(packages: Sequence[str], folder: Path) -> None:
+    """Raises subprocess.SubprocessError."""
+    fetch(["apt-get", "download", *packages], folder)
+    for file in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(file), str(folder)], check=True, capture_output=True, text=True)
+        file.unlink()
 
 
 def digest(*files: Path) -> str:
@@ -149,7 +192,8 @@ def go_module(path: str, version: str) -> Path:
     """The files of a Go module, from the module proxy."""
     if shutil.which("go") is None:
         pytest.skip(f"{path} has to be fetched by Go, which is absent")
-    done = subprocess.run(["go", "mod", "download", "-json", f"{path}@{version}"], capture_output=True, text=True, cwd="/")
-    if done.returncode:
-        pytest.skip(f"{path} {version} cannot be fetched here: {done.stdout[-200:]}{done.stderr[-200:]}")
-    return Path(json.loads(done.stdout)["Dir"])
+    try:
+        said = fetch(["go", "mod", "download", "-json", f"{path}@{version}"], Path("/"))
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"{path} {version} cannot be fetched here: {reason(error)}")
+    return Path(json.loads(said)["Dir"])

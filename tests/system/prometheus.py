@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from geo_tests.wan.instance import eventually
 from tests.system import programs
 
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
+PATIENCE_S = 240.0
+"""For what is scraped, recorded, federated, and judged, one after the other, on a machine that has other things to do."""
+_ASK = "import sys, urllib.request as u; sys.stdout.buffer.write(u.build_opener(u.ProxyHandler({})).open(sys.argv[1], timeout=30).read())"
 
 
 class Prometheus:
@@ -30,25 +34,34 @@ class Prometheus:
             (folder / rules).write_text(text)
         for name, text in others.items():
             (folder / name).write_text(text)
-        (folder / "prometheus.yaml").write_text(re.sub(r"(scrape|evaluation)_interval: \d+s", r"\1_interval: 1s", config))
+        every = {"scrape": "2s", "evaluation": "1s"}  # a scrape may take as long as the time between two of them
+        text = re.sub(r"(scrape|evaluation)_interval: \d+s", lambda found: f"{found[1]}_interval: {every[found[1]]}", config)
+        (folder / "prometheus.yaml").write_text(text)
+        self._folder, self._prefix = folder, list(prefix)
+        self._begin()
+        eventually(self._ready, "Prometheus is ready", PATIENCE_S)
+
+    def _begin(self) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._prefix = list(prefix)
-        command = [*prefix, str(programs.prometheus()), f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log)
-        eventually(self._ready, "Prometheus is ready")
+        command = [*self._prefix, str(programs.prometheus()), f"--config.file={self._folder / 'prometheus.yaml'}"]
+        command += [f"--storage.tsdb.path={self._folder / 'data'}", f"--web.listen-address=127.0.0.1:{self.port}"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def _ready(self) -> bool:
+        if self._process.poll() is not None:
+            said = (self._folder / "log").read_text()
+            assert "address already in use" in said.splitlines()[-1], said[-3000:]
+            self._begin()  # somebody was quicker
         return b"is Ready" in self._fetch("/-/ready")
 
     def _fetch(self, path: str) -> bytes:
         """Empty where it does not answer."""
-        words = [*self._prefix, "curl", "-s", "--max-time", "10", f"{self.url}{path}"]
+        words = [*self._prefix, sys.executable, "-SE", "-c", _ASK, f"http://127.0.0.1:{self.port}{path}"]
         return subprocess.run(words, capture_output=True).stdout
 
     def get(self, path: str) -> Any:
-        return json.loads(self._fetch(f"/api/v1/{path}"))["data"]
+        return json.loads(eventually(lambda: self._fetch(f"/api/v1/{path}"), "Prometheus answers", PATIENCE_S))["data"]
 
     def ask(self, query: str) -> list[Any]:
         found: list[Any] = self.get(f"query?{urllib.parse.urlencode({'query': query})}")["result"]
@@ -63,4 +76,4 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)

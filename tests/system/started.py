@@ -24,7 +24,12 @@ class Started:
     def stop(self, *, kill: bool = False) -> None:
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGKILL if kill else signal.SIGINT)
-        self.popen.wait(60)
+        try:
+            self.popen.wait(120)
+        except subprocess.TimeoutExpired:  # nothing may stay
+            self.popen.kill()
+            self.popen.wait()
+            raise
 
     def wait_listening(self, port: int) -> None:
         def listens() -> bool:
@@ -32,4 +37,4 @@ class Started:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
-        eventually(listens, f"something listens on port {port}; see {self.log}")
+        eventually(listens, f"something listens on port {port}; see {self.log}", 240)

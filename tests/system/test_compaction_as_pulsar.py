@@ -13,10 +13,10 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.system.test_same_as_pulsar import Side, sides
+from tests.system.test_same_as_pulsar import PATIENCE_MS, Side, sides
 
 __all__ = ["sides"]
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 EARLIEST = pulsar.InitialPosition.Earliest
 PATIENCE_S = 60.0
@@ -37,7 +37,7 @@ def read(side: Side, topic: str, start: Any = pulsar.MessageId.earliest, **optio
     reader = side.client.create_reader(topic, start, **{"is_read_compacted": True, **options})
     out = []
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(PATIENCE_MS)
         out.append((message.partition_key(), message.data()))
     reader.close()
     return out
@@ -69,12 +69,12 @@ def keys_and_positions(side: Side) -> Any:
     producer.send(b"a9", partition_key="a")
     out += [read(side, "compacted"), compact(side, "compacted"), read_until(side, "compacted", 2)]
     consumer = side.client.subscribe("compacted", "s", initial_position=EARLIEST, is_read_compacted=True)
-    got = [consumer.receive(10_000) for _ in range(2)]
+    got = [consumer.receive(PATIENCE_MS) for _ in range(2)]
     out += [[m.data() for m in got], consumer.get_last_message_id().entry_id() == got[-1].message_id().entry_id()]
     consumer.seek(pulsar.MessageId.earliest)
-    out.append(consumer.receive(10_000).data())
+    out.append(consumer.receive(PATIENCE_MS).data())
     consumer.seek(ids[9])
-    out.append(consumer.receive(10_000).data())
+    out.append(consumer.receive(PATIENCE_MS).data())
     stats = side.rest("GET", "/persistent/public/default/compacted/stats")[1]["compaction"]
     internal = side.rest("GET", "/persistent/public/default/compacted/internalStats")[1]
     out += [sorted(stats), stats["lastCompactionRemovedEventCount"], internal["compactedLedger"]["entries"], sorted(internal["cursors"])]
@@ -92,7 +92,7 @@ def _batches(side: Side, kind: Any) -> Any:
     out: list[Any] = [compact(side, topic), read_until(side, topic, 20)]
     consumer = side.client.subscribe(topic, "s", pulsar.ConsumerType.Failover, initial_position=EARLIEST, is_read_compacted=True)
     for _ in range(20):
-        consumer.acknowledge(consumer.receive(10_000))
+        consumer.acknowledge(consumer.receive(PATIENCE_MS))
     deadline = time.monotonic() + PATIENCE_S
     while (backlog := side.rest("GET", f"/persistent/public/default/{topic}/stats")[1]["subscriptions"]["s"]["msgBacklog"]) != 2:
         assert time.monotonic() < deadline, backlog

@@ -17,7 +17,7 @@ from region_node.instance.layout import Ports
 from tests.guide.page import Page, path_of
 from tests.guide.shell import Reader, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 TOPIC = "persistent://public/default/orders"
 
 
@@ -38,7 +38,7 @@ def status(folder: Path) -> dict[str, Any]:
 
 def messages(service: str, count: int) -> list[bytes]:
     """Empty where the topic cannot be read at the moment: a client that is refused while its region begins anew asks no more by itself."""
-    client = pulsar.Client(service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=5)
+    client = pulsar.Client(service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
     try:
         reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
         return [reader.read_next(timeout_millis=60_000).data() for _ in range(count)]

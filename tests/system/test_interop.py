@@ -24,7 +24,7 @@ from region_node.instance.ca import ensure_certificates
 from tests.security.issuer import SECRET, secret_token
 from tests.security.test_issuers import Issuer
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 _SETTINGS = """
 brokerDeduplicationEnabled=true
@@ -60,7 +60,7 @@ class Side:
             self.service,
             authentication=pulsar.AuthenticationToken(token) if token else None,
             logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-            operation_timeout_seconds=30,
+            operation_timeout_seconds=90,
         )
 
     def rest(self, method: str, path: str, body: Any = None) -> Any:
@@ -71,7 +71,7 @@ class Side:
         try:
             found = []
             while reader.has_message_available():
-                found.append(reader.read_next(timeout_millis=10_000).data().decode())
+                found.append(reader.read_next(timeout_millis=60_000).data().decode())
             return found
         finally:
             reader.close()
@@ -166,9 +166,9 @@ def test_messages_and_batches_cross_both_ways(sides: tuple[Side, Side]) -> None:
     both_have(sides, topic, wanted)
     for side in sides:
         reader = side.client.create_reader(topic, pulsar.MessageId.earliest)
-        message = reader.read_next(timeout_millis=10_000)
+        message = reader.read_next(timeout_millis=60_000)
         while message.data() not in (b"u0", b"c0"):
-            message = reader.read_next(timeout_millis=10_000)
+            message = reader.read_next(timeout_millis=60_000)
         assert message.partition_key() == "k" and message.properties()["from"]
         reader.close()
 
@@ -224,7 +224,7 @@ def test_partitions_are_made_on_the_other_side(sides: tuple[Side, Side]) -> None
 
     eventually(made, "three partitions in the cluster")
     consumer = theirs.client.subscribe(topic, "all", initial_position=pulsar.InitialPosition.Earliest)
-    got = {consumer.receive(timeout_millis=30_000).data() for _ in range(30)}
+    got = {consumer.receive(timeout_millis=60_000).data() for _ in range(30)}
     assert got == {b"p%d" % n for n in range(30)}
 
 
@@ -242,7 +242,7 @@ def test_schemas_go_under_the_versions_of_each_side(sides: tuple[Side, Side]) ->
             producer.send(Order(item=side.name, count=n))
     for side in sides:
         consumer = side.client.subscribe(topic, f"read-{side.name}", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
-        rows = sorted((m.value().item, m.value().count) for m in (consumer.receive(timeout_millis=30_000) for _ in range(10)))
+        rows = sorted((m.value().item, m.value().count) for m in (consumer.receive(timeout_millis=60_000) for _ in range(10)))
         assert rows == sorted((other.name, n) for other in sides for n in range(5))
         assert len(side.rest("GET", "schemas/public/both/orders/schemas")["getSchemaResponses"]) == 1
 
@@ -295,9 +295,16 @@ def test_what_is_addressed_elsewhere_stays(sides: tuple[Side, Side]) -> None:
 
 
 def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
-    ours, _ = sides
-    found = ours.rest("GET", "persistent/public/both/plain/stats")["replication"][CLUSTER]
-    assert found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
+    ours, theirs = sides
+    topic = "persistent://public/both/said"
+    ours.client.create_producer(topic, "said", batching_enabled=False).send(b"said")
+
+    def caught_up() -> bool:
+        found = ours.rest("GET", f"{topic.replace('://', '/')}/stats")["replication"].get(CLUSTER)
+        return found is not None and found["connected"] and found["cause"] == "none" and found["replicationBacklog"] == 0
+
+    eventually(caught_up, "the link says that it has nothing left")
+    assert theirs.read_all(topic) == ["said"]
     assert heliograph("clusters", "get", CLUSTER, "--admin", ours.web).stdout.count(REGION) >= 1
 
 
@@ -311,9 +318,9 @@ def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(si
         producer.send(body.encode())
     eventually(lambda: len(theirs.read_all(topic)) == 20, "the first are there")
     heliograph("clusters", "update", CLUSTER, "--token-file", str(theirs.folder / "nobody"), "--admin", ours.web)
+    eventually(lambda: link(ours, topic)["cause"] == "unauthorized", "the link says what is wrong")
     for body in wanted["t"][20:40]:
         producer.send(body.encode())
-    eventually(lambda: link(ours, topic)["cause"] == "unauthorized", "the link says what is wrong")
     assert len(theirs.read_all(topic)) == 20 and "token" in link(ours, topic)["remedy"]
     plain = ("--broker-url", theirs.service, "--token-file", str(theirs.folder / "gateway"))  # and to another address
     heliograph("clusters", "update", CLUSTER, *plain, "--admin", ours.web)
@@ -377,7 +384,7 @@ def test_a_link_whose_schema_is_refused_is_parked_until_somebody_decides(sides: 
     assert found["cause"] == "schema-refused" and "delete the schema there" in found["remedy"] and found["parked"]["since_ms"] > 0
     with urllib.request.urlopen(f"{ours.web}/metrics/") as answer:
         assert 'heliograph_replication_parked_links{cluster="standalone",remote_cluster="cloud",cause="schema-refused"} 1' in answer.read().decode()
-    assert link(ours, f"{topic}-not")["state"] == "open", "no other link waits for it"
+    eventually(lambda: link(ours, f"{topic}-not")["state"] == "open", "no other link waits for it")
     refused = heliograph("topics", "unpark", topic, "--region", CLUSTER, "--take", "ours", "--admin", ours.web, check=False)
     assert refused.returncode and "Pulsar cluster" in refused.stdout + refused.stderr
     theirs.rest("DELETE", "schemas/public/both/refused/schema?force=true")

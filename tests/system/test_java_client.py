@@ -13,14 +13,14 @@ import pytest
 from benchmarks.servers import Heliograph, Pulsar, Server
 from tests.system.jvm import program
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1000)]
 AS_HERE = "\nacknowledgmentAtBatchIndexLevelEnabled=true\n"
 
 
 def seen(server: Server) -> dict[str, Any]:
     service, web = next(iter(server.regions.values()))
     command = [*program("ClientCases"), f"pulsar://127.0.0.1:{service}", f"http://127.0.0.1:{web}"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=800)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from tests.system.jvm import program
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

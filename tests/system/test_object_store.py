@@ -31,7 +31,7 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         client = first.client()
         consumer = client.subscribe(TOPIC, "half", initial_position=pulsar.InitialPosition.Earliest)
         for _ in range(COUNT // 2):
-            consumer.acknowledge(consumer.receive(30_000))
+            consumer.acknowledge(consumer.receive(60_000))
         stats = "/admin/v2/persistent/public/default/years-of-it/stats"
         eventually(lambda: first.rest("GET", stats)["subscriptions"]["half"]["msgBacklog"] == COUNT // 2 // BATCH, "the client has sent what it acknowledged")
         client.close()
@@ -72,7 +72,7 @@ def test_from_the_bucket_as_from_the_bookies_and_back_after_the_region_is_lost(s
         assert second.read_from_the_beginning(COUNT) == WANTED
         client = second.client()
         consumer = client.subscribe(TOPIC, "half")
-        assert consumer.receive(30_000).data() == WANTED[COUNT // 2]
+        assert consumer.receive(60_000).data() == WANTED[COUNT // 2]
         client.close()
         second.publish(COUNT, COUNT + 10)
         assert second.read_from_the_beginning(COUNT + 10) == [*WANTED, *(payload(i) for i in range(COUNT, COUNT + 10))]

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.servers import Heliograph, Pulsar, Server
 from tests.system.jvm import AdminShell, jars
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 LINES = [line for line in (Path(__file__).parent / "admin_lines.txt").read_text().splitlines() if line and not line.startswith("#")]
 SCHEMA = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}), "properties": {}}
 

@@ -22,7 +22,7 @@ import pytest
 from geo_tests.wan.instance import eventually, rest
 from heliograph.model.levels import LEVEL
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "persistent://public/default/through-the-upgrade"
@@ -54,7 +54,7 @@ def interpreter(path: Path, line: str) -> Path:
 
 def command(python: Path | str, *arguments: str) -> dict[str, Any]:
     line = [str(python), "-c", "from heliograph.cli.entry import main; main()", *arguments, "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
+    done = subprocess.run(line, capture_output=True, text=True, timeout=500, env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"})
     assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -62,7 +62,7 @@ def command(python: Path | str, *arguments: str) -> dict[str, Any]:
 
 @pytest.fixture
 def region(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    monkeypatch.setenv("HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 20000}')
+    monkeypatch.setenv("HELIOGRAPH_BROKER__OWNERSHIP", '{"lease_ttl_ms": 60000}')
     data = str(tmp_path / "data")
     state = command(old, "up", "--data", data, "--regions", "us", "--brokers", "2", "--bookies", "3")
     yield state["regions"]["us"] | {"data": data}
@@ -88,7 +88,7 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
     assert all(versions(data).values()), "all of it is old"
     client = pulsar.Client(region["service_url"], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe(TOPIC, "s", consumer_type=pulsar.ConsumerType.Failover)
-    producer = client.create_producer(TOPIC, send_timeout_millis=60_000, block_if_queue_full=True)
+    producer = client.create_producer(TOPIC, send_timeout_millis=180_000, block_if_queue_full=True)
     answers: list[Any] = []
     sent, stop = [0], threading.Event()
 
@@ -105,7 +105,7 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
     upgrade = ["-c", "from heliograph.cli.entry import main; main()", "rolling", "upgrade", "--data", data, "--python", str(new)]
     half = subprocess.Popen([sys.executable, *upgrade], stderr=subprocess.PIPE, text=True)
     assert half.stderr is not None
-    eventually(lambda: "us-broker-0" in half.stderr.readline(), "the first broker has its turn")  # type: ignore[union-attr]
+    eventually(lambda: "us-broker-0" in half.stderr.readline(), "the first broker has its turn", 400)  # type: ignore[union-attr]
     half.terminate()
     half.stderr.read()
     half.wait()
@@ -125,7 +125,7 @@ def test_a_region_is_upgraded_from_the_previous_commit_under_load(region: dict[s
     assert set(answers) == {pulsar.Result.Ok} and len(answers) == sent[0]
     received = []
     while len(received) < sent[0]:
-        message = consumer.receive(timeout_millis=20_000)
+        message = consumer.receive(timeout_millis=60_000)
         consumer.acknowledge(message)
         received.append(int(message.data()))
     assert list(dict.fromkeys(received)) == list(range(sent[0])), "all of them, in order"

@@ -15,8 +15,8 @@ import pulsar
 
 def main() -> None:
     service, topic = sys.argv[1:]
-    client = pulsar.Client(service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=30)
-    producer = client.create_producer(topic, producer_name="through", send_timeout_millis=60_000)
+    client = pulsar.Client(service, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
+    producer = client.create_producer(topic, producer_name="through", send_timeout_millis=120_000)
     confirmed, errors, longest_s = 0, 0, 0.0
     print("publishing", flush=True)
     while not select.select([sys.stdin], [], [], 0.02)[0]:

@@ -125,7 +125,7 @@ public class KafkaRoundTrip {
     @SuppressWarnings("unchecked")
     static List<ConsumerRecord<String, String>> take(KafkaConsumer<String, String> reader, int count) throws Exception {
         List<ConsumerRecord<String, String>> found = new ArrayList<>();
-        long end = System.currentTimeMillis() + 60_000;
+        long end = System.currentTimeMillis() + 120_000;
         while (found.size() < count && System.currentTimeMillis() < end) {
             ConsumerRecords<String, String> some;
             try {

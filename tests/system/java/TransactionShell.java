@@ -23,7 +23,7 @@ public class TransactionShell {
     private static final Map<String, List<CompletableFuture<?>>> WAITING = new LinkedHashMap<>();
 
     public static void main(String[] args) throws Exception {
-        PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).enableTransaction(true).operationTimeout(20, TimeUnit.SECONDS).build();
+        PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).enableTransaction(true).operationTimeout(60, TimeUnit.SECONDS).build();
         System.out.println("ok ready");
         java.io.BufferedReader in = new java.io.BufferedReader(new java.io.InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -61,14 +61,14 @@ public class TransactionShell {
                     Producer<String> producer = producer(client, words[2]);
                     sent.add((words[1].equals("-") ? producer.newMessage() : producer.newMessage(TXNS.get(words[1]))).value(words[i]).sendAsync());
                 }
-                CompletableFuture.allOf(sent.toArray(new CompletableFuture[0])).get(30, TimeUnit.SECONDS);
+                CompletableFuture.allOf(sent.toArray(new CompletableFuture[0])).get(90, TimeUnit.SECONDS);
                 return sent.size() + " " + sent.get(sent.size() - 1).get();
             }
             case "commit":
-                TXNS.get(words[1]).commit().get(60, TimeUnit.SECONDS);
+                TXNS.get(words[1]).commit().get(90, TimeUnit.SECONDS);
                 return "";
             case "abort":
-                TXNS.get(words[1]).abort().get(60, TimeUnit.SECONDS);
+                TXNS.get(words[1]).abort().get(90, TimeUnit.SECONDS);
                 return "";
             case "subscribe": // subscribe TOPIC SUBSCRIPTION TYPE
                 CONSUMERS.put(words[1] + " " + words[2], client.newConsumer(Schema.STRING).topic(words[1]).subscriptionName(words[2])
@@ -92,12 +92,12 @@ public class TransactionShell {
                 for (int i = 4; i < words.length; i++) {
                     Consumer<String> consumer = CONSUMERS.get(words[2] + " " + words[3]);
                     MessageId id = MESSAGES.get(words[i]).getMessageId();
-                    (words[1].equals("-") ? consumer.acknowledgeAsync(id) : consumer.acknowledgeAsync(id, TXNS.get(words[1]))).get(30, TimeUnit.SECONDS);
+                    (words[1].equals("-") ? consumer.acknowledgeAsync(id) : consumer.acknowledgeAsync(id, TXNS.get(words[1]))).get(90, TimeUnit.SECONDS);
                 }
                 return "";
             case "ack-upto": { // ack-upto NAME TOPIC SUBSCRIPTION TEXT
                 Consumer<String> consumer = CONSUMERS.get(words[2] + " " + words[3]);
-                consumer.acknowledgeCumulativeAsync(MESSAGES.get(words[4]).getMessageId(), TXNS.get(words[1])).get(30, TimeUnit.SECONDS);
+                consumer.acknowledgeCumulativeAsync(MESSAGES.get(words[4]).getMessageId(), TXNS.get(words[1])).get(90, TimeUnit.SECONDS);
                 return "";
             }
             case "close": // close TOPIC SUBSCRIPTION

@@ -1,0 +1,95 @@
+"""What a broker has for the loss of regions: its canary, the promises that it watches, and the tombstones of what was deleted meanwhile.
+
+Is: a part of the composition: their making from a broker's objects. Isn't: a decision of any of them (`dr`), or when they start (`broker_role`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from global_config.admin import ConfigAdmin
+from heliograph.model.errors import NotFound
+from heliograph.model.names import TopicName
+from region_node.dr.canary import Canary
+from region_node.dr.promises import Promises
+from region_node.dr.switching import Switching
+from region_node.dr.tombstones import Tombstone, Tombstones
+
+if TYPE_CHECKING:
+    from region_node.broker_role import BrokerRole
+
+
+def canary_of(broker: BrokerRole) -> Canary:
+    own, bind = broker.settings.broker.canary, broker.settings.bind
+
+    async def owns(topic: str) -> bool:
+        return await broker.ownership.owner(topic) is broker.ownership.record
+
+    async def open_port() -> None:
+        if own.port:
+            await broker.listener.start(bind, own.port, reuse_port=True)
+
+    async def close_port() -> None:
+        if own.port:
+            broker.listener.stop_listening(own.port)
+
+    return Canary(
+        broker=broker.settings.node_id,
+        topics=broker.topics,
+        owns=owns,
+        clock=broker.runtime.clock,
+        settings=own,
+        open_port=open_port,
+        close_port=close_port,
+    )
+
+
+def promises_of(broker: BrokerRole) -> Promises:
+    return Promises(
+        gates=broker.leases.core.gates,
+        view=broker.view,
+        topics=lambda: list(broker.topics.loaded.values()),
+        links=broker.links,
+        region=broker.settings.region,
+        clock=broker.runtime.clock,
+        call_later=broker.links.timers.after,
+    )
+
+
+def tombstones_of(broker: BrokerRole) -> Tombstones:
+    async def names(found: Tombstone) -> list[str]:
+        if found.whole:
+            return await broker.topics.stored(found.topic)
+        name = TopicName.parse(found.topic)
+        return [str(name.with_partition(index)) for index in range(found.partitions)] or [found.topic]
+
+    async def owned(found: Tombstone) -> list[str]:
+        return [name for name in await names(found) if await broker.ownership.owner(name) is broker.ownership.record]
+
+    async def purge(found: Tombstone) -> bool:
+        for name in await owned(found):
+            if await broker.topics.exists(name):
+                await broker.topics.purge(name)
+        return not any([await broker.topics.exists(name) for name in await names(found)])
+
+    async def forget(found: Tombstone) -> None:
+        config = ConfigAdmin(broker.config)
+        await Switching(broker.config, broker.runtime.clock.wall_ms).forget(found.topic)
+        try:
+            await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
+        except NotFound:
+            pass  # it was plain, or somebody was faster
+
+    async def back(found: Tombstone) -> None:
+        for name in await owned(found):
+            await broker.topics.get(name, create=False)
+
+    return Tombstones(
+        broker.config,
+        region=broker.settings.region,
+        clock=broker.runtime.clock,
+        unload=broker.topics.unload_deleted,
+        purge=purge,
+        forget=forget,
+        back=back,
+    )
