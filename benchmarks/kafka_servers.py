@@ -73,10 +73,12 @@ class Kafka(Server):
         with (data / "out").open("wb") as log:
             command = [*java, "kafka.Kafka", str(settings)]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300  # a JVM beside much other work
         while not answers(self.kafka_port):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"Kafka did not start; what it said is in {data / 'out'}")
+                said = (data / "out").read_text()[-2000:]
+                self.stop()
+                raise SystemExit(f"Kafka did not start; the last that it said: {said}")
             time.sleep(0.05)
         self.start_s = time.perf_counter() - begun
 

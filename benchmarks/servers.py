@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -140,7 +141,7 @@ class Heliograph(Server):
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            self._process.wait(60)
+            self._process.wait(180)
         else:
             subprocess.run([*self._program, "down", "--data", str(self.data)], check=True, stdout=subprocess.DEVNULL)
         shutil.rmtree(self.data, ignore_errors=True)
@@ -183,7 +184,7 @@ class Pulsar(Server):
         with (data / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ})
         self.regions[name] = (port, web)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not self._up(web, token):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"Pulsar did not start; its log is {data / 'log'}")
@@ -194,7 +195,7 @@ class Pulsar(Server):
     def _up(web: int, token: str) -> bool:
         try:
             return "public/default" in rest("GET", f"http://127.0.0.1:{web}/admin/v2/namespaces/public", token=token)
-        except OSError:
+        except (OSError, ValueError, http.client.HTTPException):  # it listens before it answers
             return False
 
     def pids(self) -> list[int]:
@@ -203,7 +204,7 @@ class Pulsar(Server):
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import tempfile
 import time
 import urllib.request
@@ -203,6 +204,7 @@ def main() -> None:
     parser.add_argument("--active", type=int, default=1000, help="of them, published to again after the kill")
     options = parser.parse_args()
     console = Console(width=140)
+    os.environ["HELIOGRAPH_BROKER__BALANCE"] = '{"shedding": {"moves_per_minute": 0}}'  # the other broker gets nothing before its time
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         server = Heliograph(Path(scratch) / "h", brokers=2)
         try:

@@ -6,6 +6,7 @@ A module that wants another region than one broker with two bookies makes its ow
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +38,10 @@ def rest(region: Any) -> Rest:
 
 
 @pytest.fixture(scope="module")
-def client(region: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Its requests have the seconds that the module says in OPERATION_S, or 20."""
+def client(region: Any) -> Iterator[Any]:
+    """Its requests have a minute, on a machine that does other things too."""
     pulsar = pytest.importorskip("pulsar")
-    timeout_s = getattr(request.module, "OPERATION_S", 20)
-    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=timeout_s)
+    made = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
     yield made
-    made.close()
+    with contextlib.suppress(pulsar.AlreadyClosed):  # of a producer whose topic was terminated, it depends on what the client heard
+        made.close()

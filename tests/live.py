@@ -16,6 +16,7 @@ from tests.broker.test_admin import Rest
 
 NAMESPACE, TOPICS = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+PATIENCE_S = 60.0
 
 
 @contextmanager
@@ -27,13 +28,20 @@ def provisioned(folder: Path, *, brokers: int = 1, namespace: dict[str, Any] | N
         assert rest("PUT", "/admin/v2/clusters/us", {"serviceUrl": region.admin_url(), "brokerServiceUrl": region.service_url()})[0] == 204
         assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]})[0] == 204
         assert rest("PUT", NAMESPACE, {"retention_policies": FOR_EVER} if namespace is None else namespace)[0] == 204
+        known_to_all(region)
         yield region
 
 
-def until(what: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """Asks until the answer is true, and returns it."""
-    deadline = time.monotonic() + timeout_s
+def known_to_all(region: Region) -> None:
+    """Waits until every broker has heard of namespace public/default: it was made by way of one of them."""
+    brokers = [Rest(f"http://127.0.0.1:{process.ports['admin']}") for name, process in region.processes.items() if "-broker-" in name]
+    until(lambda: all(rest("GET", NAMESPACE)[0] == 200 for rest in brokers))
+
+
+def until(what: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
+    """Asks until the answer is true, and returns it. timeout_s: more than PATIENCE_S; less is taken for that."""
+    deadline = time.monotonic() + max(timeout_s, PATIENCE_S)
     while not (found := what()):
-        assert time.monotonic() < deadline, f"not in {timeout_s:g} s"
+        assert time.monotonic() < deadline, f"not in {max(timeout_s, PATIENCE_S):g} s"
         time.sleep(0.02)
     return found

@@ -16,8 +16,10 @@ SIDE_BY_SIDE = ("tests/system/test_same_as_pulsar.py", "tests/system/test_pulsar
 
 def pytest(title: str, *arguments: str, **environment: str) -> int:
     print(f"== {title}", flush=True)
-    command = [sys.executable, "-m", "pytest", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0", **environment}).returncode
+    command = [sys.executable, "-m", "pytest", "--tb=short", *arguments]
+    # With `CI` set pytest prints every compared value whole: one failed test then hides the reasons of all others in a log of limited length.
+    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")}
+    return subprocess.run(command, cwd=ROOT, env={**inherited, "PYTHONHASHSEED": "0", **environment}).returncode
 
 
 def main() -> int:

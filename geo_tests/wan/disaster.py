@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -21,8 +22,8 @@ stopped_pids: set[int] = set()
 class Load:
     """One producer that sends numbers, each until it is confirmed, from a thread of its own."""
 
-    def __init__(self, client: Any, topic: str, name: str, first: int = 0) -> None:
-        self.first, self.ids = first, dict[int, tuple[int, int]]()
+    def __init__(self, client: Any, topic: str, name: str, first: int = 0, every_s: float = 0.005) -> None:
+        self.first, self.ids, self._every_s = first, dict[int, tuple[int, int]](), every_s
         self._producer = client.create_producer(topic, producer_name=name, send_timeout_millis=0, block_if_queue_full=True, batching_enabled=False)
         self.confirmed: list[int] = []
         self.sent = first
@@ -35,7 +36,7 @@ class Load:
             number = self.sent
             self.sent += 1
             self._producer.send_async(str(number).encode(), lambda result, at, number=number: self._answered(result, at, number))
-            self._stop.wait(0.005)
+            self._stop.wait(self._every_s)
 
     def _answered(self, result: Any, at: Any, number: int) -> None:
         if result == pulsar.Result.Ok:
@@ -45,6 +46,19 @@ class Load:
     def wait_for(self, more: int) -> None:
         wanted = len(self.confirmed) + more
         eventually(lambda: len(self.confirmed) >= wanted, f"{more} more messages are confirmed")
+
+    def settled(self) -> int:
+        """How many are confirmed, once the client has told of all that it was told: nothing more for three seconds."""
+        last, since = len(self.confirmed), time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal last, since
+            if (now := len(self.confirmed)) != last:
+                last, since = now, time.monotonic()
+            return time.monotonic() - since > 3
+
+        eventually(quiet, "no receipt comes any more")
+        return last
 
     def end(self) -> None:
         self._stop.set()

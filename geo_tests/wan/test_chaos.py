@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from geo_tests.wan.chaos import KINDS, run
 
 
-@pytest.mark.timeout(420)
 def test_faults_end_by_themselves_and_the_history_is_whole(tmp_path: Path) -> None:
     assert run(tmp_path, ("us", "eu", "ap"), ("island", "kill-broker", "limit-data", "change-and-cut"), seed=7, minutes=0.0) == []
 

@@ -6,12 +6,10 @@ import json
 import random
 
 import pulsar
-import pytest
 
 from geo_tests.wan.instance import Instance, eventually
 
 
-@pytest.mark.timeout(120)
 def test_text_goes_compressed_and_what_clients_compressed_goes_as_it_is(pair: Instance) -> None:
     rng = random.Random(1)
     bodies = [json.dumps({"id": n, "user": f"user-{rng.randrange(5000)}", "amount": rng.random(), "city": "Berlin"}) for n in range(3000)]
@@ -22,14 +20,14 @@ def test_text_goes_compressed_and_what_clients_compressed_goes_as_it_is(pair: In
             topic, batching_enabled=True, batching_max_publish_delay_ms=50, compression_type=compression, block_if_queue_full=True
         )
         producer.send(b"{}")
-        eventually(lambda topic=topic: pair.links(topic)[("us", "eu")]["rtt_ms"] > 5, "a heartbeat has measured the way")
+        eventually(lambda topic=topic: pair.links(topic).get(("us", "eu"), {}).get("rtt_ms", 0) > 5, "a heartbeat has measured the way")
         for body in bodies:
             producer.send_async(body.encode(), lambda *_: None)
         producer.flush()
         eventually(lambda topic=topic: len(pair.read_all("eu", topic)) == 1 + len(bodies), "all of it is there")
         assert pair.read_all("eu", topic)[1:] == bodies
         link = pair.links(topic)[("us", "eu")]
-        assert link["restarts"] == 0
+        assert not {event["cause"] for event in link["history"]} & {"protocol", "connection-lost"}, "the target could read every frame"
         shares[kind] = link["wire_bytes"] / link["run_bytes"]
         producer.close()
     assert shares["text"] < 0.5 < 0.8 < shares["zipped"] <= 1.0, shares

@@ -18,7 +18,7 @@ _NAME = re.compile(r"\b(?:pulsar|bookie|heliograph|process)_[A-Za-z_]+\b")
 
 
 def _given(url: str) -> set[str]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         text = answer.read().decode()
     return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
 
@@ -37,7 +37,7 @@ def test_every_metric_of_them_is_given_out(pair: Instance) -> None:
     topic = "persistent://public/geo/dashboard"
     consumer = pair.client("us").subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     pair.client("us").create_producer(topic, "d").send(b"x")
-    consumer.receive(timeout_millis=10_000)
+    consumer.receive(timeout_millis=60_000)
     processes = [row for row in pair.status()["regions"]["us"]["processes"] if row["role"] in ("broker", "bookie")]
     urls = [f"http://127.0.0.1:{row['ports']['admin' if row['role'] == 'broker' else 'http']}/metrics" for row in processes]
     wanted = {name for board in BOARDS if board is not KAFKA for query in queries(board) for name in _NAME.findall(query)}

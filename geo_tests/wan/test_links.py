@@ -61,10 +61,16 @@ def missing(stream: Stream, copy: list[str]) -> str:
     return f"{what}{repeats}, {twice} twice, in order: {mine == sorted(mine)}"
 
 
+def drained(instance: Instance, topic: str) -> bool:
+    """Between all regions, each way. A link that is not open yet may not know what it has left."""
+    rows, regions = instance.links(topic), len(instance.state["regions"])
+    return len(rows) == regions * (regions - 1) and all(row["connected"] and row["backlog_messages"] == 0 for row in rows.values())
+
+
 def assert_same_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> None:
     for stream in streams:
         stream.finish()
-    eventually(lambda: all(r["backlog_messages"] == 0 for r in instance.links(topic).values()) and len(instance.links(topic)) == 2, "links drained")
+    eventually(lambda: drained(instance, topic), "links drained")
     for region in ("us", "eu"):
         copy = instance.read_all(region, topic)
         for stream in streams:
@@ -112,7 +118,6 @@ def slow(instance: Instance) -> Callable[[], None]:
 FAULTS = (cut, cut_one_way, lose_receipts, reset, slow)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_a_fault_ends_without_help(pair: Instance, fault: Callable[[Instance], Callable[[], None]]) -> None:
     topic = f"persistent://public/geo/{fault.__name__}"
@@ -132,7 +137,6 @@ def test_a_fault_ends_without_help(pair: Instance, fault: Callable[[Instance], C
     assert_same_everywhere(pair, topic, streams)
 
 
-@pytest.mark.timeout(180)
 def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None:
     topic = "persistent://public/geo/risk"
     stream = Stream(pair, "us", topic)
@@ -141,17 +145,24 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
     eventually(lambda: pair.links(topic).get(("us", "eu"), {}).get("backlog_messages") == 0, "drained")
     heal = cut(pair)
     try:
+        began = time.monotonic()
         stream.publish(50)
         stream.finish()
-        began = time.monotonic()
-        eventually(lambda: pair.links(topic)[("us", "eu")]["age_s"] > 2.0, "the age grows")
+        taken = time.monotonic()
+
+        def old() -> bool:
+            row = pair.links(topic).get(("us", "eu"))
+            return row is not None and not row["connected"] and row["age_s"] > 2.0
+
+        eventually(old, "the age grows")
+        asked = time.monotonic()
         row = pair.links(topic)[("us", "eu")]
-        assert abs(row["age_s"] - (time.monotonic() - began)) < 1.5
+        assert asked - taken - 1 < row["age_s"] < time.monotonic() - began + 1, "as old as its oldest message, to a second"
         assert row["backlog_messages"] == 50 and row["backlog_bytes"] > 0
         assert not row["connected"] and row["cause"]
     finally:
         heal()
-    eventually(lambda: pair.links(topic)[("us", "eu")]["connected"], "the link is back")
+    eventually(lambda: pair.links(topic).get(("us", "eu"), {}).get("connected"), "the link is back")
 
     def flowing() -> bool:
         """Both ends tell of it in Pulsar's words."""
@@ -165,7 +176,6 @@ def test_backlog_and_age_are_true_while_the_link_is_down(pair: Instance) -> None
     assert_same_everywhere(pair, topic, [stream])
 
 
-@pytest.mark.timeout(180)
 def test_owner_killed_then_back(pair: Instance) -> None:
     """SIGKILL of the broker in us that owns the topic: the other takes over, the link goes on, nothing acknowledged is lost."""
     from geo_tests.wan.instance import heliograph, rest
@@ -188,13 +198,12 @@ def test_owner_killed_then_back(pair: Instance) -> None:
     try:
         for stream in streams:
             stream.publish(COUNT)
-        eventually(lambda: owner() not in ("", first), "the other broker takes over", 15)
+        eventually(lambda: owner() not in ("", first), "the other broker takes over")
         assert_same_everywhere(pair, topic, streams)
     finally:
         heliograph("process", "start", first, "--data", str(pair.data))
 
 
-@pytest.mark.timeout(240)
 def test_a_stopped_instance_continues_where_it_was(pair: Instance) -> None:
     topic = "persistent://public/geo/again"
     streams = [Stream(pair, region, topic) for region in ("us", "eu")]
@@ -204,7 +213,7 @@ def test_a_stopped_instance_continues_where_it_was(pair: Instance) -> None:
     before = {region: stream.bodies() for region, stream in zip(("us", "eu"), streams, strict=True)}
     pair.down()
     pair.up()
-    eventually(lambda: len(pair.links(topic)) == 2 and all(r["backlog_messages"] == 0 for r in pair.links(topic).values()), "links drained again")
+    eventually(lambda: drained(pair, topic), "links drained again")
     for region in ("us", "eu"):
         copy = pair.read_all(region, topic)
         for origin, bodies in before.items():

@@ -38,7 +38,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, in
         yield data, service, admin
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
 
 
 def test_hello(running: tuple[Path, int, int]) -> None:
@@ -46,7 +46,7 @@ def test_hello(running: tuple[Path, int, int]) -> None:
     client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     try:
         client.create_producer("hello").send(b"round the world")
-        assert client.create_reader("hello", pulsar.MessageId.earliest).read_next(timeout_millis=10_000).data() == b"round the world"
+        assert client.create_reader("hello", pulsar.MessageId.earliest).read_next(timeout_millis=60_000).data() == b"round the world"
     finally:
         client.close()
 
@@ -95,7 +95,6 @@ def test_nothing_runs(tmp_path: Path) -> None:
 MOMENTS = ("instance.json", "lock", "logs", "settings", "logs/standalone-bookie-1.log", "logs/standalone-broker-0.log", "control.json")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
     """Each moment is the appearance of a file."""
@@ -103,7 +102,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> Non
     process = standalone(tmp_path / "data", service, admin)
     eventually((tmp_path / "data" / moment).exists, moment, 30)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert "Traceback" not in err, err
 
     def quiet() -> bool:
@@ -126,7 +125,6 @@ def _mentions(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(120)
 def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
     process = standalone(tmp_path / "data", free_port(), free_port())
     wait_ready(process)
@@ -135,7 +133,6 @@ def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
     eventually(lambda: not _mentions(tmp_path), "its processes end", 60)  # each drains for 30 s at most
 
 
-@pytest.mark.timeout(120)
 def test_data_survives_a_restart(tmp_path: Path) -> None:
     service, admin = free_port(), free_port()
     for expected in ([], [b"one"], [b"one", b"two"]):
@@ -144,12 +141,12 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
             wait_ready(process)
             client = pulsar.Client(f"pulsar://127.0.0.1:{service}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
             consumer = client.subscribe("kept", "s", initial_position=pulsar.InitialPosition.Earliest)
-            got = [consumer.receive(timeout_millis=10_000).data() for _ in expected]
+            got = [consumer.receive(timeout_millis=60_000).data() for _ in expected]
             assert got == expected
             client.create_producer("kept").send([b"one", b"two", b"three"][len(expected)])
             client.close()
         finally:
             began = time.monotonic()
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=240)
             assert time.monotonic() - began < 30

@@ -15,7 +15,7 @@ from tests.guide.shell import Reader, Shell
 NAMESPACE, TOPIC = "public/shop", "persistent://public/shop/orders"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_every_command_of_the_page_does_what_it_says(trio: Instance, tmp_path: Path) -> None:
     active_passive(trio, NAMESPACE, "us")
     load = Load(trio.client("us"), TOPIC, "shop")

@@ -13,7 +13,7 @@ import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
 from geo_tests.wan.test_audit import audit
-from geo_tests.wan.test_links import Stream
+from geo_tests.wan.test_links import Stream, drained
 
 REGIONS = ("us", "eu", "ap", "sa")
 NAMESPACE = "public/ways"
@@ -39,7 +39,7 @@ def sent_directly(instance: Instance, topic: str) -> dict[str, int]:
 def everything_everywhere(instance: Instance, topic: str, streams: list[Stream]) -> bool:
     for stream in streams:
         stream.finish()
-    eventually(lambda: len(rows := instance.links(topic)) == 12 and not any(row["backlog_messages"] for row in rows.values()), "nothing at risk", 120)
+    eventually(lambda: drained(instance, topic), "nothing at risk", 150)
     for region in REGIONS:
         copy = instance.read_all(region, topic)
         for stream in streams:
@@ -52,7 +52,7 @@ def choose(instance: Instance, value: Any) -> None:
     heliograph("namespaces", "set", NAMESPACE, "replicationTopology", json.dumps(value), "--admin", instance.admin("us"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> None:
     quartet.namespace(NAMESPACE, list(REGIONS))
     choose(quartet, {"kind": "chain", "regions": list(REGIONS)})
@@ -69,7 +69,7 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
     assert not any(carried[edge] for edge in ("us-ap", "us-sa", "eu-sa", "sa-us", "sa-eu", "ap-us")), f"only neighbours in a chain deliver: {carried}"
 
     reader = quartet.client("sa").create_reader(topic, pulsar.MessageId.earliest)
-    froms = {reader.read_next(timeout_millis=10_000).data().decode()[:2] for _ in range(200)}
+    froms = {reader.read_next(timeout_millis=60_000).data().decode()[:2] for _ in range(200)}
     assert froms == set(REGIONS)
 
     only = f"persistent://{NAMESPACE}/only"
@@ -78,8 +78,8 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
         producer.send(b"%d" % n, replication_clusters=["sa"])
     eventually(lambda: topics(quartet, "sa") >= {topic, only} and len(quartet.read_all("sa", only)) == 20, "what is for sa alone has gone through eu and ap")
     for region in ("eu", "ap", "sa"):
-        report = audit(quartet, region, only)
-        assert report["found"] == {} and report["entries"] >= 20 and not report["unchecked_ranges"], f"what {region} only passes on is there: {report}"
+        report = checked(quartet, region, only)
+        assert report["found"] == {} and report["entries"] >= 20, f"what {region} only passes on is there: {report}"
 
     choose(quartet, {"kind": "star", "center": "ap"})
     for _ in range(6):
@@ -102,15 +102,20 @@ def test_a_chain_becomes_a_star_becomes_a_mesh_under_load(quartet: Instance) -> 
         stream.publish(50)
     assert everything_everywhere(quartet, topic, streams)
     for region in REGIONS:
-        report = audit(quartet, region, topic)
-        assert report["found"] == {} and not report["unchecked_ranges"], f"through every change of tree: {region}: {report}"
+        report = checked(quartet, region, topic)
+        assert report["found"] == {}, f"through every change of tree: {region}: {report}"
+
+
+def checked(instance: Instance, region: str, topic: str) -> dict[str, Any]:
+    """An audit that compared everything: where another region did not answer in time, the next one."""
+    whole: dict[str, Any] = eventually(lambda: not (found := audit(instance, region, topic))["unchecked_ranges"] and found, f"{region} compared all of it")
+    return whole
 
 
 def topics(instance: Instance, region: str) -> set[str]:
     return set(rest("GET", f"{instance.admin(region)}/admin/v2/persistent/{NAMESPACE}"))
 
 
-@pytest.mark.timeout(60)
 def test_a_topology_that_leaves_somebody_out_is_refused_with_a_sentence(quartet: Instance) -> None:
     quartet.namespace("public/refused", list(REGIONS))
     done = heliograph(

@@ -68,7 +68,7 @@ def collector() -> Iterator[Collector]:
     made.server.server_close()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_message_is_seen_on_its_way_through_two_regions(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     headers = tmp_path / "headers"
     headers.write_text(f"{KEY}: let me in\n")

@@ -59,6 +59,11 @@ def _print(answer: Any) -> None:
         typer.echo(f"{answer['topic']} in {answer['region']}: {state}")
         return
     ranges = f"{report['ranges']} ranges compared" + (f", {report['unchecked_ranges']} of them without an answer" if report["unchecked_ranges"] else "")
+    for region, count in report.get("gone_ranges", {}).items():
+        typer.echo(f"{count} ranges that {region} published, which is gone: compared among the regions that are left, nobody else can tell")
+    for region, count in report.get("unchecked_of", {}).items():
+        typer.echo(f"{count} ranges that only {region} can tell of: it did not answer, or cannot read them")
+        typer.echo(f"  (if it is gone for good: heliograph clusters delete {region})")
     found, repaired = sum(report["found"].values()), sum(report["repaired"].values())
     typer.echo(f"{answer['topic']} in {answer['region']}: {report['entries']} entries read, {ranges}")
     typer.echo(f"{found} wrong, {repaired} repaired, {report['left']} left")

@@ -5,6 +5,7 @@ Is: what these print. Isn't: the decision (`replicator.parking`), or other comma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -48,13 +49,8 @@ def unpark(
 ) -> None:
     """Decide what a link is parked for, and let it go on."""
     rest = Rest(admin, token)
-    done: list[dict[str, Any]] = []
-    for path in _paths(rest, topic):
-        parked = [link for link in rest.get(f"{path}/links")["links"] if link["target"] == region and link["state"] == "parked"]
-        if parked:
-            done.append(rest.post(f"{path}/links/{region}/resolve", {"choice": str(take), "dry_run": dry_run}))
-    if not done:
-        raise ConfigError(f"no link of {topic} to {region} is parked: `heliograph topics links {topic}` shows them")
+    decision = {"choice": str(take), "dry_run": dry_run}
+    done = _decide(rest, topic, region, lambda link: link["state"] == "parked", "resolve", decision, "is parked")
     if json_output:
         show(done, True)
         return
@@ -75,12 +71,7 @@ def give_up(
 ) -> None:
     """Let a link go on behind entries that are lost here (its cause is storage). Look for another copy first: `heliograph audit TOPIC --now`."""
     rest = Rest(admin, token)
-    done: list[dict[str, Any]] = []
-    for path in _paths(rest, topic):
-        if any(link["target"] == region and link["cause"] == "storage" for link in rest.get(f"{path}/links")["links"]):
-            done.append(rest.post(f"{path}/links/{region}/give-up", {"dry_run": dry_run}))
-    if not done:
-        raise ConfigError(f"no link of {topic} to {region} waits for storage: `heliograph topics links {topic}` shows them")
+    done = _decide(rest, topic, region, lambda link: link["cause"] == "storage", "give-up", {"dry_run": dry_run}, "waits for storage")
     if json_output:
         show(done, True)
         return
@@ -88,6 +79,17 @@ def give_up(
         (ledger, first), (_, last) = one["first"], one["last"]
         what = "would be named as lost" if dry_run else "are named as lost"
         typer.echo(f"{one['topic']} to {region}: entries {first} to {last} of ledger {ledger} {what}; no bookie that answers now has them")
+
+
+def _decide(rest: Rest, topic: str, region: str, wanted: Callable[[dict[str, Any]], bool], verb: str, body: dict[str, Any], state: str) -> list[dict[str, Any]]:
+    """What each of the topic's links to the region that are wanted answers. Raises ConfigError where none is. state: what such a link is, in words."""
+    done: list[dict[str, Any]] = []
+    for path in _paths(rest, topic):
+        if any(link["target"] == region and wanted(link) for link in rest.get(f"{path}/links")["links"]):
+            done.append(rest.post(f"{path}/links/{region}/{verb}", body))
+    if not done:
+        raise ConfigError(f"no link of {topic} to {region} {state}: `heliograph topics links {topic}` shows them")
+    return done
 
 
 def _paths(rest: Rest, topic: str) -> list[str]:

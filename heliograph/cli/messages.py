@@ -42,7 +42,7 @@ def client(service: str, token: str, **options: Any) -> Any:
     if service.startswith("pulsar+ssl://") and os.environ.get("HELIOGRAPH_CA"):
         options["tls_trust_certs_file_path"] = os.environ["HELIOGRAPH_CA"]
     quiet = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)  # its own console log would stand among the messages
-    return pulsar.Client(service, logger=quiet, operation_timeout_seconds=10, **options)
+    return pulsar.Client(service, logger=quiet, operation_timeout_seconds=30, **options)
 
 
 def refused(what: str, service: str, error: Exception) -> ConfigError:
@@ -91,7 +91,7 @@ def consume(
     topic: TopicArgument,
     subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; it stays when this ends.")] = "heliograph-cli",
     count: Annotated[int, typer.Option("--count", "-n", help="So many messages; 0: until nothing comes.", min=0)] = 0,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the next message.", min=0.1)] = 5.0,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait for the next message: 60 with --count, else 5.", min=0.1)] = None,
     earliest: Annotated[bool, typer.Option("--earliest/--latest", help="Where a new subscription begins.")] = True,
     shared: Annotated[bool, typer.Option("--shared", help="Beside other consumers of the subscription.")] = False,
     service: ServiceOption = SERVICE,
@@ -101,6 +101,7 @@ def consume(
     """Receive messages, acknowledge them, and print them; exit code 1 where fewer came than --count."""
     pulsar = official()
     connection = client(service, token)
+    wait_ms = int(1000 * (timeout_s or (60.0 if count else 5.0)))
     got = 0
     try:
         consumer = connection.subscribe(
@@ -111,7 +112,7 @@ def consume(
         )
         while not count or got < count:
             try:
-                received = consumer.receive(timeout_millis=int(timeout_s * 1000))
+                received = consumer.receive(timeout_millis=wait_ms)
             except pulsar.Timeout:
                 break
             got += 1

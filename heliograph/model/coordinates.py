@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterator
 
 from heliograph.model.errors import CorruptData, NotAllowed
+from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import BEFORE_ALL, Position
 
 Origin = tuple[int, int, int]
@@ -57,7 +58,7 @@ class Vector:
 
     def __init__(self) -> None:
         self._prefix: dict[Origin, Position] = {}
-        self._missing: dict[Origin, list[Range]] = {}
+        self._missing: dict[Origin, list[Range]] = NOTHING
 
     def prefix(self, origin: Origin) -> Position:
         """BEFORE_ALL where nothing of `origin` is held."""
@@ -82,6 +83,7 @@ class Vector:
         low = max(after, self.prefix(origin))
         if through <= low:
             return
+        self._missing = own(self._missing)
         ranges = self._missing.setdefault(origin, [])
         if ranges and ranges[-1][1] == low:
             ranges[-1] = (ranges[-1][0], through)
@@ -123,7 +125,7 @@ class Vector:
     def copy(self) -> Vector:
         twin = Vector()
         twin._prefix = dict(self._prefix)
-        twin._missing = {origin: list(ranges) for origin, ranges in self._missing.items()}
+        twin._missing = {origin: list(ranges) for origin, ranges in self._missing.items()} if self._missing else NOTHING
         return twin
 
     def __iter__(self) -> Iterator[Origin]:
@@ -178,6 +180,7 @@ class Vector:
                     raise CorruptData("vector: an origin appears twice")
                 vector._prefix[origin] = (ledger, entry)
                 if ranges:
+                    vector._missing = own(vector._missing)
                     vector._missing[origin] = ranges
         except struct.error as error:
             raise CorruptData(f"vector: {error}") from error

@@ -8,13 +8,15 @@ Rule: what older processes would misread is only written once the region's level
     2  bundles are split: a namespace's hash ranges may differ from its policies (/bundles/ in the local metadata)
     3  runs are sealed: blocks whose entries are encrypted at rest; a topic's compacted ledger may lie in an object store alone; the oldest
        ledgers of a topic lie in pages (/ml-pages/)
+    4  tenants may have to be encrypted at rest, whatever their namespaces and topics say (TenantInfo.encryption_at_rest)
 """
 
 from __future__ import annotations
 
-LEVEL = 3
+LEVEL = 4
 """Of this version."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
 COMPACTED_OBJECTS = 3
 LEDGER_PAGES = 3
+SEALED_TENANTS = 4

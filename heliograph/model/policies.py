@@ -87,6 +87,8 @@ class PulsarCluster(_Value):
 class TenantInfo(_Value):
     admin_roles: tuple[str, ...] = ()
     allowed_regions: tuple[str, ...] = ()
+    encryption_at_rest: bool = False
+    """All its topics are sealed, whatever its namespaces, its topics, and the brokers say. Regions obey it from feature level 4 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

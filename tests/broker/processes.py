@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-READY_S = 30.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -48,7 +47,7 @@ class Process:
         self.popen.kill()
         self.popen.wait()
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = 120.0) -> int:
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGTERM)
         return self.popen.wait(timeout_s)

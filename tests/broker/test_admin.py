@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ class Rest:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, method=method, data=data, headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=20) as answer:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=60) as answer:
                 return answer.status, _parsed(answer.read())
         except urllib.error.HTTPError as error:
             if error.code == 307 and hops:
@@ -59,7 +59,14 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
         assert rest("PUT", "/admin/v2/clusters/us", data) == (204, None)
         assert rest("PUT", "/admin/v2/tenants/public", {"adminRoles": [], "allowedClusters": ["us"]}) == (204, None)
         assert rest("PUT", "/admin/v2/namespaces/public/default") == (204, None)
+        _until(lambda: Rest(region.admin_url(1))("GET", "/admin/v2/namespaces/public/default")[0] == 200)
         yield region
+
+
+def _until(what: Callable[[], Any]) -> None:
+    from tests.live import until  # which has its `Rest` from here
+
+    until(what)
 
 
 @pytest.fixture
@@ -144,6 +151,7 @@ def test_partitioned_topics(rest: Rest, other: Rest) -> None:
     assert rest("GET", f"{one}/partitions") == (200, {"partitions": 3, "deleted": False})
     assert rest("POST", f"{one}/partitions", 2)[0] == 422
     assert rest("POST", f"{one}/partitions", 4)[0] == 204
+    _until(lambda: other("GET", f"{one}/partitions")[1]["partitions"] == 4)
     assert rest("GET", f"/admin/v2/{NAMESPACE}/partitioned") == (200, ["persistent://public/default/parts"])
     for index in range(4):
         assert rest("PUT", f"{one}-partition-{index}/subscription/s")[0] == 204

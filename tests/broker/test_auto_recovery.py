@@ -15,7 +15,7 @@ from tests.broker.test_takeover import TOPIC, provision, read_all
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 QUICK = {"lost_after_s": 2.0, "rescan_s": 0.5, "tick_s": 0.2}
 
 
@@ -25,7 +25,7 @@ class Writer:
     def __init__(self, region: Region, rest: Rest) -> None:
         self.region, self.rest = region, rest
         self.client = pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-        self.producer = self.client.create_producer(TOPIC, send_timeout_millis=30_000)
+        self.producer = self.client.create_producer(TOPIC, send_timeout_millis=120_000)
         self.sent: list[bytes] = []
 
     def publish(self, count: int) -> None:

@@ -35,7 +35,7 @@ def test_discovery_through_any_broker_and_data_to_the_owner(tmp_path: Path) -> N
         try:
             consumer = client.subscribe("t", "s")
             client.create_producer("t").send(b"straight")
-            assert consumer.receive(timeout_millis=20_000).data() == b"straight"
+            assert consumer.receive(timeout_millis=60_000).data() == b"straight"
             stats = Rest(region.admin_url(owner))("GET", "/admin/v2/persistent/public/default/t/stats")[1]
             (seen,) = stats["publishers"]
             mine = [c for c in psutil.Process().net_connections("tcp") if c.raddr and c.raddr.port == ports[owner] and c.status == psutil.CONN_ESTABLISHED]

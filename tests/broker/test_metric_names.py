@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import time
 import urllib.request
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.broker.processes import Region
 from tests.broker.test_takeover import provision
+from tests.live import until
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
@@ -20,7 +21,7 @@ _LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
 
 def shown(url: str) -> tuple[dict[str, str], dict[str, set[str]]]:
     """(name -> kind, name -> sets of labels, sorted, as text). Each family comes once, as one block."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     kinds: dict[str, str] = {}
     labels: dict[str, set[str]] = {}
@@ -47,21 +48,23 @@ def test_names_kinds_and_labels_are_pulsars(tmp_path: Path) -> None:
         try:
             consumer = client.subscribe("persistent://public/default/m", "s", consumer_type=pulsar.ConsumerType.Shared)
             client.create_producer("persistent://public/default/m").send(b"x")
-            consumer.acknowledge(consumer.receive(timeout_millis=20_000))
+            consumer.acknowledge(consumer.receive(timeout_millis=60_000))
             client.create_producer("persistent://public/default/s", schema=pulsar.schema.StringSchema())
             for method in ("GET", "DELETE"):
                 asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/schemas/public/default/s/schema", method=method)
-                urllib.request.urlopen(asked, timeout=20).close()
+                urllib.request.urlopen(asked, timeout=60).close()
             asked = urllib.request.Request(f"{region.admin_url()}/admin/v2/persistent/public/default/m/compaction", method="PUT")
-            urllib.request.urlopen(asked, timeout=20).close()
-            urllib.request.urlopen(f"{region.admin_url()}/admin/v3/transactions/coordinatorStats?coordinatorId=0", timeout=20).close()
-            deadline = time.monotonic() + 30
-            while True:
+            urllib.request.urlopen(asked, timeout=60).close()
+            urllib.request.urlopen(f"{region.admin_url()}/admin/v3/transactions/coordinatorStats?coordinatorId=0", timeout=60).close()
+            missing: list[tuple[str, str, str]] = []
+
+            def all_there() -> bool:
                 kinds, labels = shown(region.admin_url())
-                missing = [(name, kind, wanted) for name, kind, wanted in rows if kinds.get(name) != kind or wanted not in labels.get(name, ())]
-                if not missing or time.monotonic() > deadline:
-                    break
-                time.sleep(0.2)
+                missing[:] = [(name, kind, wanted) for name, kind, wanted in rows if kinds.get(name) != kind or wanted not in labels.get(name, ())]
+                return not missing
+
+            with contextlib.suppress(AssertionError):
+                until(all_there)
             assert missing == []
         finally:
             client.close()

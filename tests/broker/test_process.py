@@ -67,7 +67,7 @@ def test_a_signal_ends_it_also_while_it_waits_for_its_metadata(tmp_path: Path, n
         while "process.starting" not in waiting.log_path.read_text():
             assert waiting.popen.poll() is None
         waiting.popen.send_signal(number)
-        assert waiting.popen.wait(20) == 0
+        assert waiting.popen.wait(120) == 0
         assert "Traceback" not in waiting.log_path.read_text()
 
 

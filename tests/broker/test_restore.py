@@ -41,7 +41,7 @@ def run(*arguments: str, code: int = 0) -> str:
 def program(*arguments: str) -> str:
     """The same as an operator starts it."""
     command = [sys.executable, "-c", "from heliograph.cli.entry import main; main()", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=150).stdout
 
 
 def publish(url: str, topic: str, messages: list[bytes]) -> None:
@@ -55,7 +55,7 @@ def publish(url: str, topic: str, messages: list[bytes]) -> None:
 
 
 def bookie_state(address: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{address}/state", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{address}/state", timeout=60) as response:
         state: dict[str, Any] = json.load(response)
     return state
 

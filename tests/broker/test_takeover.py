@@ -9,6 +9,7 @@ import pytest
 from benchmarks.servers import free_port
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
+from tests.live import known_to_all, until
 
 pulsar = pytest.importorskip("pulsar")
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
@@ -23,6 +24,7 @@ def provision(region: Region) -> Rest:
     assert rest("PUT", "/admin/v2/tenants/public", {"allowedClusters": ["us"]})[0] == 204
     keep = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}  # else what nobody subscribed to goes with its ledger
     assert rest("PUT", "/admin/v2/namespaces/public/default", {"retention_policies": keep})[0] == 204
+    known_to_all(region)
     return rest
 
 
@@ -32,7 +34,7 @@ def read_all(url: str, topic: str = TOPIC) -> list[bytes]:
         reader = client.create_reader(topic, pulsar.MessageId.earliest)
         found = []
         while reader.has_message_available():
-            found.append(reader.read_next(5000).data())
+            found.append(reader.read_next(60_000).data())
         return found
     finally:
         client.close()
@@ -49,7 +51,7 @@ def test_the_other_broker_takes_over(tmp_path: Path, how: str) -> None:
             f"{region.service_url(0)},{region.service_url(1).removeprefix('pulsar://')}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         try:
-            producer = client.create_producer(TOPIC, producer_name="p", send_timeout_millis=20_000)
+            producer = client.create_producer(TOPIC, producer_name="p", send_timeout_millis=120_000)
             acknowledged = [b"%d" % index for index in range(100) if producer.send(b"%d" % index)]
             process = region.processes[f"us-broker-{owner}"]
             if how == "kill":
@@ -67,7 +69,7 @@ def test_the_other_broker_takes_over(tmp_path: Path, how: str) -> None:
         assert list(dict.fromkeys(found)) == acknowledged
         assert Rest(region.admin_url(left))("GET", LOOKUP)[1]["brokerUrl"] == region.service_url(left)
         again = region.broker(owner).wait_ready()
-        assert len(Rest(region.admin_url(left))("GET", "/admin/v2/brokers")[1]) == 2
+        until(lambda: len(Rest(region.admin_url(left))("GET", "/admin/v2/brokers")[1]) == 2)
         assert again.terminate() == 0
 
 

@@ -45,7 +45,7 @@ def greeted(port: int, context: ssl.SSLContext) -> bool:
     body = command.SerializeToString()
     frame = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain, context.wrap_socket(plain) as secure:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain, context.wrap_socket(plain) as secure:
             secure.sendall(frame)
             head = secure.recv(4)
             if len(head) < 4:

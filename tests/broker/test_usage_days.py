@@ -153,7 +153,7 @@ def test_the_report_of_a_real_broker_survives_its_restart(tmp_path: Path) -> Non
 
         def asked(*more: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "heliograph.cli.main", "tenants", "usage", "--admin", region.admin_url(), *more]
-            return subprocess.run(command, capture_output=True, text=True, timeout=60)
+            return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
         def report(*more: str) -> str:
             done = asked(*more)

@@ -13,7 +13,7 @@ from tests.broker.test_admin import Rest
 from tests.live import TOPICS, until
 from tests.pulsar.either import ORACLE, Either
 
-pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -40,7 +40,7 @@ def read_all(client: pulsar.Client, topic: str, start: Any = pulsar.MessageId.ea
     reader = client.create_reader(topic, start, is_read_compacted=compacted)
     out = []
     while reader.has_message_available():
-        message = reader.read_next(10_000)
+        message = reader.read_next(60_000)
         if message.partition_key() or message.data():
             out.append((message.partition_key(), message.data()))
     reader.close()
@@ -97,7 +97,7 @@ def test_batches_of_every_compression(client: pulsar.Client, rest: Rest, kind: A
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST, is_read_compacted=True)
     left = 11
     while left:
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         consumer.acknowledge(message)
         left -= bool(message.partition_key())
     # of the four batches two are gone as a whole; the others are acknowledged
@@ -122,17 +122,17 @@ def test_consumers_go_on_where_they_were(client: pulsar.Client, rest: Rest) -> N
     ids = [producer.send(str(value).encode(), partition_key=str(value % 3)) for value in range(9)]
     compact(rest, "positions")
     consumer = client.subscribe("positions", "s", initial_position=EARLIEST, is_read_compacted=True)
-    assert [consumer.receive(10_000).data() for _ in range(3)] == [b"6", b"7", b"8"]
+    assert [consumer.receive(60_000).data() for _ in range(3)] == [b"6", b"7", b"8"]
     consumer.seek(ids[6])
-    assert consumer.receive(10_000).data() == b"7"  # behind the message that was named, as this client has it
+    assert consumer.receive(60_000).data() == b"7"  # behind the message that was named, as this client has it
     consumer.seek(pulsar.MessageId.earliest)
-    message = consumer.receive(10_000)
+    message = consumer.receive(60_000)
     assert message.data() == b"6"
     assert (message.message_id().ledger_id(), message.message_id().entry_id()) == (ids[6].ledger_id(), ids[6].entry_id())
     consumer.acknowledge_cumulative(message)
     consumer.close()
     consumer = client.subscribe("positions", "s", is_read_compacted=True)
-    assert [consumer.receive(10_000).data() for _ in range(2)] == [b"7", b"8"]
+    assert [consumer.receive(60_000).data() for _ in range(2)] == [b"7", b"8"]
     consumer.close()
 
 
@@ -161,10 +161,10 @@ def test_what_was_compacted_is_kept_when_the_log_goes(client: pulsar.Client, res
     until(gone)
     assert [value for _, value in read_all(client, "trimmed")] == [b"16", b"17", b"18", b"19", b"20"]
     consumer = client.subscribe("trimmed", "s", initial_position=EARLIEST, is_read_compacted=True)
-    sent = [consumer.receive(10_000) for _ in range(5)]
+    sent = [consumer.receive(60_000) for _ in range(5)]
     for back_to, wanted in ((sent[2].publish_timestamp(), None), (1, b"16")):  # further back than the log goes
         consumer.seek(back_to)
-        message = consumer.receive(10_000)
+        message = consumer.receive(60_000)
         first = next(m.data() for m in sent if m.publish_timestamp() >= back_to)
         assert message.data() == (b"16" if ORACLE else wanted or first)
     consumer.close()
