@@ -19,6 +19,8 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link_audit import ROWS_MAX, Ask, Row, Told, What, digest
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.entries import addressed_to, as_published, is_passing, published_checksums
+from replicator.late import LateMap
+from replicator.sends import just_before, last_of
 from replicator.transactions import is_commit, is_marker
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 _TOLD_BYTES = 2 << 20
+_ANSWER_BYTES = 4 << 20
+"""Of entries in one answer, unless one alone is larger: a frame of more than 5 MiB and some ends the connection."""
+_HEAD_BYTES = 256
+"""About what lies around each run on the wire."""
 NOTHING_HELD = "nothing of that origin is held here"
 """A refusal that is an answer."""
 _DAMAGE = (CorruptData, NoSuchEntry, NoSuchLedger)
@@ -123,7 +129,8 @@ class Teller:
             return Told(refusal=NOTHING_HELD)
         if own and ask.whole and (began := _undecided(log)) is not None and began <= ask.through:
             return Told(refusal=f"the transaction that began at {began[0]}:{began[1]} has not ended there")
-        late, holes = await self._late(log, ask, to)
+        known = log.state.late.only(ask.origin)
+        late, holes = await self._late(log, ask, to, known)
         upto = min(ask.through, log.vector.prefix(ask.origin))
         if late and sum(run.size_bytes for _, run in late.values()) >= _TOLD_BYTES:
             upto = min(upto, max(late))  # those above it were left out
@@ -131,9 +138,9 @@ class Teller:
         runs: list[Run] = []
         size = 0
         low, high = self._between(log, ask, own)
-        async for part in self._parts(log, ask, to, low, high):
+        async for part in self._parts(log, ask, to, low, high, known, late=False):
             holes += part.holes
-            if not part.rows or log.state.late.covers(ask.origin, part.position, part.rows[0][0]):
+            if not part.rows:
                 continue
             rows += part.rows
             if ask.what is What.ENTRIES:
@@ -147,21 +154,22 @@ class Teller:
         rows = sorted(dict(row for row in rows if row[0] <= upto).items())
         if ask.what is What.ROWS and len(rows) > ROWS_MAX:
             rows, upto = rows[:ROWS_MAX], rows[ROWS_MAX - 1][0]
-        runs += [run for at, (_, run) in late.items() if at <= upto]
+        if ask.what is What.ENTRIES:
+            runs, upto = _fitting([*runs, *(run for at, (_, run) in late.items() if at <= upto)], upto)
         if ask.whole:
             runs += log.state.trees.records(ask.origin, ask.after, upto)
         count, checksum = digest([row for row in rows if row[0] > low]) if ask.what is What.DIGEST else (0, 0)
-        told_rows, told_runs = tuple(rows) if ask.what is What.ROWS else (), tuple(runs) if ask.what is What.ENTRIES else ()
-        return Told("", low, upto, holes, count, checksum, told_rows, told_runs, ask.passing, ask.whole)
+        told_rows = tuple(rows) if ask.what is What.ROWS else ()
+        return Told("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole)
 
-    async def _late(self, log: ReplicatedLog, ask: Ask, to: str) -> tuple[dict[Position, tuple[int, Run]], int]:
+    async def _late(self, log: ReplicatedLog, ask: Ask, to: str, known: LateMap) -> tuple[dict[Position, tuple[int, Run]], int]:
         """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the lowest are left."""
         found: dict[Position, tuple[int, Run]] = {}
         holes = size = 0
-        for low, high in log.state.late.between(ask.origin, ask.after, ask.through):
-            async for part in self._parts(log, ask, to, low, high):
+        for low, high in known.between(ask.origin, ask.after, ask.through):
+            async for part in self._parts(log, ask, to, low, high, known, late=True):
                 holes += part.holes
-                if not part.rows or not log.state.late.covers(ask.origin, part.position, part.rows[0][0]):
+                if not part.rows:
                     continue
                 run = _as_sent(part, ask, False)
                 for index, (at, checksum) in enumerate(part.rows):
@@ -171,8 +179,11 @@ class Teller:
                     found, size = _lowest(found)
         return _lowest(found)[0] if size >= _TOLD_BYTES else found, holes
 
-    async def _parts(self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position) -> AsyncIterator[_Part]:
-        """What of the range lies in the local positions [low, high]."""
+    async def _parts(self, log: ReplicatedLog, ask: Ask, to: str, low: Position, high: Position, known: LateMap, *, late: bool) -> AsyncIterator[_Part]:
+        """What of the range lies in the local positions [low, high]. late: of it what `known` leads to; else the rest.
+
+        That is said of each entry, because two readers do not cut a run in the same places.
+        """
         filtered = log.state.is_own(ask.origin) or (ask.passing and ask.what is not What.ENTRIES)  # entries are asked for that somebody knows of
         async for piece in walk(self._storage, log, low, high, self._take):
             position = (piece.ledger, piece.first)
@@ -187,8 +198,9 @@ class Teller:
                 continue
             checksums = _checksums(piece.run)
             at = list(coordinates(piece.run, piece.ledger, piece.first))
-            good = [i for i in chosen if checksums[i] >= 0]
-            yield _Part(position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(good))
+            readable = [i for i in chosen if checksums[i] >= 0]
+            good = [i for i in readable if known.covers(origin, (piece.ledger, piece.first + i), at[i]) == late] if known else readable
+            yield _Part(position, piece.run, good, [(at[i], checksums[i]) for i in good], checksums, len(chosen) - len(readable))
 
     def _between(self, log: ReplicatedLog, ask: Ask, own: bool) -> tuple[Position, Position]:
         """Local positions between which the range lies."""
@@ -237,6 +249,19 @@ def _lowest(found: Mapping[Position, tuple[int, Run]]) -> tuple[dict[Position, t
         if size >= _TOLD_BYTES:
             break
     return kept, size
+
+
+def _fitting(runs: Sequence[Run], upto: Position) -> tuple[list[Run], Position]:
+    """(as many as one answer takes, the lowest first; up to where that is all of them)."""
+    kept: list[Run] = []
+    size = 0
+    for run in sorted(runs, key=lambda run: run.coordinate(0)):
+        size += run.size_bytes + _HEAD_BYTES
+        if kept and size > _ANSWER_BYTES and kept[0].coordinate(0) < (at := run.coordinate(0)):
+            end = last_of(kept[-1])
+            return kept, min(upto, end if end < at else just_before(at))
+        kept.append(run)
+    return kept, upto
 
 
 def _retained(log: ReplicatedLog, own: bool, rows: Sequence[Row], ask: Ask) -> Position:

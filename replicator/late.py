@@ -58,6 +58,13 @@ class LateMap:
         """Local positions [first, last] between which coordinates in (after, through] may lie, besides where they lie in their order."""
         return [(row.first, row.last) for row in self._of.get(origin, ()) if row.high > after and row.low <= through]
 
+    def only(self, origin: Origin) -> LateMap:
+        """Of one origin, as it is now: who reads while rows come and grow together goes by that."""
+        found = LateMap()
+        if origin in self._of:
+            found._of = {origin: list(self._of[origin])}
+        return found
+
     def covers(self, origin: Origin, position: Position, coordinate: Position) -> bool:
         """Whether what lies at the local `position` under `coordinate` is, or may be, late."""
         return any(row.first <= position <= row.last and row.low <= coordinate <= row.high for row in self._of.get(origin, ()))

@@ -259,8 +259,8 @@ def may_be_lost(ranges: Sequence[Sequence[Range]], named: Sequence[Position]) ->
     before: Position = BEFORE_ALL
     for at in named:
         low = before if before[0] == at[0] else (at[0], -1)
-        for a, b in (one for each in ranges for one in each):
-            if max(a, low) < min(b, just_before(at)) and low[1] + 1 < at[1]:
+        for a, b in (one for each in ranges for one in each) if low[1] + 1 < at[1] else ():
+            if max(a, low) < min(b, just_before(at)):
                 insert(out, max(a, low), min(b, just_before(at)))
         before = at
     return out

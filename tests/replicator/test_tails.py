@@ -17,16 +17,19 @@ from heliograph.model.policies import RegionInfo
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import link_audit
 from heliograph.wire.link import SkipReason, SkipRecord
+from heliograph.wire.link_audit import Ask, What
+from heliograph.wire.pulsar_frames import MESSAGE_BYTES_MAX
 from heliograph.wire.run import Run
 from replicator import audit_scan, link, receiver_stream
+from replicator.audit_scan import Teller
 from replicator.entries import checked_and_addressed, is_passing, received
-from replicator.late import ROWS_MAX, LateMap
+from replicator.late import ROWS_MAX, LateMap, _Row
 from replicator.lookup import Status, position_of, vector_at
 from replicator.sends import SendRun
 from replicator.tails import Tails, common, in_order, may_be_lost
 from replicator.transactions import ABORT, COMMIT, marker_run
 from replicator.trees import Tree, is_skip
-from tests.replicator.audit_world import Damaged
+from tests.replicator.audit_world import Copies, Damaged
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_transactions import append, publish, shown
 
@@ -254,8 +257,13 @@ def test_topics_are_seen_to_one_behind_another_and_none_waits_for_one_that_canno
         logs = {made.topic: made for made in map(log, range(300))}
         links = {topic: {"eu": SimpleNamespace(asks=number % 3 > 0)} for number, topic in enumerate(logs)}
         manager: Any = SimpleNamespace(
-            region="ap", clock=SimpleNamespace(monotonic=lambda: 7.0), logs=logs, links=links.__getitem__, region_number=lambda _: 2,
-            peers=lambda _: ["eu"], spawn=asyncio.ensure_future,
+            region="ap",
+            clock=SimpleNamespace(monotonic=lambda: 7.0),
+            logs=logs,
+            links=links.__getitem__,
+            region_number=lambda _: 2,
+            peers=lambda _: ["eu"],
+            spawn=asyncio.ensure_future,
         )
         tails = Seen(manager)
         tails.regions_changed([RegionInfo(name="eu", number=2)], {1: "us", 2: "eu"})
@@ -423,6 +431,72 @@ def test_late_entries_in_rows_that_grow_together() -> None:
     assert len(late.between(origin, (0, 0), (8, 0))) == 1
     late.prune((9, entry + 1))
     assert not late
+
+
+def test_rows_that_grew_together_lead_to_each_entry_once_wherever_reads_are_cut() -> None:
+    """A row that names too much covers part of a run that came in its order; whoever tells of the origin reads both, and cuts runs elsewhere."""
+
+    async def scenario(instance: Instance) -> None:
+        us, eu, _ = instance.regions.values()
+        us.publish(40)
+        await asyncio.sleep(5)
+        origin, ((ledger, first), count, _) = us.log.origin, eu.store.blocks[-1]
+        start = us.store.blocks[-1][0]
+        assert count == 40
+        late = eu.log.state.late
+        late._of = {origin: [_Row((start[0], start[1] + 10), (start[0], start[1] + 29), (ledger, first + 5), (ledger, first + 33))]}
+        real = Copies.read
+
+        async def read(copies: Copies, log: Any, ledger: int, at: int, last: int, max_bytes: int) -> Any:
+            [(at, run)] = await real(copies, log, ledger, at, last, max_bytes)
+            return [(at, run.cut(0, min(run.count, cut)))]
+
+        async def take(entries: int, size_bytes: int) -> None:
+            if moves:  # meanwhile the row grows together with another one
+                late._of[origin] = [_Row(start, (start[0], start[1] + 39), (ledger, first), (ledger, first + 39))]
+
+        for moves in (False, True):
+            for cut in range(1, 42):
+                late._of[origin] = late._of[origin] if not moves else [late._of[origin][0]._replace(low=(start[0], start[1] + 30))]
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(Copies, "read", read)
+                    told = await Teller(Copies(eu.store), take).tell(eu.log, Ask(What.ENTRIES, origin, BEFORE_ALL, (start[0], start[1] + 39), whole=True), "ap")
+                found = [run.coordinate(i) for run in told.runs for i in range(run.count)]
+                assert sorted(found) == [(start[0], start[1] + n) for n in range(40)], cut
+
+    play(13, ("us", "eu", "ap"), scenario)
+
+
+def test_no_answer_is_larger_than_a_frame_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large messages behind smaller ones, and small ones that an audit has appended one by one: all of them come, in as many answers as it takes."""
+
+    async def take(entries: int, size_bytes: int) -> None: ...
+
+    async def told(eu: TestRegion, origin: Any, after: Any, through: Any, bytes_max: int) -> list[Any]:
+        found = []
+        while after < through:
+            answer = await Teller(Copies(eu.store), take).tell(eu.log, Ask(What.ENTRIES, origin, after, through, whole=True), "ap")
+            assert sum(map(len, link_audit.tell_frame(1, 1, What.ENTRIES, answer))) <= bytes_max and answer.upto > after
+            found += [at for run in answer.runs for i in range(run.count) if (at := run.coordinate(i)) <= answer.upto]
+            after = answer.upto
+        return sorted(found)
+
+    async def scenario(instance: Instance) -> None:
+        us, eu, _ = instance.regions.values()
+        for size_bytes in (1_900_000, 3_600_000):
+            us.publish(1, body_bytes=size_bytes)
+        us.publish(40)
+        await asyncio.sleep(10)
+        origin, ((start, _), _, _), ((ledger, first), count, _) = us.log.origin, us.store.blocks[-1], eu.store.blocks[-1]
+        assert eu.log.vector.prefix(origin) == (start, 41) and count == 40
+        wanted = [(start, n) for n in range(42)]
+        assert await told(eu, origin, BEFORE_ALL, (start, 41), MESSAGE_BYTES_MAX) == wanted
+        eu.log.state.late._of = {origin: [_Row((start, 2), (start, 41), (ledger, first), (ledger, first + 39))]}
+        assert await told(eu, origin, BEFORE_ALL, (start, 41), MESSAGE_BYTES_MAX) == wanted
+        monkeypatch.setattr(audit_scan, "_ANSWER_BYTES", 5000)
+        assert await told(eu, origin, (start, 1), (start, 41), 5000) == wanted[2:]
+
+    play(14, ("us", "eu", "ap"), scenario)
 
 
 TOPOLOGIES: tuple[dict[str, Any], ...] = (
