@@ -52,9 +52,17 @@ class Child:
     """The instance does not start without it. Once all have started, or of one that joined later: nothing depends on it."""
     held: bool = False
     """Not restarted when it dies: somebody wants it down."""
+    killed: bool = False
+    """By a command: none that was under way by then starts it again."""
+    gone: bool = False
+    """It was ended for good: no command that is under way starts it again."""
     deaths: int = 0
     restarts: int = 0
     started_at: float = 0.0
+
+    @property
+    def unwanted(self) -> bool:
+        return self.held or self.killed or self.gone
 
     @property
     def pid(self) -> int | None:
@@ -84,7 +92,7 @@ class Processes:
     async def spawn(self, child: Child) -> None:
         """Starts it where it does not run; `child.ready` is set once it says so."""
         async with child.starting:  # its watcher and somebody's command may both want it up
-            if child.pid is not None or self._stopping.is_set():
+            if child.pid is not None or child.killed or child.gone or self._stopping.is_set():
                 return
             child.ready.clear()
             child.started_at = time.monotonic()
@@ -112,7 +120,7 @@ class Processes:
     async def start(self, child: Child) -> None:
         """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
         async with child.commanded:
-            child.held = False
+            child.held = child.killed = False
             if child.pid is None:
                 child.restarts += 1
                 await self.spawn(child)
@@ -128,7 +136,7 @@ class Processes:
             await self._restart_now(child, python)
 
     async def _restart_now(self, child: Child, python: str) -> None:
-        before, child.held = child.command[0], True
+        before, child.held, child.killed = child.command[0], True, False
         other = python not in ("", before)
         try:
             await self._drain(child)
@@ -151,20 +159,27 @@ class Processes:
             child.held = False
             await self.spawn(child)
 
+    def kill(self, child: Child) -> int | None:
+        """It stays down until the next command. Returns its process id."""
+        child.held, child.killed, pid = True, True, child.pid
+        child.send(signal.SIGKILL)
+        return pid
+
     async def until_ready(self, child: Child) -> None:
         """Raises ConfigError where it ends by a fault that another start does not mend, or is not ready in time."""
-        if child.process is None:
-            raise ConfigError(f"{child.name} is not started: the instance is being stopped")
+        if child.process is None or child.gone or self._stopping.is_set():
+            raise ConfigError(f"{child.name} is not started: the instance is being stopped, or its region has left")
         ready, ended = asyncio.ensure_future(child.ready.wait()), asyncio.ensure_future(child.process.wait())
+        deadline = time.monotonic() + READY_S
         try:
             await asyncio.wait({ready, ended}, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-            over = ended.done() and (child.held or ended.result() == _REFUSED)
+            over = ended.done() and (child.unwanted or ended.result() == _REFUSED or not self._restart)
             if ended.done() and not over:
-                await asyncio.wait({ready}, timeout=READY_S)
+                await asyncio.wait({ready}, timeout=deadline - time.monotonic())
         finally:
             ready.cancel()
             ended.cancel()
-        if not child.ready.is_set():
+        if over or not child.ready.is_set():  # it may be set since an earlier life
             wrong = "ended" if over else f"was not ready within {READY_S:.0f} s"
             raise ConfigError(f"{child.name} {wrong}: {self.last_words(child)}; its log is {self._log_of(child)}")
 
@@ -180,9 +195,11 @@ class Processes:
                 await child.process.wait()
 
     async def end(self, children: list[Child]) -> None:
-        """Whoever does not end in time is killed."""
+        """For good. Whoever does not end in time is killed."""
         for child in children:
-            child.held = True
+            child.held = child.gone = True
+            async with child.starting:  # what is being started at this moment is ended, too
+                pass
         for roles in _ENDS:
             group = [c for c in children if c.roles[0] in roles and c.pid is not None]
             for child in group:
@@ -197,9 +214,6 @@ class Processes:
 
     async def end_all(self) -> None:
         """Once `stopping` is set."""
-        for child in list(self.children.values()):
-            async with child.starting:  # what is being started at this moment is ended, too
-                pass
         await self.end(list(self.children.values()))
         for watcher in list(self._watchers):
             watcher.cancel()
@@ -248,7 +262,7 @@ class Processes:
             say("process.not_revived", name=child.name, error=str(error))
 
     def _is_over(self, child: Child, process: asyncio.subprocess.Process) -> bool:
-        return self._stopping.is_set() or child.held or child.process is not process
+        return self._stopping.is_set() or child.unwanted or child.process is not process
 
     def _log_of(self, child: Child) -> Path:
         return self._data / "logs" / f"{child.name}.log"

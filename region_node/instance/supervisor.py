@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -206,8 +205,6 @@ class Supervisor:
     async def _act_on(self, verb: str, child: Child, python: str) -> int | None:
         """Returns the process id: of who was killed, or of who runs now."""
         if verb == "kill":
-            child.held, pid = True, child.pid
-            child.send(signal.SIGKILL)
-            return pid
+            return self._processes.kill(child)
         await (self._processes.restart(child, python) if verb == "restart" else self._processes.start(child))
         return child.pid

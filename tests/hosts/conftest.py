@@ -88,4 +88,8 @@ def running(described: dict[str, Any], tmp_path: Path) -> Iterator[Running]:
             yield Running(inventory, tmp_path / "rendered")
         finally:
             process.terminate()
-            process.wait(120)
+            try:
+                process.wait(120)
+            except subprocess.TimeoutExpired:  # else the `with` waits for ever
+                process.kill()
+                raise

@@ -115,6 +115,63 @@ def test_one_command_after_another_restarts_a_process(tmp_path: Path) -> None:
     with_processes(tmp_path, body)
 
 
+def test_what_was_ended_for_good_is_not_started_by_a_command_that_is_under_way(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", READY)
+        await processes.spawn(one)
+        await processes.until_ready(one)
+        restarting = asyncio.ensure_future(processes.restart(one, ""))
+        await asyncio.sleep(0)
+        assert one.commanded.locked() and one.held
+        await processes.end([one])
+        with pytest.raises(ConfigError, match="its region has left"):
+            await restarting
+        with pytest.raises(ConfigError, match="its region has left"):
+            await processes.start(one)
+        assert one.pid is None and one.restarts <= 2
+
+    with_processes(tmp_path, body)
+
+
+@pytest.mark.parametrize("python", ["", "other"])
+def test_who_is_killed_while_it_is_restarted_stays_down(tmp_path: Path, python: str) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", "import time; time.sleep(600)")  # it says nothing: nobody knows whether it is ready
+        other = tmp_path / "other"
+        other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        other.chmod(0o755)
+        restarting = asyncio.ensure_future(processes.restart(one, str(other) if python else ""))
+        for _ in range(6000):
+            if one.pid is not None:
+                break
+            await asyncio.sleep(0.01)
+        assert processes.kill(one) is not None
+        with pytest.raises(ConfigError, match="one ended"):
+            await restarting
+        assert one.pid is None
+        one.command = [sys.executable, "-c", READY]
+        await processes.start(one)
+        assert one.ready.is_set() and one.pid is not None and not one.unwanted
+        restarting = asyncio.ensure_future(processes.restart(one, str(other) if python else ""))
+        await asyncio.sleep(0)
+        assert one.held and processes.kill(one) is not None, "before it has ended by itself"
+        with pytest.raises(ConfigError, match="one ended"):
+            await restarting
+        assert one.pid is None
+
+    with_processes(tmp_path, body)
+
+
+def test_where_nothing_is_restarted_who_dies_is_not_waited_for(tmp_path: Path) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        processes._restart = False
+        one = child(processes, "one", "import sys; sys.exit('no luck')")
+        with pytest.raises(ConfigError, match="one ended: no luck; its log is"):
+            await processes.start(one)
+
+    with_processes(tmp_path, body)
+
+
 def test_what_is_being_started_while_all_are_ended_is_ended_and_nothing_is_started_behind_it(tmp_path: Path) -> None:
     async def body(processes: Processes, fatal: list[ConfigError]) -> None:
         late, later = child(processes, "late", READY), child(processes, "later", READY)
