@@ -47,8 +47,8 @@ ACK = struct.Struct(">Qq")
 """(ledger, through)."""
 
 _SLAB_SMALL, _SLAB_LARGE = 1 << 16, 1 << 20
-_SLAB_STEP = 1 << 17
-"""Sizes of slabs are multiples of it: at most a quarter of one stays unused."""
+_SLAB_SIZES = 4
+"""Between a power of two and the next: at most a fifth of a slab stays unused, and a pool has few sizes, whatever comes."""
 _SLAB_REST = 1 << 12
 """A slab with less room than this is not read into any more."""
 _UNSHARED = 3
@@ -142,7 +142,8 @@ class SlabPool:
 
     def take(self, size_bytes: int = _SLAB_LARGE) -> memoryview:
         """A slab of that size; what it holds is not cleared. Frames of about one size share slabs."""
-        whole = -(-size_bytes // _SLAB_STEP) * _SLAB_STEP
+        step = (1 << (size_bytes - 1).bit_length() - 1) // _SLAB_SIZES
+        whole = -(-size_bytes // step) * step
         self._taken[whole] = None
         slabs = self._slabs.get(whole)
         if slabs is None:

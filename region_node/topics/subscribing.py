@@ -156,7 +156,7 @@ class SubscribingTopic(ABC):
     ) -> Subscription:
         """The subscription of that name, made where it is not there. `initial`: its mark-delete position then.
 
-        Raises NotFound (not there and not `create`), NotAllowed (a name that is not available).
+        Raises NotFound (not there and not `create`), NotAllowed (a name that is not available), TopicClosed.
         """
         if not name or is_internal(name) or "/" in name:
             raise NotAllowed(f"subscription name {name!r} is not available")
@@ -166,6 +166,8 @@ class SubscribingTopic(ABC):
             if found.durable != durable:
                 raise NotAllowed(f"subscription {name!r} is {'durable' if found.durable else 'a reader'} already")
             return found
+        if self.closed:  # whoever waited for something may still have it: it says nothing of what there is
+            raise TopicClosed(f"{self.text} is being unloaded")
         if not create:
             raise SubscriptionNotFound(f"subscription {name!r} of {self.text} does not exist")
         check_new_subscription(self, name)

@@ -226,6 +226,27 @@ def test_nobody_joins_before_a_seek_is_answered() -> None:
     with_broker(test)
 
 
+def test_who_waited_for_a_seek_while_the_topic_was_unloaded_is_told_to_come_again() -> None:
+    """Its subscription is still there, elsewhere: that there is none would end a client which may not make one."""
+
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await broker.topics.policies.change_topic(
+            TOPIC, lambda before: replace(before, policies={"autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False}})
+        )
+        topic, stored = broker.topics.loaded[TOPIC], asyncio.Event()
+        topic.subscriptions["s"].cursor.flushed = stored.wait  # type: ignore[method-assign, assignment]
+        await client.do(frame(K.SEEK, consumer_id=1, request_id=50, message_id={"ledgerId": 10, "entryId": 0}))
+        await client.do(frame(K.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=51))
+        await broker.topics.unload(TOPIC)
+        stored.set()
+        errors = [c.error for c, _ in await client.news() if c.type == K.ERROR]
+        assert [(e.request_id, e.error) for e in errors] == [(51, pb.ServiceNotReady)], errors
+
+    with_broker(test)
+
+
 def test_unsubscribe() -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
