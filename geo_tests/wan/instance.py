@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from toxiproxy import Toxiproxy as ToxiproxyServer
 from heliograph.model.errors import ConfigError
 from region_node.demo import _rest as rest
 from region_node.instance.control import call
+from region_node.instance.launch import END_S
 from region_node.instance.toxiproxy import Toxiproxy
 
 PROGRAM = str(Path(sys.executable).with_name("heliograph"))
@@ -29,8 +31,19 @@ PATIENCE_S = 120.0
 
 
 def heliograph(*arguments: str, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=timeout_s)
-    assert not check or done.returncode == 0, f"heliograph {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    """What the program answers. Where it takes too long it is interrupted, as by Ctrl-C, so that it ends what it has started."""
+    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said, told = process.communicate(timeout=timeout_s)
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=END_S)
+        finally:
+            process.kill()
+        raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, said, told)
+    assert not check or done.returncode == 0, f"heliograph {' '.join(arguments)}: {said}{told}"
     return done
 
 

@@ -9,7 +9,7 @@ import pytest
 from geo_tests.wan.instance import heliograph
 
 
-@pytest.mark.timeout(720)
+@pytest.mark.timeout(960)
 def test_the_demo_ends_with_a_good_verdict_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = heliograph("demo", "--seconds", "3", "--no-spark", timeout_s=700)

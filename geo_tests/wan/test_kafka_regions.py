@@ -147,10 +147,13 @@ def test_a_group_works_in_one_region_at_a_time(instance: Instance) -> None:
         send(us, "turns", [b"%d" % i for i in range(100, 150)])
         command = [PROGRAM, "dr", "subscription-move", name, "kafka.one", "--to", "eu", "--drain", "120", "--admin", instance.admin("us")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as moving:
-            while moving.poll() is None:
-                if (message := first.poll(0.2)) is not None and not message.error():
-                    got.append(message.value())
-                    first.commit(message, asynchronous=False)
+            try:
+                while moving.poll() is None:
+                    if (message := first.poll(0.2)) is not None and not message.error():
+                        got.append(message.value())
+                        first.commit(message, asynchronous=False)
+            finally:  # else the `with` waits for one that hangs
+                moving.kill()
             assert moving.returncode == 0, moving.communicate()[0]
         done = len(got)
         send(us, "turns", [b"%d" % i for i in range(150, 200)])

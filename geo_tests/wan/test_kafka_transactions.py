@@ -185,15 +185,17 @@ def test_transactions_whose_producer_dies(region: Region) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             assert writer.stdout is not None
             trying = b""
-            for line in writer.stdout:
-                word, number = line.split()
-                value = b"%d-%s" % (life, number.encode())
-                if word == "committed":
-                    sure.add(value)
-                trying = value if word == "trying" else b""
-                if (word == "trying" and int(number) >= 5 + life) or int(number) > 20:
-                    writer.kill()
-                    break
+            try:
+                for line in writer.stdout:
+                    word, number = line.split()
+                    value = b"%d-%s" % (life, number.encode())
+                    if word == "committed":
+                        sure.add(value)
+                    trying = value if word == "trying" else b""
+                    if (word == "trying" and int(number) >= 5 + life) or int(number) > 20:
+                        break
+            finally:  # else the `with` waits for one that hangs
+                writer.kill()
             unsure |= {trying} - {b""}
     made = transactional(region, "dies")
     made.begin_transaction()

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pulsar
 import pytest
 
 from benchmarks.servers import free_port
+from geo_tests.wan import instance
 from geo_tests.wan.instance import PROGRAM, eventually, heliograph
 
 
@@ -28,6 +28,15 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
     assert "is ready" in line, line + process.communicate()[1]
 
 
+def end(process: subprocess.Popen[str]) -> str:
+    """By Ctrl-C. Returns what it said on stderr; whatever happens, it does not stay."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=240)[1]
+    finally:
+        process.kill()
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int]]:
     data = tmp_path_factory.mktemp("standalone") / "data"
@@ -37,8 +46,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, in
         wait_ready(process)
         yield data, service, admin
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=240)
+        end(process)
 
 
 def test_hello(running: tuple[Path, int, int]) -> None:
@@ -92,6 +100,23 @@ def test_nothing_runs(tmp_path: Path) -> None:
         assert done.returncode == 2 and "heliograph up" in done.stderr
 
 
+def test_a_program_that_takes_too_long_here_is_interrupted_and_ends_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nsleep 600 &\ntrap 'kill $!; wait; touch {tmp_path}/ended; exit 1' INT\ntouch {tmp_path}/begun\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(instance, "PROGRAM", str(program))
+
+    def asked(process: subprocess.Popen[str], timeout: float) -> None:
+        eventually((tmp_path / "begun").exists, "the program runs")
+        monkeypatch.undo()
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", asked)
+    with pytest.raises(subprocess.TimeoutExpired):
+        instance.heliograph("up")
+    assert (tmp_path / "ended").exists()
+
+
 MOMENTS = ("instance.json", "lock", "logs", "settings", "logs/standalone-bookie-1.log", "logs/standalone-broker-0.log", "control.json")
 
 
@@ -100,16 +125,17 @@ def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> Non
     """Each moment is the appearance of a file."""
     service, admin = free_port(), free_port()
     process = standalone(tmp_path / "data", service, admin)
-    eventually((tmp_path / "data" / moment).exists, moment, 30)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=240)
+    try:
+        eventually((tmp_path / "data" / moment).exists, moment)
+    finally:
+        err = end(process)
     assert "Traceback" not in err, err
 
     def quiet() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", service)) != 0 and not _mentions(tmp_path)
 
-    eventually(quiet, "no process and no port of it is left", 15)
+    eventually(quiet, "no process and no port of it is left")
 
 
 def _mentions(folder: Path) -> list[str]:
@@ -127,9 +153,11 @@ def _mentions(folder: Path) -> list[str]:
 
 def test_a_killed_supervisor_takes_its_processes_along(tmp_path: Path) -> None:
     process = standalone(tmp_path / "data", free_port(), free_port())
-    wait_ready(process)
-    process.kill()
-    process.communicate()
+    try:
+        wait_ready(process)
+    finally:
+        process.kill()
+        process.communicate()
     eventually(lambda: not _mentions(tmp_path), "its processes end", 60)  # each drains for 30 s at most
 
 
@@ -146,7 +174,4 @@ def test_data_survives_a_restart(tmp_path: Path) -> None:
             client.create_producer("kept").send([b"one", b"two", b"three"][len(expected)])
             client.close()
         finally:
-            began = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=240)
-            assert time.monotonic() - began < 30
+            end(process)

@@ -140,22 +140,27 @@ class Network:
     def break_down(self, name: str) -> None:
         """The host is gone, with its disks: all of its processes at once, then its network."""
         space, server = self._hosts.pop(name)
-        for _ in range(600):
-            pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split()
-            if not pids:
-                break
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            time.sleep(0.05)
+        _remove(space)
         server.wait(_READY_S)
-        subprocess.run(["ip", "netns", "del", space], capture_output=True)
         shutil.rmtree(self.folder / "disks" / name, ignore_errors=True)
 
     def close(self) -> None:
         for name in list(self._hosts):
             self.break_down(name)
-        subprocess.run(["ip", "netns", "del", self._tag], capture_output=True)
+        _remove(self._tag)
+
+
+def _remove(space: str) -> None:
+    """A network namespace, with all of its processes."""
+    for _ in range(600):
+        pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split()
+        if not pids:
+            break
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.05)
+    subprocess.run(["ip", "netns", "del", space], capture_output=True)
 
 
 def _command(pid: int) -> bytes:

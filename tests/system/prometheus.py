@@ -39,7 +39,11 @@ class Prometheus:
         (folder / "prometheus.yaml").write_text(text)
         self._folder, self._prefix = folder, list(prefix)
         self._begin()
-        eventually(self._ready, "Prometheus is ready", PATIENCE_S)
+        try:
+            eventually(self._ready, "Prometheus is ready", PATIENCE_S)
+        except BaseException:  # nobody else knows of it yet
+            self.stop()
+            raise
 
     def _begin(self) -> None:
         self.port = free_port()
@@ -76,4 +80,8 @@ class Prometheus:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(PATIENCE_S)
+        try:
+            self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:  # nothing may stay
+            self._process.kill()
+            raise
