@@ -60,6 +60,10 @@ public class TransactionShell {
                 for (int i = 3; i < words.length; i++) {
                     Producer<String> producer = producer(client, words[2]);
                     sent.add((words[1].equals("-") ? producer.newMessage() : producer.newMessage(TXNS.get(words[1]))).value(words[i]).sendAsync());
+                    if (sent.size() == 1) {
+                        // The client asks for the topic to be added to the transaction first, and sends what waited for that the last one first.
+                        sent.get(0).get(90, TimeUnit.SECONDS);
+                    }
                 }
                 CompletableFuture.allOf(sent.toArray(new CompletableFuture[0])).get(90, TimeUnit.SECONDS);
                 return sent.size() + " " + sent.get(sent.size() - 1).get();
