@@ -234,6 +234,9 @@ class SimFile:
         self._check()
         return bytes(self.inode.now[offset : offset + size_bytes])
 
+    def pread_around(self, size_bytes: int, offset: int) -> bytes:
+        return self.pread(size_bytes, offset)
+
     def expect_scattered(self) -> None:
         self._check()
 

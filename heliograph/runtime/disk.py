@@ -29,6 +29,10 @@ class File(Protocol):
         """Returns up to `size_bytes`; shorter only at the end of the file."""
         ...
 
+    def pread_around(self, size_bytes: int, offset: int) -> Buffer:
+        """As `pread`, past the system's cache where that is possible: for large pieces that are read once. The memory is used again when no view is left."""
+        ...
+
     def expect_scattered(self) -> None:
         """From now on a read brings what it asks for, and nothing that lies behind it: whoever reads says how far ahead, and the disk is soon free again."""
         ...

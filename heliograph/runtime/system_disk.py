@@ -6,7 +6,8 @@ reach the event loop in one wake-up, and the thread is at the next batch before 
 The thread starts with the first submitted work, so a directory that only serves start-up reads costs none.
 
 A write whose offset and size are multiples of 4096 goes around the page cache (O_DIRECT) where the file system can: journals and entry logs are
-written once and seldom read, and fresh pages of the cache cost several times the write itself. Everything else is buffered.
+written once and seldom read, and fresh pages of the cache cost several times the write itself. Large pieces that are read once go the same way
+(`pread_around`), into memory that is used again. Everything else is buffered.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import errno
 import mmap
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +31,9 @@ _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_BYTES_MAX = 16 << 20
 _PAGE = 4096
 _STAGING_BYTES = 1 << 20
+_PIECE_STEP, _PIECES_BYTES_MAX = 1 << 17, 16 << 20
+_UNSHARED = 3
+"""References to a piece of memory of which there is no view: the list's, the loop's, and the question's."""
 _AT_ONCE_BYTES_MAX = 16 << 10
 _FAST_SYNC_S, _STALL_S = 0.004, 0.05
 _TRUSTED_SYNCS, _SLOW_COSTS = 64, 4
@@ -71,16 +76,39 @@ class _Staging:
             return total + os.pwrite(descriptor, whole[:filled], offset + total) if filled else total
 
 
+class _Pages:
+    """Memory at page boundaries for direct reads, shared by the files of one disk: a piece is free again when no view of it is left."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[mmap.mmap] = []
+        self._kept_bytes = 0
+
+    def take(self, size_bytes: int) -> mmap.mmap:
+        """At least so much, and at most a quarter more; what it holds is not cleared."""
+        with self._lock:
+            for piece in self._kept:
+                if size_bytes <= len(piece) <= size_bytes + size_bytes // 4 and sys.getrefcount(piece) == _UNSHARED:
+                    return piece
+            made = mmap.mmap(-1, -(-size_bytes // _PIECE_STEP) * _PIECE_STEP)
+            while self._kept and self._kept_bytes + len(made) > _PIECES_BYTES_MAX:
+                self._kept_bytes -= len(self._kept.pop(0))  # whoever has views of it still keeps it alive
+            self._kept.append(made)
+            self._kept_bytes += len(made)
+            return made
+
+
 class SystemFile:
     """One open file. `failure`: the first error of a write or sync; final."""
 
-    __slots__ = ("_direct", "_fd", "_path", "_staging", "failure", "name")
+    __slots__ = ("_around", "_direct", "_fd", "_pages", "_path", "_staging", "failure", "name")
 
-    def __init__(self, path: Path, flags: int, staging: _Staging) -> None:
+    def __init__(self, path: Path, flags: int, staging: _Staging, pages: _Pages) -> None:
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
-        self._path, self._staging = path, staging
+        self._path, self._staging, self._pages = path, staging, pages
         self._direct: int | None = None
-        """A second descriptor, for direct writes; -1 where the file system has none."""
+        self._around: int | None = None
+        """Further descriptors, for direct writes and direct reads; -1 where the file system has none."""
         self.name = path.name
         self.failure: OSError | None = None
 
@@ -135,6 +163,28 @@ class SystemFile:
             got += len(data)
         return b"".join(parts)
 
+    def pread_around(self, size_bytes: int, offset: int) -> Buffer:
+        if self._around is None:
+            try:
+                self._around = os.open(self._path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError:
+                self._around = -1
+        if self._around < 0:
+            return self.pread(size_bytes, offset)
+        skipped = offset % _PAGE
+        wanted = skipped + size_bytes
+        whole = memoryview(self._pages.take(-(-wanted // _PAGE) * _PAGE))
+        try:
+            got = os.preadv(self._around, [whole[: -(-wanted // _PAGE) * _PAGE]], offset - skipped)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                os.close(self._around)
+                self._around = -1
+            got = 0
+        if got < wanted:  # the end of the file, a signal, or an error that the buffered way tells too
+            return self.pread(size_bytes, offset)
+        return whole[skipped:wanted]
+
     def expect_scattered(self) -> None:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -160,9 +210,10 @@ class SystemFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._direct is not None and self._direct >= 0:
-            os.close(self._direct)
-            self._direct = -1
+        for descriptor in (self._direct, self._around):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+        self._direct = self._around = -1
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -182,7 +233,7 @@ class SystemDisk(Disk):
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self._missing = error
-        self._staging = _Staging()
+        self._staging, self._pages = _Staging(), _Pages()
         self._queue: SimpleQueue[_Work] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -194,7 +245,7 @@ class SystemDisk(Disk):
 
     def open(self, name: str, *, create: bool = False) -> File:
         self._check()
-        return SystemFile(self.directory / name, os.O_RDWR | (os.O_CREAT if create else 0), self._staging)
+        return SystemFile(self.directory / name, os.O_RDWR | (os.O_CREAT if create else 0), self._staging, self._pages)
 
     def names(self) -> list[str]:
         self._check()

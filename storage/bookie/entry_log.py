@@ -35,6 +35,8 @@ _TRAILER = struct.Struct("<QIIQ3sBI")
 _MAGIC, _END_MAGIC = b"HLOG", b"HLF"
 _PAGE = 4096
 _WRITE_BYTES = 1 << 20
+_AROUND_BYTES = 768 << 10
+"""A piece of a long read that is so large needs nobody to read ahead, and a cache of it costs more than the read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,11 @@ class EntryLog:
         low, high = self._range(group)
         return self._firsts[low] if low < high else NEVER
 
-    def read(self, disk: Disk, offset: int, size_bytes: int, goes_on: bool = False) -> bytes:
-        """Blocking; raises OSError. goes_on: the system may bring what lies behind it too."""
+    def read(self, disk: Disk, offset: int, size_bytes: int, goes_on: bool = False) -> Buffer:
+        """Blocking; raises OSError. goes_on: the system may bring what lies behind it too, or need not keep it."""
         file = self._opened(disk)
+        if goes_on and size_bytes >= _AROUND_BYTES:
+            return file.pread_around(size_bytes, offset)
         if self._in_sequence != goes_on:
             self._in_sequence = goes_on
             if goes_on:

@@ -30,6 +30,10 @@ class Files:
         self.done.append((offset, size_bytes))
         return bytes(size_bytes)
 
+    def pread_around(self, size_bytes: int, offset: int) -> bytes:
+        self.done.append(("around", offset, size_bytes))
+        return bytes(size_bytes)
+
 
 def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
     log = EntryLog(1, [LedgerMark(3, -1, False)], [1], array("q", [0]), array("I", [100]), array("H", [1]))
@@ -40,3 +44,11 @@ def test_a_log_changes_how_it_is_read_only_where_its_reader_does() -> None:
     log.close()
     log.read(disk, 6, 1, True)
     assert disk.done[-4:] == ["closed", "scattered", "sequence", (6, 1)], "opened again it begins anew"
+
+
+def test_a_large_piece_of_a_long_read_goes_around_the_cache() -> None:
+    log = EntryLog(1, [LedgerMark(3, -1, False)], [1], array("q", [0]), array("I", [100]), array("H", [1]))
+    disk: Any = Files()
+    for size, goes_on in ((1 << 20, True), (1 << 20, False), (512 << 10, True)):
+        assert len(log.read(disk, 0, size, goes_on)) == size
+    assert disk.done == ["scattered", ("around", 0, 1 << 20), (0, 1 << 20), "sequence", (0, 512 << 10)]

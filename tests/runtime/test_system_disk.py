@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -241,4 +243,47 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_its_first_use(tmp_path: 
     for use in (disk.names, disk.free_bytes, lambda: disk.open("a"), lambda: disk.open("a", create=True)):
         with pytest.raises(FileExistsError, match="file"):
             use()
+    disk.close()
+
+
+@pytest.mark.parametrize("without", ["", "open", "preadv"])
+def test_a_read_around_the_cache_brings_what_any_read_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str) -> None:
+    real = os.open
+
+    def refuse(path: Any, flags: int, *more: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct reads here")
+        return real(path, flags, *more)
+
+    def fail(*_: Any) -> int:
+        raise OSError(errno.EINVAL, "not at this place")
+
+    if without:
+        monkeypatch.setattr(os, without, refuse if without == "open" else fail)
+    data = random.Random(3).randbytes(3_000_001)
+    (tmp_path / "a").write_bytes(data)
+    disk = SystemDisk(tmp_path)
+    file = disk.open("a")
+    for offset, size in ((0, 1 << 20), (16, 1_000_000), (4095, 4098), (2_999_000, 1001), (2_999_000, 5000), (4096, 1), (3_000_001, 10)):
+        assert bytes(file.pread_around(size, offset)) == data[offset : offset + size], (offset, size)
+    file.close()
+    disk.close()
+
+
+def test_memory_of_a_read_around_the_cache_is_used_again_when_nobody_looks_at_it(tmp_path: Path) -> None:
+    data = random.Random(4).randbytes(40 << 20)
+    (tmp_path / "a").write_bytes(data)
+    disk = SystemDisk(tmp_path)
+    file = disk.open("a")
+    seen = [memoryview(file.pread_around(1 << 20, at << 20))[5:900_000] for at in range(40)]  # more than is kept
+    assert all(view == data[(at << 20) + 5 : (at << 20) + 900_000] for at, view in enumerate(seen))
+    places = {id(view.obj) for view in seen}
+    assert len(places) == 40
+    last = {id(view.obj) for view in seen[-16:]}
+    seen.clear()
+    for at in range(10):
+        view = memoryview(file.pread_around(1 << 20, at << 20))
+        assert id(view.obj) in last and view == data[at << 20 : (at + 1) << 20]
+        del view
+    file.close()
     disk.close()
