@@ -16,15 +16,16 @@ import asyncio
 import errno
 import mmap
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from sys import getrefcount
 from typing import Any
 
+from heliograph.model.views import UNSHARED
 from heliograph.runtime.disk import Buffer, Disk, File, T
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
@@ -32,8 +33,6 @@ _BATCH_BYTES_MAX = 16 << 20
 _PAGE = 4096
 _STAGING_BYTES = 1 << 20
 _PIECE_STEP, _PIECES_BYTES_MAX = 1 << 17, 16 << 20
-_UNSHARED = 3
-"""References to a piece of memory of which there is no view: the list's, the loop's, and the question's."""
 _AT_ONCE_BYTES_MAX = 16 << 10
 _FAST_SYNC_S, _STALL_S = 0.004, 0.05
 _TRUSTED_SYNCS, _SLOW_COSTS = 64, 4
@@ -88,7 +87,7 @@ class _Pages:
         """At least so much, and at most a quarter more; what it holds is not cleared."""
         with self._lock:
             for piece in self._kept:
-                if size_bytes <= len(piece) <= size_bytes + size_bytes // 4 and sys.getrefcount(piece) == _UNSHARED:
+                if size_bytes <= len(piece) <= size_bytes + size_bytes // 4 and getrefcount(piece) == UNSHARED:
                     return piece
             made = mmap.mmap(-1, -(-size_bytes // _PIECE_STEP) * _PIECE_STEP)
             while self._kept and self._kept_bytes + len(made) > _PIECES_BYTES_MAX:

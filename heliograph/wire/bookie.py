@@ -38,6 +38,7 @@ from enum import IntEnum
 from sys import getrefcount
 
 from heliograph.model.errors import BookieUnavailable, DiskFailed, LedgerFenced, NoSuchEntry, NoSuchLedger, PeerError, StorageError
+from heliograph.model.views import UNSHARED
 
 VERSION = 1
 FRAME_BYTES_MAX = 16 << 20
@@ -51,8 +52,6 @@ _SLAB_SIZES = 4
 """Between a power of two and the next: at most a fifth of a slab stays unused, and a pool has few sizes, whatever comes."""
 _SLAB_REST = 1 << 12
 """A slab with less room than this is not read into any more."""
-_UNSHARED = 3
-"""What `getrefcount` says of an object in one container and one local variable."""
 
 
 class Kind(IntEnum):
@@ -151,7 +150,7 @@ class SlabPool:
         for _ in range(min(4, len(slabs))):
             slab = slabs.popleft()
             slabs.append(slab)
-            if getrefcount(slab) == _UNSHARED:
+            if getrefcount(slab) == UNSHARED:
                 return memoryview(slab)[:size_bytes]
         slab = bytearray(whole)
         slabs.append(slab)
@@ -160,7 +159,7 @@ class SlabPool:
     def trim(self) -> None:
         """Gives free slabs back to the system, of sizes of which none was taken since the last call."""
         for size in [size for size in self._slabs if size not in self._taken]:
-            self._slabs[size] = deque([slab for slab in self._slabs[size] if getrefcount(slab) != _UNSHARED])
+            self._slabs[size] = deque([slab for slab in self._slabs[size] if getrefcount(slab) != UNSHARED])
             if not self._slabs[size]:
                 del self._slabs[size]
         self._taken.clear()
