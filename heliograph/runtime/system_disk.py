@@ -35,9 +35,9 @@ _STAGING_BYTES = 1 << 20
 _PIECE_STEP, _PIECES_BYTES_MAX = 1 << 17, 16 << 20
 _AT_ONCE_BYTES_MAX = 16 << 10
 _FAST_SYNC_S, _STALL_S = 0.004, 0.05
-_TRUSTED_SYNCS, _SLOW_COSTS = 64, 4
-"""A disk is trusted to be fast after so many fast syncs. Each slow one takes away what that many have brought, so one of which a fifth is slow stays
-trusted; a stall takes everything."""
+_TRUSTED_SYNCS, _SLOW_COSTS, _SLOW_COSTS_A_S = 64, 4, 500
+"""A disk is trusted to be fast after so many fast syncs. Each slow one takes away what that many have brought, or more where it took longer, so one of which
+a fifth is a little slow stays trusted; a stall takes everything. So a disk that turns slow holds up the event loop for 0.18 s altogether, or for one stall."""
 _Done = Callable[[BaseException | None], None]
 _Sync = tuple["SystemFile", int, Sequence[Buffer], _Done]
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -383,7 +383,7 @@ class SystemDisk(Disk):
         if took_s < _FAST_SYNC_S:
             self._trust = min(self._trust + 1, 2 * _TRUSTED_SYNCS)
         else:
-            self._trust = max(0, self._trust - _SLOW_COSTS) if took_s < _STALL_S else 0
+            self._trust = max(0, self._trust - max(_SLOW_COSTS, int(_SLOW_COSTS_A_S * took_s))) if took_s < _STALL_S else 0
 
     def _post(self, callbacks: list[Callable[[], None]]) -> None:
         assert self._loop is not None

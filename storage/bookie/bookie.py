@@ -17,19 +17,21 @@ from heliograph.model.errors import CorruptData, PeerError
 from heliograph.runtime.clock import Clock, Rng
 from heliograph.runtime.disk import Buffer
 from heliograph.wire.block import peek_block, verify_block
-from heliograph.wire.bookie import HEAD, Code, Kind
+from heliograph.wire.bookie import HEAD, RANGE, Code, Kind, encode_ranges
 from storage.bookie.cookie import Place
 from storage.bookie.directories import Directories
 from storage.bookie.journal_dir import JournalDir
 from storage.bookie.lac_waits import LacWaits
 from storage.bookie.ledger_dir import LedgerDir
 from storage.bookie.peer import Peer
-from storage.bookie.reading import Piece, choose
+from storage.bookie.reading import Piece, choose, held
 from storage.bookie.settings import BookieSettings
 
 __all__ = ["Bookie", "BookieSettings", "Peer", "Place"]
 
 _LEDGERS_A_PAGE = 100_000
+_LOOKS_A_PAGE = 500
+"""In the index, for one answer about what is held: other frames wait for a few milliseconds at most."""
 
 
 class Bookie(Directories):
@@ -154,6 +156,8 @@ class Bookie(Directories):
             home.know_lac(ledger, value)
             if ledger in self._lac_waits:
                 self._lac_waits.moved(ledger, value)
+        elif kind == Kind.READ_LAC and body:
+            self._tell_held(home, ledger, body, request, peer)
         elif kind == Kind.READ_LAC:
             if number and home.table.lac.get(ledger, -1) <= entry and ledger not in home.table.fenced and ledger not in self._dead:
                 self._lac_waits.wait(ledger, entry, number / 1000, partial(self._tell_lac, home, ledger, request, peer))
@@ -180,6 +184,20 @@ class Bookie(Directories):
             peer.answer(request, Code.OK, 0, home.table.lac.get(ledger, -1), ())
         else:
             peer.answer(request, *self._absent(home, ledger))
+
+    def _tell_held(self, home: LedgerDir, ledger: int, body: memoryview, request: int, peer: Peer) -> None:
+        """Which of some entries are held. A directory that failed, or is not whole, says nothing."""
+        first, last = RANGE.unpack(body) if len(body) == RANGE.size else (-1, -1)
+        if not 0 <= first <= last:
+            raise PeerError("what is held: wrong shape")
+        refusal = self._refusal(home)
+        if refusal is not None:
+            peer.answer(request, Code.UNKNOWN, 0, 0, [refusal[1].encode()])
+        elif ledger not in home.table.last:
+            peer.answer(request, *self._absent(home, ledger))
+        else:
+            ranges, behind = held(home.generations(), home.table, ledger, first, last, _LOOKS_A_PAGE)
+            peer.answer(request, Code.OK, behind, home.table.lac.get(ledger, -1), [encode_ranges(ranges)])
 
     def _absent(self, home: LedgerDir, ledger: int, entry: int | None = None) -> tuple[Code, int, int, list[Buffer]]:
         """The answer about what is not here: explicit only from a directory that lost nothing."""

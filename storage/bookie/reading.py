@@ -1,6 +1,6 @@
 """Fetching: blocks of one answer, from memory and from entry logs.
 
-Is: which blocks answer a read, and the job that brings them. Isn't: the answer, or a thread.
+Is: which blocks answer a read, the job that brings them, and which entries there are. Isn't: the answer, or a thread.
 Invariants: every block that comes from a disk is verified; an answer stops before the first that is bad, and is an error where that is the first.
 """
 
@@ -36,6 +36,27 @@ def choose(generations: Sequence[Generation], table: LedgerTable, ledger: int, f
         size += piece_bytes
         at = behind
     return pieces, at
+
+
+def held(
+    generations: Sequence[Generation], table: LedgerTable, ledger: int, first: int, last: int, looks_max: int
+) -> tuple[list[tuple[int, int]], int]:
+    """([first, last] of what the index has of these entries, ascending and apart; the entry behind what was looked at: it stops after so many looks)."""
+    ranges: list[tuple[int, int]] = []
+    at = first
+    while at <= last and looks_max:
+        looks_max -= 1
+        found = _find(generations, table, ledger, at)
+        if found is None:
+            starts = [tail.next_start(at) for one in generations if (tail := one.tails.get(ledger)) is not None]
+            starts += [log.next_start(ledger, at) for log in table.logs_of(ledger)]
+            at = min([*starts, last + 1])
+            continue
+        behind = min(found[2], last + 1)
+        begin = ranges.pop()[0] if ranges and ranges[-1][1] == at - 1 else at
+        ranges.append((begin, behind - 1))
+        at = behind
+    return ranges, at
 
 
 def _find(generations: Sequence[Generation], table: LedgerTable, ledger: int, entry: int) -> tuple[Piece, int, int] | None:

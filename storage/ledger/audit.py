@@ -26,6 +26,8 @@ class AutoRecoverySettings:
     """Ledgers that wait for a copy at one time; further ones are found when these are done."""
     scan_s: float = 3600.0
     """How often every ledger is looked at although no bookie has gone."""
+    check_s: float = 86400.0
+    """How long the check takes that asks each bookie whether it holds what it should of every ledger."""
     rescan_s: float = 10.0
     """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried again."""
     tick_s: float = 1.0
@@ -35,7 +37,7 @@ class AutoRecoverySettings:
     def __post_init__(self) -> None:
         if min(self.bytes_per_s, self.marks_max) < 1:
             raise ConfigError("auto_recovery: bytes_per_s and marks_max must be at least 1")
-        if min(self.lost_after_s, self.scan_s, self.rescan_s, self.tick_s, self.orphan_grace_s) <= 0:
+        if min(self.lost_after_s, self.scan_s, self.check_s, self.rescan_s, self.tick_s, self.orphan_grace_s) <= 0:
             raise ConfigError("auto_recovery: times must be above 0")
 
 

@@ -1,7 +1,7 @@
 """AutoRecovery: one broker's part in keeping every ledger at its full number of copies.
 
 Is: the shell: the election of the auditor, its scans, and this broker's worker, which repairs one marked ledger at a time. Isn't: the judgement
-of what lacks a copy (`audit`), or the copy (`repair`).
+of what lacks a copy (`audit`), the check of what bookies hold (`copies`), or the copy (`repair`).
 Invariants: nothing here is needed for safety; two auditors at once, or two workers on one ledger, cost work only. A broker whose lease has ended
 gives its work up. The marks in the metadata are all that an auditor or a worker leaves behind: whoever comes next goes on from them.
 Source: docs/protocols/storage.md, "Auto-recovery".
@@ -17,11 +17,14 @@ from dataclasses import dataclass
 import msgpack
 
 from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata, pack, unpack
+from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.store import LEASE_TTL_MS, prefix_end
 from local_meta import keys
 from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
 from storage.ledger.context import LedgerContext
+from storage.ledger.copies import CopyCheck
+from storage.ledger.labels import Labels
+from storage.ledger.marks import Mark
 from storage.ledger.placement import adheres, racks
 from storage.ledger.repair import LedgerRepair
 
@@ -61,12 +64,16 @@ class AutoRecovery:
         self._lost = LostBookies(settings.lost_after_s)
         self._lease = 0
         self._someone: bytes | None = None
-        self._marks: dict[int, tuple[int, list[str]]] = {}
+        self._marks: dict[int, tuple[int, Mark]] = {}
         self._not_before: dict[int, float] = {}
         self._audited: list[str] = []
         self._audited_directories: list[tuple[str, int]] = []
         self._scan_at = 0.0
         self._wake = asyncio.Event()
+        self._ledgers = 0
+        self.check = CopyCheck(
+            context, settings, leads=lambda: self.auditor and context.meta.stale_s() <= 0, ledgers=lambda: self._ledgers, marks=lambda: len(self._marks)
+        )
         self._stops: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -75,10 +82,10 @@ class AutoRecovery:
         self._stops = [
             meta.watch(keys.AUDITOR, self._on_auditor),
             meta.watch(keys.UNDERREPLICATED, self._on_mark),
-            self._context.pool.on_change(self._on_bookies),
+            self._context.pool.on_change(self._on_change),
         ]
         await meta.synced(keys.AUDITOR)
-        self._tasks = [tasks.spawn(self._keep_lease()), tasks.spawn(self._audit()), tasks.spawn(self._work())]
+        self._tasks = [tasks.spawn(self._keep_lease()), tasks.spawn(self._audit()), tasks.spawn(self.check.run()), tasks.spawn(self._work())]
 
     async def stop(self) -> None:
         for stop in self._stops:
@@ -130,6 +137,12 @@ class AutoRecovery:
 
     # -- the auditor --------------------------------------------------------------------------------------------------
 
+    def _on_change(self) -> None:
+        """What waited for a bookie is tried again at once."""
+        self._on_bookies()
+        self._not_before.clear()
+        self._wake.set()
+
     def _on_bookies(self) -> None:
         pool = self._context.pool
         self._lost.on_registered(pool.all_registered(), self._loop.time())
@@ -153,14 +166,16 @@ class AutoRecovery:
     async def _scan(self, lost: list[str]) -> None:
         """Looks at every ledger, and marks those that lack copies."""
         settings, meta = self._settings, self._context.meta
-        marked = waiting = misplaced = 0
+        marked = waiting = misplaced = ledgers = 0
         found: list[int] = []
         pool = self._context.pool
         there = racks(pool.all_registered(), pool.rack)
         full = False
+        of_lost = sum(bool(mark.lost) for _, mark in self._marks.values())  # a gap may wait for the very bookie that is lost by now
         directories = pool.failed_directories()
         partly = sorted({b for b, _ in directories} - set(lost))
         async for metadata in self.ledgers():
+            ledgers += 1
             self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
             gone = [*lost, *(b for b in partly if pool.lacks(b, metadata.ledger))]
             waiting += waits_for_its_writer(metadata, gone)
@@ -168,18 +183,19 @@ class AutoRecovery:
                 misplaced += 1
                 if len(found) < MISPLACED_MAX:
                     found.append(metadata.ledger)
-            version, known = self._marks.get(metadata.ledger, (-1, []))
-            if not repairs(metadata, [b for b in gone if b not in known]):
+            version, mark = self._marks.get(metadata.ledger, (-1, Mark()))
+            if not repairs(metadata, [b for b in gone if b not in mark.lost]):
                 continue
-            if version < 0 and len(self._marks) + marked >= settings.marks_max:
+            if version < 0 and of_lost + marked >= settings.marks_max:
                 full = True
                 break
             try:
-                await meta.put(keys.underreplicated(metadata.ledger), pack([gone]), expected=version)
+                await meta.put(keys.underreplicated(metadata.ledger), Mark(gone, mark.lacking).encode(), expected=version)
                 marked += 1
             except VersionConflict:
                 continue
         if not full:
+            self._ledgers = ledgers
             self.misplaced, self.misplaced_count = found, misplaced
             if misplaced:
                 log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
@@ -218,6 +234,17 @@ class AutoRecovery:
             for b in sorted({*pool.all_registered(), *pool.all_draining()})
         ]
 
+    def labels(self) -> dict[str, Labels]:
+        """What was set for bookies, registered or not."""
+        return dict(self._context.pool.labels)
+
+    async def set_labels(self, bookie: str, labels: Labels | None) -> None:
+        """Rack and group of a bookie, above its own; None: its own again. Of copies that lie too close together then, the audit finds out."""
+        if labels is None:
+            await self._context.meta.delete(keys.bookie_labels(bookie))
+        else:
+            await self._context.meta.put(keys.bookie_labels(bookie), labels.encode())
+
     async def decommission(self, bookie: str) -> None:
         """From now on `bookie` gets nothing new, and its copies are moved to others. Idempotent."""
         await self._context.meta.put(keys.decommission(bookie), msgpack.packb({"by": self._node.decode()}))
@@ -243,7 +270,7 @@ class AutoRecovery:
             self._marks.pop(ledger, None)
             self._not_before.pop(ledger, None)
         else:
-            self._marks[ledger] = version, unpack("mark of a ledger", value)[0]
+            self._marks[ledger] = version, Mark.decode(value)
         self._wake.set()
 
     async def _work(self) -> None:

@@ -19,7 +19,7 @@ from typing import cast
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, PeerError
 from heliograph.runtime.clock import Rng
-from heliograph.wire.bookie import HEAD, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, encode, error_of, split_blocks
+from heliograph.wire.bookie import HEAD, RANGE, VERSION, Code, FrameBuffer, Kind, SlabPool, decode_acks, decode_ranges, encode, error_of, split_blocks
 from heliograph.wire.run import Buffer
 
 _PINS_MAX = 3
@@ -180,6 +180,19 @@ class BookieClient:
         """The LAC as this bookie knows it, once it is above `known`, or after about so long; at most half of what an answer may take."""
         wait_ms = int(1000 * min(wait_s, self._settings.answer_timeout_s / 2, 60.0))
         return (await self._ask(Kind.READ_LAC, number=max(wait_ms, 1), ledger=ledger, entry=known)).value
+
+    async def held(self, ledger: int, first: int, last: int) -> list[tuple[int, int]] | None:
+        """[first, last] of what this bookie has of these entries, ascending; None from one of a version that can't say. Raises NoSuchLedger (explicit)."""
+        ranges: list[tuple[int, int]] = []
+        while first <= last:
+            answer = await self._ask(Kind.READ_LAC, [RANGE.pack(first, last)], ledger=ledger)
+            if answer.entry <= first:  # an older one has not looked at the body, and tells its LAC
+                return None
+            for begin, end in decode_ranges(answer.body):
+                begin = ranges.pop()[0] if ranges and ranges[-1][1] == begin - 1 else begin
+                ranges.append((begin, end))
+            first = answer.entry
+        return ranges
 
     async def delete(self, ledger: int) -> None:
         """Returns once it is durable; deleting what is not there is fine."""

@@ -22,6 +22,7 @@ from heliograph.wire.run import Buffer, Run
 from local_meta import keys
 from storage.ledger.append import LedgerAppend
 from storage.ledger.context import LedgerContext
+from storage.ledger.marks import mark_lacking
 from storage.ledger.port import BookiePort
 from storage.sealing.cipher import RunSealer
 
@@ -82,6 +83,7 @@ class LedgerHandle:
         self._lac_sent = -1
         self._lac_moved_at = self._loop.time()
         self._attempts: dict[str, int] = {}
+        self._gaps: dict[str, int] = {}  # bookie that was away -> LAC up to which it may lack entries, and no mark says so yet
         self._forgave_at = -float("inf")
         self._retry: asyncio.TimerHandle | None = None
         self._stop_watching: Callable[[], None] | None = None
@@ -181,7 +183,10 @@ class LedgerHandle:
             return
         self._stopped = True
         for slot in self._slots:
+            if not slot.writing:
+                self._note_gap(slot.bookie)
             self._end_slot(slot)
+        self._mark_gaps()
         if self._retry is not None:
             self._retry.cancel()
         self._watch_pool(False)
@@ -270,6 +275,8 @@ class LedgerHandle:
         self._context.acks.add(now - slot.moved_at)
         slot.moved_at = now
         self._attempts.pop(slot.bookie, None)
+        if self._gaps:
+            self._mark_gaps(slot.bookie)
         if self._core.on_ack(slot.bookie, through):
             self._lac_moved()
 
@@ -299,6 +306,9 @@ class LedgerHandle:
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
         elif error is None:
+            self._note_gap(slot.bookie)
+            if self._context.pool.registered(slot.bookie):
+                self._mark_gaps(slot.bookie)
             self._slots[at] = self._open_slot(slot.bookie, at, self._core.on_bookie_back(slot.bookie))
         elif self._stuck() and self._can_go_on(slot.bookie):
             self._fail(NotEnoughBookies(f"ledger {self.ledger}: no spare is left in the place of {slot.bookie}; a narrower one goes on without it"))
@@ -307,6 +317,23 @@ class LedgerHandle:
             self._watch_pool(True)
             if self._retry is None:
                 self._retry = self._loop.call_later(self._context.pause_s(attempt), self._retry_lost)
+
+    def _note_gap(self, bookie: str) -> None:
+        """Before it is written to again, or never will be: what it misses at or below LAC is kept here no more."""
+        if self._core.durable(bookie) < self._core.lac:
+            self._gaps[bookie] = self._core.lac
+
+    def _mark_gaps(self, *bookies: str) -> None:
+        """Of these, or of all: the ledger is marked for repair."""
+        if gaps := {b: through for b, through in self._gaps.items() if not bookies or b in bookies}:
+            self._gaps = {b: through for b, through in self._gaps.items() if b not in gaps}
+            self._context.tasks.spawn(self._mark(gaps))
+
+    async def _mark(self, gaps: dict[str, int]) -> None:
+        try:
+            await mark_lacking(self._context.meta, self.ledger, gaps)
+        except HeliographError:  # it is tried again with the next ack, retry, or the end of the handle; after that the check of copies finds it
+            self._gaps = {b: max(through, self._gaps.get(b, -1)) for b, through in {**self._gaps, **gaps}.items()}
 
     def _stuck(self) -> bool:
         """Whether some write set has too few bookies left that are written to."""

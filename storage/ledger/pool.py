@@ -9,20 +9,24 @@ A client of a bookie whose registration is gone stays usable: its lease may have
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 
 import msgpack
 
-from heliograph.model.errors import BookieUnavailable, NotEnoughBookies
+from heliograph.model.errors import BookieUnavailable, CorruptData, NotEnoughBookies
 from heliograph.model.ledgers import ANYWHERE, Affinity
 from heliograph.model.striping import Striping
 from heliograph.raft.store import MetadataStore
 from heliograph.runtime.clock import Rng
 from local_meta import keys
 from storage.bookie.cookie import home_of
+from storage.ledger.labels import Labels
 from storage.ledger.placement import Candidate, choose, racks
 from storage.ledger.port import BookiePort
 from storage.ledger.quarantine import Quarantine
+
+log = logging.getLogger(__name__)
 
 ClientFactory = Callable[[str, str, int], BookiePort]
 
@@ -45,12 +49,19 @@ class BookiePool:
         self._quarantine = Quarantine()
         self._waiting: dict[object, Callable[[], None]] = {}
         self._draining: dict[str, None] = {}
-        self._stops = [meta.watch(keys.BOOKIES, self._on_registration), meta.watch(keys.DECOMMISSIONS, self._on_decommission)]
+        self.labels: dict[str, Labels] = {}
+        """What an operator says of a bookie, which counts above what it says of itself."""
+        self._stops = [
+            meta.watch(keys.BOOKIES, self._on_registration),
+            meta.watch(keys.DECOMMISSIONS, self._on_decommission),
+            meta.watch(keys.BOOKIE_LABELS, self._on_labels),
+        ]
 
     async def ready(self) -> None:
         """Returns once the bookies that were registered at the start are known."""
         await self._meta.synced(keys.BOOKIES)
         await self._meta.synced(keys.DECOMMISSIONS)
+        await self._meta.synced(keys.BOOKIE_LABELS)
 
     def client(self, bookie: str) -> BookiePort:
         """Raises BookieUnavailable where its address was never seen."""
@@ -75,12 +86,16 @@ class BookiePool:
         return sorted((b, at) for b, (_, lost) in self._lost_dirs.items() if b in self._writable for at in lost)
 
     def rack(self, bookie: str) -> str:
-        """What it says of itself; "" where it says nothing."""
-        return self._racks.get(bookie, "")
+        """As an operator says, else as it says of itself; "" where nobody says anything."""
+        labels = self.labels.get(bookie)
+        return labels.rack if labels is not None else self._racks.get(bookie, "")
 
     def group(self, bookie: str) -> str | None:
-        """None of one that is not registered."""
-        return self._groups.get(bookie, "") if bookie in self._writable else None
+        """As of `rack`; None of one that is not registered."""
+        if bookie not in self._writable:
+            return None
+        labels = self.labels.get(bookie)
+        return labels.group if labels is not None else self._groups.get(bookie, "")
 
     def draining(self, bookie: str) -> bool:
         """Whether it is being emptied: it is still read from, and gets nothing new."""
@@ -138,10 +153,10 @@ class BookiePool:
         return len(well) >= write_quorum and racks(well, self.rack) >= min(self.racks_min, write_quorum)
 
     def _allowed(self, exclude: Collection[str], affinity: Affinity) -> list[str]:
-        return [b for b in self.writable() if b not in exclude and affinity.allows(self._groups.get(b, ""))]
+        return [b for b in self.writable() if b not in exclude and affinity.allows(self.group(b) or "")]
 
     def _candidate(self, bookie: str, affinity: Affinity) -> Candidate:
-        secondary = bool(affinity.primary) and self._groups.get(bookie, "") not in affinity.primary
+        secondary = bool(affinity.primary) and (self.group(bookie) or "") not in affinity.primary
         return Candidate(bookie, self.rack(bookie), self._free_bytes.get(bookie, 0), self._suspicious(bookie), secondary)
 
     def suspect(self, bookie: str) -> None:
@@ -205,6 +220,18 @@ class BookiePool:
             self._draining.pop(keys.id_of(key), None)
         else:
             self._draining[keys.id_of(key)] = None
+        self._changed()
+
+    def _on_labels(self, key: str, value: bytes | None, _version: int) -> None:
+        bookie = keys.id_of(key)
+        if value is None:
+            self.labels.pop(bookie, None)
+        else:
+            try:
+                self.labels[bookie] = Labels.decode(value)
+            except CorruptData as error:  # what was heard last holds
+                log.warning("bookie.labels_unreadable", extra={"bookie": bookie, "error": str(error)})
+                return
         self._changed()
 
     def _changed(self) -> None:

@@ -1,6 +1,7 @@
-"""Repair: copies what lost bookies held of one ledger to spares, and records the new place.
+"""Repair: copies what lost bookies held of one ledger to spares, and records the new place; and to bookies that are there what they lack.
 
-Is: the shell around `storage.ledger.audit.repairs` for one ledger that is marked. Isn't: the choice of ledgers, or the judgement of who is lost.
+Is: the shell around `storage.ledger.audit.repairs` and `storage.ledger.holdings` for one ledger that is marked. Isn't: the choice of
+ledgers, or the judgement of who is lost.
 Invariants: a spare is recorded, by compare-and-set, only once it has made every entry durable that the lost one had there; the mark of the ledger
 stands, unchanged, from before the first copied entry until after the record (a bookie's garbage collection keeps a marked ledger). Two that repair the
 same ledger at once disturb each other's progress, not the ledger.
@@ -10,15 +11,17 @@ Source: docs/protocols/storage.md, "Auto-recovery".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
-from heliograph.model.errors import HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
+from heliograph.model.errors import BookieUnavailable, HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, Put
 from heliograph.wire.block import encode_block
 from local_meta import keys
 from storage.ledger.audit import Repair, repairs, with_copy
 from storage.ledger.context import LedgerContext
+from storage.ledger.holdings import look
+from storage.ledger.marks import Mark
 from storage.ledger.reader import read_entries
 
 READ_BYTES = 1 << 20
@@ -40,24 +43,34 @@ class Throttle:
 
 
 class LedgerRepair:
-    """One broker's way to repair ledgers. `copied_bytes`, `copied_fragments`: since its start."""
+    """One broker's way to repair ledgers. `copied_bytes`, `copied_fragments`: since its start.
+
+    `took_ms`: of each ledger that was copied from.
+    """
 
     def __init__(self, context: LedgerContext, bytes_per_s: int) -> None:
         self.copied_bytes = self.copied_fragments = 0
+        self.took_ms = Recent()
         self._context, self._throttle = context, Throttle(bytes_per_s)
 
-    async def run(self, ledger: int, mark: int, suspected: Collection[str]) -> None:
-        """Repairs it, and takes the mark (of version `mark`) away. suspected: whom the mark calls lost; one that is back is left alone.
+    async def run(self, ledger: int, mark: int, said: Mark) -> None:
+        """Repairs it, and takes the mark (of version `mark`) away. said: what the mark says; a lost bookie that is back gets what it lacks.
 
-        Raises NotEnoughBookies without a spare; VersionConflict where somebody else has changed the mark; what reads and the metadata raise.
+        Raises NotEnoughBookies without a spare; BookieUnavailable where one that may lack entries can't be asked; VersionConflict where somebody else
+        has changed the mark; what reads and the metadata raise.
         """
         pool, meta = self._context.pool, self._context.meta
         refused: dict[str, None] = {}
+        taking_none: dict[str, None] = {}
+        began, before = asyncio.get_running_loop().time(), self.copied_fragments
         while (found := await meta.get(keys.ledger(ledger))) is not None:
             metadata, version = LedgerMetadata.decode(found[0]), found[1]
-            todo = repairs(metadata, [b for b in suspected if pool.draining(b) or not pool.registered(b) or pool.lacks(b, ledger)])
+            gone = [b for b in said.lost if pool.draining(b) or not pool.registered(b) or pool.lacks(b, ledger)]
+            todo = repairs(metadata, [*gone, *taking_none])
             if not todo:
-                break
+                if await self._refill(metadata, said, taking_none):
+                    break
+                continue
             striping, place = metadata.striping, todo[0].ensemble.index(todo[0].lost[0])
             beside = [[todo[0].ensemble[other] for other in others] for others in striping.others(place)]
             spare = pool.spare([*todo[0].ensemble, *refused], beside, metadata.affinity)
@@ -70,7 +83,37 @@ class LedgerRepair:
                 continue
             await self._record(metadata, version, mark, todo[0], spare)
             self.copied_fragments += 1
+        if self.copied_fragments > before:
+            self.took_ms.add(1000 * (asyncio.get_running_loop().time() - began))
         await meta.delete(keys.underreplicated(ledger), expected=mark)
+
+    async def _refill(self, metadata: LedgerMetadata, said: Mark, taking_none: dict[str, None]) -> bool:
+        """Gives the bookies that the mark names, and any other that is found to lack some, the entries that they lack.
+
+        False where one takes none, and is noted in `taking_none`: it is to be replaced. Raises as `run` does.
+        """
+        pool, ledger = self._context.pool, metadata.ledger
+        named = {b for _, ensemble in metadata.fragments for b in ensemble}
+        lacking = [b for b in said.lacking if b in named]
+        if not lacking and not any(b in named and pool.registered(b) for b in said.lost):
+            return True
+        found = await look(self._context, metadata, max(said.lacking.values(), default=-1))
+        for repair in found.lacking:
+            (bookie,) = repair.lost
+            if bookie in taking_none:
+                raise NotEnoughBookies(f"ledger {ledger}: {bookie} takes no entries, and only the writer of the ledger may leave it")
+            try:
+                if bookie not in pool.writable():
+                    raise NoSuchLedger(f"bookie {bookie} is read-only")
+                await self._copy(metadata, repair, bookie)
+            except NoSuchLedger:
+                taking_none[bookie] = None
+                return False
+            self.copied_fragments += 1
+        silent = [b for b in lacking if b in found.silent or not pool.registered(b)]
+        if silent:
+            raise BookieUnavailable(f"ledger {ledger}: {', '.join(silent)} may lack entries of it, and cannot be asked")
+        return True
 
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
         """Raises NoSuchLedger where the spare takes this ledger no more."""

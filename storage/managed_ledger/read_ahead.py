@@ -3,8 +3,9 @@
 Is: one a broker, bounded by bytes, by whole fetches; the least recently read goes first; a part of the EntryCache's bound; and what is on its way
 before a reader asks for it. Isn't: the cache of the newest entries, or who decides what is fetched.
 Invariants: what is kept was confirmed, so it never becomes wrong, unless a repair in place says `forget`; a fetch is kept whole, starts where it was
-asked for, and has no hole. Of what was fetched before anybody asked at most three eighths of the bound wait for their readers or are on their way: more
-readers than that fetch as they go. A reader's second fetch takes none of the last of these eighths, so that it keeps nobody's first one away.
+asked for, and has no hole; it counts with all memory that it keeps alive. Of what was fetched before anybody asked at most three eighths of the bound
+wait for their readers or are on their way: more readers than that fetch as they go. A reader's second fetch takes none of the last of these eighths, so
+that it keeps nobody's first one away.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from heliograph.model.errors import HeliographError
 from heliograph.wire.run import Run
 from storage.ledger.reader import OnEnd
 from storage.ledger.tasks import Tasks
-from storage.managed_ledger.topic_cache import RUN_BYTES
+from storage.managed_ledger.topic_cache import RUN_BYTES, pinned_bytes
 
 Runs = list[tuple[int, Run]]
 """(first entry, run), without a hole."""
@@ -30,7 +31,7 @@ _LEFT_READS = 256
 
 
 class _Fetch:
-    __slots__ = ("cost", "early", "end", "ledger", "reads_before", "runs", "start")
+    __slots__ = ("cost", "early", "end", "ledger", "reads_before", "runs", "size_bytes", "start")
 
     def __init__(self, ledger: int, runs: Runs) -> None:
         self.ledger, self.runs = ledger, runs
@@ -40,7 +41,9 @@ class _Fetch:
         """Of all readers together, when it came."""
         self.start = runs[0][0]
         self.end = runs[-1][0] + runs[-1][1].count
-        self.cost = sum(run.size_bytes + RUN_BYTES for _, run in runs)
+        self.size_bytes = sum(run.size_bytes + RUN_BYTES for _, run in runs)
+        self.cost = pinned_bytes(*(run for _, run in runs)) + RUN_BYTES * len(runs)
+        """With all of the slabs that entries lie in, which other fetches may keep alive as well."""
 
 
 class _Flight:
@@ -145,7 +148,7 @@ class ReadAhead:
             return
         if early:
             fetch.early, fetch.reads_before = True, self.hits + self.misses
-            self.early_bytes += fetch.cost
+            self.early_bytes += fetch.size_bytes
         self._recent[fetch] = None
         self._of.setdefault(ledger, []).append(fetch)
         self.size_bytes += fetch.cost
@@ -181,7 +184,7 @@ class ReadAhead:
     def _claim(self, fetch: _Fetch) -> None:
         if fetch.early:
             fetch.early = False
-            self.early_bytes -= fetch.cost
+            self.early_bytes -= fetch.size_bytes
 
     def _drop(self, fetch: _Fetch) -> None:
         del self._recent[fetch]

@@ -5,6 +5,7 @@ Invariants: runs are confirmed in the order of the appends, over any number of l
 gets its first run only when everything in the one before is confirmed, or was closed by compare-and-set at its LAC: so no entry is found in a
 later ledger while an earlier one is missing. Nothing in a ledger is confirmed before the topic's metadata names it.
 `append_run` never waits: while the ledger changes, runs are kept here and get their entry ids when they are sent.
+What an append takes is read from the clock: the time of the event loop stands still within a turn, and uvloop's counts whole milliseconds.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -134,7 +135,7 @@ class Tail:
         run.first_index = self.next_index
         self.next_index += run.messages
         self.pending_bytes += run.size_bytes
-        handle, now = self._handle, self._loop.time()
+        handle, now = self._handle, self._clock.monotonic()
         if handle is None:
             self._queue.append((now, run, done, failed))
             self._move()
@@ -169,7 +170,7 @@ class Tail:
                 break
             sent.popleft()
             if now < 0:
-                now = self._loop.time()
+                now = self._clock.monotonic()
             counts.confirmed(run.count, run.size_bytes, handle.metadata.write_quorum, now - at)
             self.pending_bytes -= run.size_bytes
             self.confirmed_index = run.first_index + run.messages
@@ -234,7 +235,7 @@ class Tail:
         handle = self._handle or self._old
         if handle is None:
             return True
-        now = self._loop.time()
+        now = self._clock.monotonic()
         if self._old is not None or now - max(self._used_at, self._opened_at) >= idle_s:
             self._resting = True
             self._moving = self._context.tasks.spawn(self._moved(self._let_go))
@@ -308,7 +309,7 @@ class Tail:
 
     async def _move_on(self) -> None:
         """Makes the next ledger while the open one still takes runs; then ends that one, and sends what has gathered meanwhile."""
-        began = self._loop.time()
+        began = self._clock.monotonic()
         created = await self._create()
         old, self._handle = self._handle or self._old, None
         self._old = old
@@ -324,7 +325,7 @@ class Tail:
             self._finish_giving_up(created)
         else:
             self._open(*created)
-            self._counts.switched(self._loop.time() - began)
+            self._counts.switched(self._clock.monotonic() - began)
 
     async def _create(self) -> tuple[LedgerMetadata, int, RunSealer | None] | None:
         """None where bookies or metadata were missing for too long while runs wait."""
@@ -372,7 +373,7 @@ class Tail:
         handle = LedgerHandle(self._context, metadata, version, on_lac=self.drain, on_failed=self._on_handle_failed, sealer=sealer)
         first_index = self._queue[0][1].first_index if self._queue else self.next_index
         self._catalog.append(LedgerInfo(metadata.ledger, first_index=first_index))
-        self._handle, self._opened_at = handle, self._loop.time()
+        self._handle, self._opened_at = handle, self._clock.monotonic()
         self._host.on_ledgers_changed(None)
         while self._queue:
             at, run, done, failed = self._queue.popleft()

@@ -158,17 +158,16 @@ def cut_point(run: Run, start: int, max_entries: int, max_bytes: int, at_least_o
     return stop
 
 
-def pinned_bytes(run: Run) -> int:
-    """The memory that a run keeps alive: whole blocks, where its entries are views."""
-    if run.body is not None:
-        return memoryview(run.body.obj if isinstance(run.body, memoryview) else run.body).nbytes
+def pinned_bytes(*runs: Run) -> int:
+    """The memory that runs keep alive: whole blocks, where their entries are views; one that several share, one behind another, once."""
     total = 0
     last: object = None
-    for part in run.parts:
-        base = part.obj if isinstance(part, memoryview) else part
-        if base is not last:
-            total += memoryview(base).nbytes
-            last = base
+    for run in runs:
+        for part in (run.body,) if run.body is not None else run.parts:
+            base = part.obj if isinstance(part, memoryview) else part
+            if base is not last:
+                total += memoryview(base).nbytes
+                last = base
     return total
 
 

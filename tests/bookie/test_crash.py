@@ -76,7 +76,7 @@ def test_power_is_cut_in_each_operation_of_a_history(platter: str) -> None:
     cut = 0
     finished = False
     while not finished:
-        cut += 1 if cut < 40 else 7
+        cut += 1
         with Simulation("history") as sim:
             lives = Lives(sim)
 

@@ -293,6 +293,16 @@ class FakeClient:
     async def read_lac(self, ledger: int) -> int:
         return await self._ask(lambda: self._bookie.ledger(ledger).lac)  # type: ignore[return-value]
 
+    async def held(self, ledger: int, first: int, last: int) -> Sequence[tuple[int, int]] | None:
+        def there() -> Sequence[tuple[int, int]]:
+            if self._bookie.limbo:
+                raise BookieUnavailable(f"{self._bookie.name} is in limbo")
+            if not self._bookie.holds(ledger):
+                raise NoSuchLedger(f"{self._bookie.name}: ledger {ledger}")
+            return [(entry, entry) for entry in sorted(self._bookie.ledgers[ledger].blocks) if first <= entry <= last]
+
+        return await self._ask(there)  # type: ignore[return-value]
+
     async def delete(self, ledger: int) -> None:
         def there() -> None:
             self._bookie.ledgers[ledger] = gone = Held()  # what is deleted stays fenced, for ever: its writer may still be alive

@@ -14,9 +14,11 @@ from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import prefix_end
 from local_meta import keys
+from region_node import recovery_metrics
 from storage.ledger.audit import AutoRecoverySettings, is_surplus
 from storage.ledger.autorecovery import AutoRecovery
 from storage.ledger.context import LedgerSettings
+from storage.ledger.marks import Mark
 from storage.ledger.repair import LedgerRepair
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
@@ -141,7 +143,13 @@ def test_one_broker_looks_and_a_lost_bookies_ledgers_are_copied_after_the_delay(
         assert any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments), "within the delay nothing is copied"
         await world.settled(20.0)
         assert not any(lost in bookies for m in await world.ledgers() for _, bookies in m.fragments)
-        assert sum(part.repair.copied_fragments for part in world.parts) > 0
+        copied = sum(part.repair.copied_fragments for part in world.parts)
+        assert copied > 0
+        shown = [{name: value for name, _, _, value in recovery_metrics.samples("us", part)} for part in world.parts]
+        found = [one["auditor_NUM_UNDER_REPLICATED_LEDGERS"] for one in shown if "auditor_NUM_UNDER_REPLICATED_LEDGERS" in one]
+        assert found == [0], "who looks shows what the region lacks, and nobody else does"
+        assert sum(one["replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"] for one in shown) == copied
+        assert sum(one["replication_worker_rereplicate_count"] for one in shown) > 0 < sum(one["replication_worker_rereplicate_sum"] for one in shown)
 
     scenario(work)
 
@@ -283,7 +291,7 @@ def test_a_bookie_that_is_back_is_not_replaced_any_more() -> None:
         lost = list(before.fragments[0][1])
         await world.lose(lost[0])
         mark = await marked(world, before.ledger, lost)  # the other one has come back before the worker looked
-        await slow_repair(world).run(before.ledger, mark, lost)
+        await slow_repair(world).run(before.ledger, mark, Mark(lost))
         ((_, bookies),) = (await world.ledgers())[0].fragments
         assert lost[0] not in bookies and lost[1] in bookies
         assert not await world.meta.range(keys.UNDERREPLICATED, prefix_end(keys.UNDERREPLICATED))
@@ -306,7 +314,7 @@ def test_the_record_of_a_copy_keeps_what_the_writer_has_recorded_meanwhile() -> 
         broker.append(log, "second")
         await until(lambda: len(broker.done) == 6)
         mark = await marked(world, first.ledger, [lost])
-        repair = asyncio.ensure_future(slow_repair(world).run(first.ledger, mark, [lost]))
+        repair = asyncio.ensure_future(slow_repair(world).run(first.ledger, mark, Mark([lost])))
         await asyncio.sleep(0.5)
         (second,) = await world.ledgers()
         await world.lose(next(b for b in second.fragments[1][1] if b != kept))
@@ -328,7 +336,7 @@ def test_a_mark_that_has_changed_ends_the_repair() -> None:
         (before,) = await world.ledgers()
         lost = before.fragments[0][1][0]
         await world.lose(lost)
-        repair = asyncio.ensure_future(slow_repair(world).run(before.ledger, await marked(world, before.ledger, [lost]), [lost]))
+        repair = asyncio.ensure_future(slow_repair(world).run(before.ledger, await marked(world, before.ledger, [lost]), Mark([lost])))
         await asyncio.sleep(0.2)
         await marked(world, before.ledger, [lost])
         with pytest.raises(VersionConflict):

@@ -11,8 +11,10 @@ import pytest
 
 from heliograph.model.errors import NotEnoughBookies
 from heliograph.model.ledgers import ANYWHERE, Affinity, LedgerMetadata
+from local_meta import keys
 from storage.ledger.create import create_ledger
 from storage.ledger.handle import LedgerHandle
+from storage.ledger.labels import Labels
 from storage.ledger.placement import Candidate, adheres, choose
 from storage.ledger.recovery import recover_ledger
 from tests.ledger.test_ledger import Writer, scenario
@@ -105,6 +107,35 @@ async def relabelled(region: Region, writer: Writer, racks: str, groups: Sequenc
         await bookie.register(writer.context.meta, rack=racks[index], group=groups[index] if groups else "")
     await asyncio.sleep(0.01)
     return dict(zip(region.bookies, racks, strict=True))
+
+
+def test_what_an_operator_says_of_a_bookie_counts_above_its_own_word() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        pool, meta, changes = writer.context.pool, writer.context.meta, list[None]()
+        await relabelled(region, writer, "xxxy", ("", "slow", "", ""))
+        pool.racks_min = 2
+        stop = pool.on_change(lambda: changes.append(None))
+        await meta.put(keys.bookie_labels("b3"), Labels(rack="x").encode())
+        await asyncio.sleep(0.01)
+        assert changes and pool.rack("b3") == "x"
+        with pytest.raises(NotEnoughBookies, match="racks_min is 2"):
+            pool.pick(2)
+        await meta.put(keys.bookie_labels("b1"), Labels(rack="z", group="fast").encode())
+        await asyncio.sleep(0.01)
+        assert all("b1" in pool.pick(2) for _ in range(20)), "the only one that is not on x"
+        assert pool.group("b1") == "fast" and pool.pick(1, 1, Affinity(("fast",))) == ("b1",)
+        with pytest.raises(NotEnoughBookies):
+            pool.pick(1, 1, Affinity(("slow",)))
+        await meta.put(keys.bookie_labels("b1"), b"of a later format")
+        await region.bookies["b1"].register(meta, rack="x", group="slow")  # its own word does not take the operator's back
+        await asyncio.sleep(0.01)
+        assert (pool.rack("b1"), pool.group("b1")) == ("z", "fast"), "what was heard last holds where a value can't be read"
+        await meta.delete(keys.bookie_labels("b1"))
+        await asyncio.sleep(0.01)
+        assert (pool.rack("b1"), pool.group("b1")) == ("x", "slow")
+        stop()
+
+    scenario(work, bookies=4)
 
 
 def test_in_hard_mode_no_ledger_is_made_and_no_spare_taken_on_too_few_racks() -> None:

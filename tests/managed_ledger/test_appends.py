@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import pytest
 
-from geo_tests.sim.simulation import Simulation
+from geo_tests.sim.simulation import SimClock, Simulation
 from heliograph.model.errors import LedgerFenced
 from heliograph.model.recent import Recent
 from heliograph.wire.run import Run
@@ -37,6 +37,31 @@ def test_buckets_add_up_to_the_count(seed: int) -> None:
         assert counts.latencies[bucket] == sum(entries for entries, _, took_s in runs if low < took_s <= high)
     for bucket, (low, high) in enumerate(zip((-1.0, *SIZES), (*SIZES, float("inf")), strict=True)):
         assert counts.sizes[bucket] == sum(entries for entries, size, _ in runs if low < size / entries <= high)
+
+
+def test_an_append_is_measured_by_a_clock_that_is_finer_than_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's time counts whole milliseconds: to it an append of 0.7 ms takes 0 or 1."""
+
+    async def main(sim: Simulation) -> None:
+        region = Region(sim, delay_s=0.0002)
+        await region.start()
+        broker = Broker(region)
+        ledger = await broker.open()
+        broker.append(ledger, "opens the ledger")
+        await until(lambda: len(broker.done) == 1)
+        fine, recent = sim.loop.time, broker.factory.appends.newest
+        monkeypatch.setattr(SimClock, "monotonic", lambda _: fine())
+        monkeypatch.setattr(sim.loop, "time", lambda: fine() // 0.001 / 1000)
+        took: list[float] = []
+        for number in range(1, 31):
+            began = fine()
+            ledger.append_run(run_of(f"n{number}"), lambda *_, began=began: took.append(fine() - began), lambda error: None)
+            await until(lambda number=number: len(took) == number)
+        assert recent.since(1) == pytest.approx(took, abs=1e-6) and any(0.00001 < each % 0.001 < 0.00099 for each in took)
+        broker.factory.abandon()
+
+    with Simulation(7) as sim:
+        sim.run(main(sim), limit_s=60)
 
 
 def test_appends_land_in_the_bucket_of_their_latency_and_size() -> None:

@@ -44,6 +44,16 @@ def test_what_is_kept_is_bounded_and_what_was_fetched(seed: int) -> None:
     assert ahead.hits and ahead.misses
 
 
+def test_what_is_kept_counts_with_the_slabs_that_it_keeps_alive() -> None:
+    """A piece that comes alone lies in a slab up to three times its size."""
+    ahead, slab = ReadAhead(10_000), 3_000
+    for first in range(0, 80, 10):
+        shared = bytes(slab)
+        ahead.put(1, [(first, Run([memoryview(shared)[:500]], [500])), (first + 1, Run([memoryview(shared)[500:1000]], [500]))])
+        assert slab * len(ahead._recent) <= ahead.size_bytes <= ahead.byte_bound
+    assert len(ahead._recent) == 2, "with what both share counted once"
+
+
 def nothing() -> None: ...
 
 
@@ -225,7 +235,7 @@ def test_what_is_fetched_early_is_bounded_and_a_failure_is_none(seed: int) -> No
                         await asyncio.sleep(rng.uniform(0, 0.01))
                         ahead.get(ledger + rng.randrange(2), 0)
                 flying = sum(flight.size_bytes for flight in ahead._flying.values())
-                assert ahead.early_bytes == flying + sum(f.cost for f in ahead._recent if f.early)
+                assert ahead.early_bytes == flying + sum(f.size_bytes for f in ahead._recent if f.early)
                 assert flying <= 3 * ahead.byte_bound / 8 and ahead.size_bytes <= ahead.byte_bound
             await asyncio.sleep(1)
             assert not ahead._flying and len(asked) > 20, "who went without reading what was fetched for it holds nobody up"

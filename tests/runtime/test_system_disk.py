@@ -217,6 +217,32 @@ def test_a_slow_sync_now_and_then_costs_a_disk_no_trust(tmp_path: Path, monkeypa
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("took_ms", [4, 7, 12, 25, 49, 400])
+def test_a_disk_that_turns_slow_holds_up_the_loop_for_little_altogether(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_ms: int) -> None:
+    now = 0.0
+
+    def sync(_descriptor: int) -> None:
+        nonlocal now
+        now += took_ms / 1000
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(system_disk, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    async def run() -> int:
+        disk = SystemDisk(tmp_path)
+        file = disk.open("a", create=True)
+        assert isinstance(file, SystemFile)
+        _trusting(disk, file, 1000)
+        synced = 0
+        while disk.sync_at_once(file, 0, [b"x"]):
+            synced += 1
+        disk.close()
+        return synced
+
+    synced = asyncio.run(run())
+    assert synced >= 1 and synced * took_ms <= max(180, took_ms)
+
+
 def test_a_failure_at_once_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_descriptor: int) -> None:
         raise OSError(errno.EIO, "broken")

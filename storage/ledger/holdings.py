@@ -1,0 +1,132 @@
+"""Holdings: what the bookies of a ledger say that they hold of it, against what they should.
+
+Is: the questions to the bookies, and the arithmetic of ranges. Isn't: a mark, a repair, or the choice of ledgers.
+Invariants: only confirmed entries are asked for: of a closed ledger all, of an open one what lies in fragments that can't grow any more, and what a
+bookie knows to be at or below LAC. Who does not answer, or can't, lacks nothing that is known. An entry that nobody holds is not one to be copied.
+Source: docs/protocols/storage.md, "Auto-recovery".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from heliograph.model.errors import HeliographError, NoSuchLedger
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
+from storage.ledger.audit import Repair
+from storage.ledger.context import LedgerContext
+
+Ranges = Sequence[tuple[int, int]]
+"""[first, last] of each, ascending and disjoint."""
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What was found about one ledger."""
+
+    through: int = -1
+    """The entries up to this one were asked for."""
+    lacking: list[Repair] = field(default_factory=list)
+    """Ranges that lack the copy of one bookie each, and that another one holds."""
+    nowhere: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges that every bookie which should hold them says it does not."""
+    silent: dict[str, None] = field(default_factory=dict)
+    """Those that are registered, and did not answer."""
+    mute: dict[str, None] = field(default_factory=dict)
+    """Those of a version that can't say."""
+
+
+async def look(context: LedgerContext, metadata: LedgerMetadata, through: int = -1) -> Holdings:
+    """Asks each bookie of each fragment that is registered. through: an entry of an open ledger that is known to be confirmed, with all before it."""
+    found = Holdings(await _confirmed(context, metadata, through))
+    fragments = metadata.fragments
+    for index, (first, ensemble) in enumerate(fragments):
+        last = found.through if index + 1 == len(fragments) else min(found.through, fragments[index + 1][0] - 1)
+        if first <= last:
+            await _look_at(context, metadata, first, last, ensemble, found)
+    return found
+
+
+async def _confirmed(context: LedgerContext, metadata: LedgerMetadata, through: int) -> int:
+    if metadata.state == LedgerState.CLOSED:
+        return metadata.last_entry
+    first, ensemble = metadata.fragments[-1]
+    through = max(through, first - 1)
+    if metadata.state == LedgerState.OPEN:  # what is being recovered is the recovery's
+
+        async def lac(bookie: str) -> int:
+            try:
+                return await context.pool.client(bookie).read_lac(metadata.ledger)
+            except HeliographError:
+                return -1
+
+        through = max(through, *await asyncio.gather(*[lac(b) for b in ensemble if context.pool.registered(b)]), -1)
+    return through
+
+
+async def _look_at(context: LedgerContext, metadata: LedgerMetadata, first: int, last: int, ensemble: Sequence[str], found: Holdings) -> None:
+    pool = context.pool
+
+    async def held(bookie: str) -> Ranges | None:
+        try:
+            ranges = await pool.client(bookie).held(metadata.ledger, first, last)
+        except NoSuchLedger:
+            return []
+        except HeliographError:
+            found.silent[bookie] = None
+            return None
+        if ranges is None:
+            found.mute[bookie] = None
+        return ranges
+
+    asked = [b for b in ensemble if pool.registered(b) and not pool.lacks(b, metadata.ledger)]
+    told = {b: ranges for b, ranges in zip(asked, await asyncio.gather(*map(held, asked)), strict=True) if ranges is not None}
+    somewhere = union(entry for ranges in told.values() for entry in ranges)
+    for bookie, ranges in told.items():
+        missing = without(expected(metadata, first, last, ensemble.index(bookie)), ranges)
+        nowhere = without(missing, somewhere)
+        found.lacking += [Repair(begin, end, tuple(ensemble), (bookie,)) for begin, end in without(missing, nowhere)]
+    if len(told) == len(ensemble):
+        found.nowhere += without([(first, last)], somewhere)
+
+
+def expected(metadata: LedgerMetadata, first: int, last: int, place: int) -> list[tuple[int, int]]:
+    """Which of these entries of one fragment lie at that place of its ensemble."""
+    striping, at = metadata.striping, first
+    ranges: list[tuple[int, int]] = []
+    while at <= last:
+        stop = min(last, striping.last(at))
+        if striping.holds(place, at):
+            ranges.append((at, stop))
+        at = stop + 1
+    return ranges
+
+
+def without(ranges: Ranges, taken: Ranges) -> list[tuple[int, int]]:
+    """What of `ranges` is not in `taken`."""
+    left: list[tuple[int, int]] = []
+    at = 0
+    for first, last in ranges:
+        while at < len(taken) and taken[at][1] < first:
+            at += 1
+        index = at
+        while index < len(taken) and taken[index][0] <= last:
+            if first < taken[index][0]:
+                left.append((first, taken[index][0] - 1))
+            first = taken[index][1] + 1
+            index += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """All of them, in any order, as ranges that are ascending and apart."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return joined

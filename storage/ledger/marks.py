@@ -1,0 +1,57 @@
+"""Marks: what the metadata says of a ledger that lacks copies, for whoever repairs it next.
+
+Is: the value of `/underreplicated/{id}`, and the addition to it. Isn't: the finding, or the repair.
+Invariants: an addition loses nothing of what stands there. A version that knows only of lost bookies reads those, and takes the mark away when they
+are dealt with: what else it said is found again by the check of what bookies hold.
+Source: docs/protocols/storage.md, "Auto-recovery".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from heliograph.model.errors import CorruptData, VersionConflict
+from heliograph.model.ledgers import pack, unpack
+from heliograph.raft.store import MetadataStore
+from local_meta import keys
+
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    lost: Sequence[str] = ()
+    """Bookies that are gone for good: others get copies in their place."""
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    """Bookies that are there, or will be again, and may lack entries -> an entry up to which all is confirmed: they get what they lack."""
+
+    def encode(self) -> bytes:
+        return pack([list(self.lost), [[bookie, through] for bookie, through in sorted(self.lacking.items())]])
+
+    @classmethod
+    def decode(cls, blob: bytes) -> Self:
+        lost, *more = unpack("mark of a ledger", blob)
+        try:
+            return cls(tuple(lost), {str(bookie): int(through) for bookie, through in (more[0] if more else ())})
+        except (TypeError, ValueError) as error:
+            raise CorruptData(f"mark of a ledger: {error}") from error
+
+    def with_lacking(self, bookies: Mapping[str, int]) -> Mark:
+        return replace(self, lacking={**self.lacking, **{b: max(through, self.lacking.get(b, -1)) for b, through in bookies.items()}})
+
+
+async def mark_lacking(meta: MetadataStore, ledger: int, bookies: Mapping[str, int]) -> None:
+    """bookies: as `Mark.lacking`. Raises VersionConflict where others changed the mark again and again, and what the metadata raises."""
+    key = keys.underreplicated(ledger)
+    for attempt in range(_ATTEMPTS):
+        found = await meta.get(key)
+        before, version = (Mark.decode(found[0]), found[1]) if found is not None else (Mark(), -1)
+        # written also where it says so already: whoever repairs it just now may have looked before these were lacking
+        try:
+            await meta.put(key, before.with_lacking(bookies).encode(), expected=version)
+            return
+        except VersionConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
