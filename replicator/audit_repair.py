@@ -11,7 +11,7 @@ Source: docs/protocols/links.md, "Audit".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -36,9 +36,11 @@ class _Placed(NamedTuple):
 
 
 class Repairer:
-    """One pass's. `run` settles every finding."""
+    """One pass's. `run` settles every finding, but those that are `appending`; `on_appended` is called once none is."""
 
     def __init__(self, found: AuditPass) -> None:
+        self.appending = 0
+        self.on_appended: Callable[[], None] = _nobody_waits
         self._pass, self._log, self._storage = found, found.log, found.storage
         self._names = found.names
         self._fetched: dict[tuple[Origin, Position], Run] = {}
@@ -226,14 +228,23 @@ class Repairer:
                 continue
             entry.time_ms = 0
             finding.left = "on its way to the end of the topic"
-            self._log.append_late(entry, _Done(finding).done, _Done(finding).failed)
+            self.appending += 1
+            done = _Done(self, finding)
+            self._log.append_late(entry, done.done, done.failed)
+
+    def settled(self, finding: Finding, left: str) -> None:
+        """What became of one that was appended."""
+        finding.left = left
+        self.appending -= 1
+        if not self.appending:
+            self.on_appended()
 
     async def _hide(self, findings: Sequence[Finding]) -> None:
         placed = []
         for finding in findings:
             assert finding.origin is not None and finding.coordinate is not None and finding.position is not None
             if finding.fault is Fault.EXTRA and not await self._nobody_has(finding.origin, finding.coordinate):
-                finding.left = "its origin has it not; unless two other regions say so it stays: read it, then delete it or publish it anew"
+                finding.left = "its origin has it not; unless two other regions say so it stays: read it, then publish it anew, or leave it to retention"
                 continue
             ledger, entry = finding.coordinate
             header = self._pass.headers[finding.position]
@@ -261,14 +272,18 @@ class Repairer:
 class _Done:
     """What becomes of one finding that is being appended."""
 
-    def __init__(self, finding: Finding) -> None:
-        self._finding = finding
+    def __init__(self, repairer: Repairer, finding: Finding) -> None:
+        self._repairer, self._finding = repairer, finding
 
     def done(self, _: object) -> None:
-        self._finding.left = ""
+        self._repairer.settled(self._finding, "")
 
     def failed(self, error: HeliographError) -> None:
-        self._finding.left = f"appending it failed: {error}"
+        self._repairer.settled(self._finding, f"appending it failed: {error}")
+
+
+def _nobody_waits() -> None:
+    pass
 
 
 def _positions(hole: Hole) -> list[Position]:

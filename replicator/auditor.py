@@ -158,13 +158,29 @@ class Auditor:
             await found.run()
             if found.findings:
                 events.warning("audit.found topic=%s findings=%s", log.topic, len(found.findings))
-                await Repairer(found).run()
+                await self._repair(Repairer(found))
         except HeliographError as error:  # it comes again in the next round
             report.error = str(error)
             self.failed += 1
         finally:
             self._running = ""
             self._settle(log, report, found)
+
+    async def _repair(self, repairer: Repairer) -> None:
+        """With its appends, so that the report counts them; one that takes too long is told as on its way, and found again where it fails."""
+        await repairer.run()
+        if repairer.appending:
+            appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def over() -> None:
+                if not appended.done():
+                    appended.set_result(None)
+
+            repairer.on_appended = over
+            try:
+                await asyncio.wait_for(appended, self.settings.answer_timeout_s)
+            except TimeoutError:
+                pass
 
     def _settle(self, log: ReplicatedLog, report: Report, found: AuditPass) -> None:
         report.settle(found.findings)

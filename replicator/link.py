@@ -341,7 +341,7 @@ class Link:
         for region, vector in vectors.items():
             if region != self.manager.region:
                 self.log.learn(region, vector, self.manager.clock.wall_ms())
-        if self.core is not None and self.log.state.trees and self.target in vectors and (went_back := self.core.heard(vectors[self.target])) is not None:
+        if self.core is not None and self.target in vectors and (went_back := self.core.heard(vectors[self.target])) is not None:
             self._rewound(went_back)
 
     def touch(self) -> None:

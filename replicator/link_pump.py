@@ -21,6 +21,7 @@ from replicator.causes import Cause
 from replicator.compression import RunPacker
 from replicator.connection import LinkConnection
 from replicator.courtesy import LIVE_BYTES, SHORT_TURN_BYTES, TURN_BYTES
+from replicator.deleting import past_removed
 from replicator.pace import Pace
 from replicator.sends import Send, SendRun, joined
 from replicator.timers import Timer
@@ -119,14 +120,15 @@ class LinkPump:
         if self._bulk and self._manager.publishing.live(now):
             upto = min(upto, SHORT_TURN_BYTES)
         self._bulk = False
-        sends: list[Send] = []
+        sends = core.of_the_dead()
         while (room := core.room_bytes) > 0 and sent < upto and connection.writable(self._link.number):
             begins, why = self._begins()
-            if core.read_at < begins and (lost := core.trimmed(begins, why)) is not None:
-                if isinstance(lost, SkipRecord):
+            if core.read_at < begins:
+                if isinstance(lost := core.trimmed(begins, why), SkipRecord):
                     self._store_skip(connection, lost)
                     break
-                sends.append(lost)
+                if lost is not None:
+                    sends.append(lost)
                 continue
             if core.read_at > ledger.last_confirmed:
                 core.at_the_end()
@@ -176,7 +178,9 @@ class LinkPump:
 
     def _begins(self) -> tuple[Position, SkipReason]:
         """What lies before it is not sent, and why."""
-        first, log = self._log.ledger.first_position(), self._log
+        first, log, core = self._log.ledger.first_position(), self._log, self._link.core
+        if core is not None and (removed := past_removed(log.state, core.read_at)) is not None:
+            return removed
         begins, why = (first, SkipReason.TRIMMED) if first >= self.begins else (self.begins, SkipReason.ADMIN)
         # A transaction could be cut in two; and a receipt that waits for the target would go out without it.
         if self.lives_s and log.state.transactions is None and log.waits is None:

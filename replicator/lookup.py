@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 
 from heliograph.model.coordinates import Coordinate, Origin
 from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.wire.link import SkipReason
 from heliograph.wire.run import FLAG_HIDDEN, Run
+from replicator.deleting import was_removed
+from replicator.reasons import HERE
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
@@ -35,6 +38,8 @@ class Status(StrEnum):
     """It has not arrived here, or was not published yet."""
     TRIMMED = "trimmed"
     """The topic no longer has it: retention took it, or what was left there."""
+    DELETED = "deleted"
+    """An admin deleted it, here or where it was published, before it was everywhere."""
     LOST = "lost"
     """It will never come: a SKIP says so, or its origin has ended, and no region holds so much of it."""
     FILTERED = "filtered"
@@ -47,11 +52,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """position: where the coordinate lies, with HERE. following: the first entry of the same origin behind it here; None: there is none yet."""
+    """position: where the coordinate lies, with HERE. following: the first entry of the same origin behind it here; None: there is none yet.
+
+    reason: what the SKIP said that names it as missing; None: none does.
+    """
 
     status: Status
     position: Position | None = None
     following: Position | None = None
+    reason: SkipReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,10 @@ class Published:
     published_ms: int = 0
 
 
+_STATUS: dict[SkipReason | None, Status] = {SkipReason.TRIMMED: Status.TRIMMED, SkipReason.DELETED: Status.DELETED}
+"""Of what is missing here; by any other reason, and by none, it is lost."""
+
+
 async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late: bool = True) -> Found:
     """Where the entry lies that was first published as `at` of `origin`. Raises what storage raises.
 
@@ -72,7 +85,7 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
     if state.is_own(origin):
         return await _own(log, origin, at)
     if origin not in state.vector:
-        return Found(Status.UNKNOWN)
+        return Found(Status.DELETED if at <= dict(state.dead).get(origin, BEFORE_ALL) else Status.UNKNOWN)
     if at > state.vector.prefix(origin):
         return Found(Status.LOST if log.sync_by is not None and log.sync_by.gone(log, origin, at) else Status.AWAITED)
     low, high = state.positions.around(origin, at)
@@ -96,7 +109,8 @@ async def position_of(log: ReplicatedLog, origin: Origin, at: Position, *, late:
             if run.origin == origin and not _hidden(run) and (index := _index(run.spans, at)) < run.count and run.coordinate(index) == at:
                 return Found(Status.HERE, (ledger, start + index), following)
     if not state.vector.holds(origin, at):
-        return Found(Status.LOST, None, following)
+        reason = state.reasons.of(HERE, origin, at)
+        return Found(_STATUS.get(reason, Status.LOST), None, following, reason)
     if not before and (low > BEFORE_ALL or _trimmed(log)):
         return Found(Status.TRIMMED, None, following)
     return Found(Status.FILTERED, None, following)
@@ -112,7 +126,7 @@ async def _own(log: ReplicatedLog, origin: Origin, at: Position) -> Found:
             following = (number, start)
             break
     if at < ledger.first_position():
-        return Found(Status.TRIMMED, None, following)
+        return Found(Status.DELETED if was_removed(state, at) else Status.TRIMMED, None, following)
     if following == at and state.origin_at(at) == origin:
         return Found(Status.HERE, at, at)
     return Found(Status.UNKNOWN, None, following)
@@ -124,7 +138,7 @@ async def coordinate_of(log: ReplicatedLog, position: Position) -> Published:
     if position > ledger.last_confirmed:
         return Published(Status.AWAITED)
     if position < ledger.first_position():
-        return Published(Status.TRIMMED)
+        return Published(Status.DELETED if was_removed(log.state, position) else Status.TRIMMED)
     for number, start, run in await ledger.read(position, 1, 1):
         if (number, start) != position:
             break

@@ -19,14 +19,15 @@ from heliograph.model.nothing import own
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import Run
+from replicator.deleting import untold_from
 from replicator.entries import as_published, checked_and_addressed
+from replicator.losses import Losses
 from replicator.outbox import Totals
-from replicator.sends import Send, SendRun, above, just_before, last_of
+from replicator.sends import Send, SendRun, above, last_of
 from replicator.state import TopicState
-from replicator.steps import Steps, added
+from replicator.steps import added
 from replicator.transactions import is_marker
 from replicator.trees import is_skip, is_tree, tree_checksum
-from replicator.way import Way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,36 +40,23 @@ class SenderSettings:
     """Behind, and nothing new confirmed at the target for so long: the link is made anew, with the cause."""
 
 
-class LinkSender(Way):
+class LinkSender(Losses):
     """One link's decisions. `mark`: everything at or below it needs no sending any more. region: this one's name; "": there are no trees."""
 
     def __init__(self, target: str, state: TopicState, mark: Position, settings: SenderSettings, region: str = "") -> None:
         super().__init__(target, state, mark, region)
         self.settings = settings
-        self.done: Totals = state.outbox.at(mark)
-        """Totals of what was first published here, up to `mark`."""
-        self.connected = False
         self.attempt = 0
         self.transactional = True
         """The target understands transactions; to one that does not, committed entries go as any others."""
-        self.passes = True
-        """The target understands trees; to one that does not goes only what was first published here."""
-        self.read_at: Position = BEFORE_ALL
         self.rewinds = self.receipts = self.entries_sent = self.bytes_sent = 0
         self._only = frozenset((target,))
         self._window = 0
         """As the target offered it."""
         self._fitting: int | None = None
-        self._steps = Steps()
-        self._read_totals: Totals = self.done
         self._filtered: dict[Origin, tuple[Position, float]] = {}
-        self._held: dict[Origin, None] = {}
-        """Origins of which something was read that goes out once the target is so far."""
-        self._unsure: dict[Origin, Position | None] = {}
-        """Origins of other regions of which something may be trimmed here that the target lacks -> through where that was named; None: not yet."""
         self._passed: tuple[Position, Totals] | None = None
-        """How far the mark could be, but for those."""
-        self._skipping = False
+        """How far the mark could be, but for what is unsure."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -113,6 +101,8 @@ class LinkSender(Way):
         past = [origin for origin, _ in self.state.past]
         for origin in (*past, self.state.origin):
             self._note_delivered(origin, vector.prefix(origin))
+        if (mark := untold_from(self.state, vector, self.mark)) < self.mark:
+            self.mark, self.done = mark, self.state.outbox.at(mark)
         if not self._relays():
             self._jump(vector)
         self.read_at = (self.mark[0], self.mark[1] + 1)
@@ -313,64 +303,6 @@ class LinkSender(Way):
 
     # -- what must not be waited for -----------------------------------------------------------------------------------
 
-    def trimmed(self, first: Position, reason: SkipReason = SkipReason.TRIMMED) -> Send | None:
-        """`first`: the first position that the topic still has, or that the link begins at, beyond `read_at`. Returns what must go out first: a SKIP
-        to be stored, or a tree's record.
-        """
-        end = just_before(first)
-        newest = self.state.outbox.last_at(end)
-        for origin in (*(past for past, _ in self.state.past), self.state.origin):
-            through = min(newest, self.state.vector.prefix(origin))
-            if through <= self.mark or self.state.origin_at(through) != origin:
-                continue  # what lies at or below the mark was delivered, or not meant for it
-            after = self.previous(origin)
-            if after < through and self.state.trees and not self.ready(origin):  # who delivers it names it
-                self._held[origin] = None
-                self._steps.held(through, origin, through, self._read_totals)
-            elif after < through:
-                return self._lost(origin, after, through, reason)
-        if self.state.trees:
-            self._unsure.update(dict.fromkeys(self._gone(first)))
-        self.read_at = first
-        return None
-
-    def lacks(self, run: Run | None) -> Send | None:
-        """Of other regions' origins: what of `run`'s may have been trimmed before it (None: of all, to the end of the log). As `trimmed`."""
-        if not self._unsure or not self.passes:
-            return None
-        for origin, named in list(self._unsure.items()):
-            if named is not None or (run is not None and run.origin != origin):
-                continue
-            through = self.state.vector.prefix(origin)
-            if run is not None:
-                if run.transaction is None and is_skip(run):
-                    ledger, entry = SkipRecord.decode(run.parts[0]).after
-                    through = (ledger, entry)
-                else:
-                    ledger, entry = run.spans[0][:2]
-                    through = just_before((ledger, entry))
-            after = self.previous(origin)
-            if through <= after:
-                self._unsure[origin] = through  # nothing is missing; the mark waits until the target has what was sent before
-            elif self.ready(origin):
-                return self._lost(origin, after, through, SkipReason.TRIMMED)
-        return None
-
-    def _lost(self, origin: Origin, after: Position, through: Position, reason: SkipReason) -> Send:
-        """(after, through] is not here any more, but for the records of trees: those are known, and behind one another region may be the parent."""
-        record = self.state.trees.next_record(origin, after)
-        if record is not None and record <= through:
-            through = just_before(record)
-            whole = self.state.trees.governing(origin, record) is self.state.trees.following(origin, record)
-            if whole or through <= after:
-                self._sent[origin] = record
-                self._steps.sent(BEFORE_ALL, origin, record, self._read_totals, 0)
-                return SendRun(after, self.state.trees.record(origin, record))
-        elif origin in self._unsure:
-            self._unsure[origin] = through
-        self._skipping = True
-        return SkipRecord(origin, after, through, reason, self.target)
-
     def next_deadline(self) -> float | None:
         """When `filtered` wants to be called."""
         if not self._filtered or not self.connected or self._skipping:
@@ -425,7 +357,10 @@ class LinkSender(Way):
         if not self.connected:
             return None
         for origin in vector:
-            self.receipt(origin, vector.prefix(origin))
+            if self.state.trees:
+                self.receipt(origin, vector.prefix(origin))
+            elif not self.state.is_own(origin):  # told once: the record of a tree by which this region passes it on may come later
+                self.remote.advance(origin, vector.prefix(origin))
         return self.go_back()
 
     def go_back(self) -> bool | None:

@@ -16,7 +16,7 @@ from heliograph.model.ledgers import pack, unpack
 from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
 from heliograph.runtime.clock import Rng
-from heliograph.wire.link import SkipRecord
+from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.affected import AffectedList
 from replicator.dedup import DedupSettings, Producers
@@ -24,6 +24,7 @@ from replicator.intake import Intake
 from replicator.late import LateMap
 from replicator.outbox import Outbox
 from replicator.positions import PositionMap
+from replicator.reasons import HERE, Reasons
 from replicator.transactions import TransactionBuffer
 from replicator.trees import Tree, TreeBook, is_skip, is_tree
 
@@ -46,6 +47,7 @@ class TopicState:
         "_region",
         "_rng",
         "affected",
+        "dead",
         "deduplication",
         "delivered",
         "host",
@@ -56,7 +58,9 @@ class TopicState:
         "past",
         "positions",
         "producers",
+        "reasons",
         "relayed",
+        "removed",
         "transactions",
         "trees",
         "vector",
@@ -84,6 +88,11 @@ class TopicState:
         self.host: TransactionHost | None = None
         self.affected: AffectedList | None = None
         """Of a topic that was ever degraded: what was confirmed with fewer regions than asked for."""
+        self.removed: list[tuple[Position, Position]] = []
+        """First and last local positions of what an admin has given up before every link had it (`replicator.deleting`)."""
+        self.dead: list[tuple[Origin, Position]] = []
+        """Incarnations of this topic that were deleted here, each with its last position."""
+        self.reasons = Reasons()
 
     # -- LogState ------------------------------------------------------------------------------------------------------
 
@@ -117,6 +126,11 @@ class TopicState:
                 self.relayed.setdefault(region, {})[_origin(rest)] = (rest[3], rest[4])
         if len(fields) > 11:
             self.late.load(fields[11])
+        if len(fields) > 12:
+            removed, dead, reasons = fields[12][:3]
+            self.removed = [((a, b), (c, d)) for a, b, c, d in removed]
+            self.dead = [(_origin(row), (row[3], row[4])) for row in dead]
+            self.reasons.load(reasons)
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -133,13 +147,17 @@ class TopicState:
             self.transactions.trimmed(self.positions.first())
             fields.append(self.transactions.dump())
         self.late.prune(self.positions.first())
-        if self.affected is not None or self.trees or self.late:
+        gone = bool(self.removed or self.dead or self.reasons)
+        if self.affected is not None or self.trees or self.late or gone:
             fields += [None] * (9 - len(fields)) + [None if self.affected is None else self.affected.dump()]
-        if self.trees or self.late:
+        if self.trees or self.late or gone:
             fields.append(self.trees.dump())
             fields.append([[region, *origin, *at] for region, found in sorted(self.relayed.items()) for origin, at in sorted(found.items())])
-        if self.late:
+        if self.late or gone:
             fields.append(self.late.dump())
+        if gone:
+            dead = [[*origin, *end] for origin, end in self.dead]
+            fields.append([[[*first, *last] for first, last in self.removed], dead, self.reasons.dump()])
         return pack(fields)
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
@@ -197,8 +215,17 @@ class TopicState:
 
     def confirm_skip(self, record: SkipRecord) -> None:
         """At the source its own origin stands in it, which no SKIP moves."""
-        if not self.is_own(record.origin):
-            self.intake.confirm_skip(record)
+        if self.is_own(record.origin):
+            if record.loss:
+                self.reasons.note(record.route, record.origin, record.after, record.through, record.reason)
+            return
+        if record.loss:
+            after = max(record.after, self.vector.prefix(record.origin))
+            self.reasons.note(HERE, record.origin, after, record.through, record.reason)
+            if record.reason is SkipReason.DELETED and self.transactions is not None and after < record.through:  # else it is replayed again
+                # Truncation names nothing of a topic that ever held a transaction: behind one that is open here it is the end of its incarnation.
+                self.transactions.give_up(record.origin)
+        self.intake.confirm_skip(record)
 
     def rollback(self) -> None:
         """What was submitted and not confirmed has failed."""

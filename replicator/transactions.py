@@ -15,15 +15,18 @@ A marker, as it lies in a hidden entry (FLAG_HIDDEN | FLAG_MARKER, the run's `tr
 In other regions a commit over several topics is *held* when its marker is stored: readers, not links, stop before it until the marker of every other
 topic is stored in that region too (`region_node.transactions.arriving` asks), or is waited for no longer.
 
+A transaction of another region whose end was deleted with its topic is aborted where the SKIP that names it deleted is stored: `give_up`.
+
 A verdict is a marker that an operator had written here over a transaction of another region, which is lost: it names the origin, holds in this region
 only, and the first end of a transaction is the one that counts, so that what its own region may say afterwards changes nothing here:
 
     u8 version (2), u8 action, u64 region number, u64 region epoch, u64 incarnation
 
-A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...], [held since ...]]
+A snapshot is a msgpack list: [[open ...], [aborted ...], [watermark ...], committed count, aborted count, [committed ...], [held ...], [held since ...],
+                               [forgotten ...]]
     open: origin (list or nil), coordinator, number, first ledger, first entry, last ledger, last entry, entries, messages
     aborted: origin or nil, coordinator, last ledger, last entry, [number, difference to the one before ...]
-    watermark, committed: origin or nil, coordinator, number
+    watermark, committed, forgotten: origin or nil, coordinator, number
     held: origin, coordinator, number, first ledger, first entry, [topic ...]; the oldest, at most HELD_BYTES_MAX: the others are shown alone after a crash
     held since: of each of them, when its marker was stored here, ms
 
@@ -49,7 +52,8 @@ OPEN_MAX = 4000
 ABORTED_MAX = 100_000
 """In one topic, so that its snapshot stays below half of what the metadata takes in one value."""
 ENDED_MAX = 2000
-"""Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards."""
+"""Committed transactions that are remembered above the watermark, so that nothing is published into them afterwards. Of those that are forgotten
+before they are below it, the highest number stays."""
 PARTICIPANTS_MAX = 200
 """A commit over more topics names none of them: each shows its part when it is there."""
 HELD_MAX = 4000
@@ -165,7 +169,7 @@ def below(pieces: list[Piece], end: Position) -> list[Piece]:
 class TransactionBuffer:
     """Of one topic in one region."""
 
-    __slots__ = ("_committed", "_held_from", "_low", "aborted", "aborts", "commits", "held", "on_held", "open")
+    __slots__ = ("_committed", "_forgotten", "_held_from", "_low", "aborted", "aborts", "commits", "held", "on_held", "open")
 
     def __init__(self) -> None:
         self.open: dict[Key, Open] = {}
@@ -181,6 +185,7 @@ class TransactionBuffer:
         self.commits = self.aborts = 0
         """How many ended in this topic."""
         self._committed: dict[Key, None] = {}
+        self._forgotten: dict[tuple[Origin | None, int], int] = {}
         self._low: dict[tuple[Origin | None, int], int] = {}
 
     # -- what the log tells, in its order -------------------------------------------------------------------------------
@@ -245,7 +250,7 @@ class TransactionBuffer:
         """
         origins = [origin for origin, by in self._low if by == coordinator and origin is not None and origin[:2] == (region, epoch)]
         keys: list[Key] = [(origin, coordinator, number) for origin in origins]
-        return any(key in self._committed or key in self.aborted or number < self._low[key[:2]] for key in keys)
+        return any(key in self._committed or key in self.held or key in self.aborted or number < self._low[key[:2]] for key in keys)
 
     def _end(self, key: Key, action: int, low: int) -> None:
         coordinator = key[:2]
@@ -264,11 +269,19 @@ class TransactionBuffer:
         if len(self._committed) > ENDED_MAX:
             self._forget_committed()
 
+    def give_up(self, origin: Origin) -> None:
+        """Nothing can come of that incarnation any more: what is open of it has no end, and is aborted here."""
+        for key in [key for key in self.open if key[0] == origin]:
+            self._end(key, ABORT, 0)
+
     def _forget_committed(self) -> None:
         """Of those below the watermark nothing can come any more; beyond the bound the oldest go first."""
         self._committed = {key: None for key in self._committed if key[2] >= self._low.get(key[:2], 0)}
+        self._forgotten = {by: number for by, number in self._forgotten.items() if number >= self._low.get(by, 0)}
         while len(self._committed) > ENDED_MAX:
-            del self._committed[next(iter(self._committed))]
+            origin, coordinator, number = next(iter(self._committed))
+            del self._committed[origin, coordinator, number]
+            self._forgotten[origin, coordinator] = max(number, self._forgotten.get((origin, coordinator), 0))
 
     def trimmed(self, first: Position) -> None:
         """Nothing before `first` is in the log any more."""
@@ -298,6 +311,10 @@ class TransactionBuffer:
         """COMMIT or ABORT, where the log holds the transaction's end; None where it is not known, or still open."""
         key = (None, *txn)
         return COMMIT if key in self._committed else ABORT if key in self.aborted else None
+
+    def may_have_committed(self, txn: TxnId) -> bool:
+        """Of one whose end is not known here: whether that may be because it was forgotten."""
+        return txn[1] <= self._forgotten.get((None, txn[0]), -1)
 
     def undecided_from(self) -> Position | None:
         """The first entry of an open transaction; None: there is none."""
@@ -342,6 +359,7 @@ class TransactionBuffer:
             [[_listed(k[0]), k[1], k[2]] for k in self._committed],
             [row for row, _ in held],
             [at_ms for _, at_ms in held],
+            [[_listed(origin), coordinator, number] for (origin, coordinator), number in self._forgotten.items()],
         ]
 
     def _dump_held(self) -> list[tuple[list[Any], int]]:
@@ -380,6 +398,7 @@ class TransactionBuffer:
         times = dumped[7] if len(dumped) > 7 else [0] * len(held)
         self.held = {(_origin(o), tc, n): Held((a, b), waits, at_ms) for (o, tc, n, a, b, waits), at_ms in zip(held, times, strict=True)}
         self._held_from = None
+        self._forgotten = {(_origin(o), tc): number for o, tc, number in (dumped[8] if len(dumped) > 8 else ())}
 
 
 def _listed(origin: Origin | None) -> list[int] | None:

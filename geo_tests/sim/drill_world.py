@@ -137,7 +137,7 @@ class DrillWorld(PassiveWorld):
         store, conductor = self._conductor()
         try:
             if begin:
-                await conductor.begin(DRILL, NAMESPACE, "", "sim")
+                await conductor.begin(DRILL, NAMESPACE, self._driller_rng.choice(self.settings.regions), "sim")
             op, _ = await conductor.operation(NAMESPACE)
             self._begun = self._begun if op is None else op.id
             return op if op is None or not op.running else await conductor.advance(NAMESPACE)

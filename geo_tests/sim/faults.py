@@ -7,10 +7,12 @@ more than one machine of a region away for good.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
+from geo_tests.sim.region import NAMESPACE
+from heliograph.model.errors import HeliographError
 
 if TYPE_CHECKING:
     from geo_tests.sim.region import Node, Region
@@ -49,6 +51,9 @@ class Faults:
             (1, self._power_cut_region),
             (2, self._drop_consumers),
             (2, self._reset_clients),
+            (3, self._unload),
+            (3, self._change_topology),
+            (1, self._leave),
         ]
         if wanted := world.settings.kinds:
             self.kinds = [(weight, kind) for weight, kind in self.kinds if kind.__name__.strip("_") in wanted]
@@ -87,7 +92,7 @@ class Faults:
             now = self.world.sim.now()
             for region in self.world.regions:
                 waiting = [p for name, p in self.world.producers if name == region and p.pending]
-                if not waiting or now < self._disturbed_until.get(region, 0.0):
+                if not waiting or now < self._disturbed_until.get(region, 0.0) or not self.world.reconfiguration.serves(region):
                     self._served[region] = now
                 elif now - self._served.get(region, now) > SERVES_WITHIN_S:
                     text = f"{region} serves nobody, though nothing is wrong with it: {waiting[0].name} waits, {waiting[0].last_error}"
@@ -320,6 +325,55 @@ class Faults:
                 node.revive()
 
         return f"power cut of {region.name}", undo
+
+    # -- by hand --------------------------------------------------------------------------------------------------
+
+    def _unload(self) -> tuple[str, Undo] | None:
+        """A topic is closed; or its bundle is given up; or handed to another broker of the region."""
+        if (node := self._broker()) is None or not node.is_ready():
+            return None
+        role: Any = node.roles[0]
+        owned = sorted(bundle for bundle in role.ownership.owned() if bundle[0] == NAMESPACE)
+        if not owned:
+            return None
+        namespace, bundle = self.rng.choice(owned)
+        others = [n.roles[0].ownership.record.broker for n in node.region.brokers if n is not node and n.is_ready()]  # type: ignore[attr-defined]
+        way = self.rng.choice(("topic", "bundle", "move") if others else ("topic", "bundle"))
+        match way:
+            case "topic":
+                topic = self.rng.choice(self.world.topics)
+                self._by_hand(node, role.topics.unload, topic)
+                return f"unload {topic} on {node.name}", lambda: None
+            case "bundle":
+                self._by_hand(node, role.ownership.unload_bundle, namespace, bundle)
+                return f"unload bundle {bundle} of {node.name}", lambda: None
+        to = self.rng.choice(others)
+        self._by_hand(node, role.ownership.transfer, namespace, bundle, to)
+        return f"move bundle {bundle} of {node.name} to {to}", lambda: None
+
+    def _by_hand(self, node: Node, call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        """As an operator's command, which may be refused."""
+
+        async def tried() -> None:
+            try:
+                await call(*args)
+            except HeliographError as error:
+                self.world.trace(f"refused on {node.name}: {error}")
+
+        task = node.machine.run(lambda: asyncio.ensure_future(tried()))
+        task.add_done_callback(self.world.sim.report)
+
+    def _change_topology(self) -> tuple[str, Undo]:
+        """It stays, also when everything else is healed."""
+        return f"the namespace becomes a {self.world.reconfiguration.new_ways(self.rng)}", lambda: None
+
+    def _leave(self) -> tuple[str, Undo] | None:
+        """A region is taken out of the namespace, and comes back."""
+        reconfiguration = self.world.reconfiguration
+        if len(reconfiguration.wish.members) < len(self.world.regions):
+            return None
+        region = self.rng.choice(sorted(self.world.regions))
+        return f"{region} leaves: a {reconfiguration.leave(region)}", lambda: self.world.trace(f"{region} comes back: a {reconfiguration.come(region)}")
 
     def _reset_clients(self) -> tuple[str, Undo]:
         """Producers come back while the broker still waits for what they sent, and send it again."""

@@ -1,7 +1,8 @@
 """LedgerWorld: bookies, one metadata node, and writers that take one topic from each other; no brokers, no clients.
 
 Is: the smaller world, for the invariants of storage: a confirmed entry survives, at most one writer confirms in a ledger, the state that a new
-writer restores is exactly what the log holds, cursors never pass what nobody acknowledged. Isn't: links, or protocol.
+writer restores is exactly what the log holds, cursors never pass what nobody acknowledged, every entry gets all of its copies in the end. Isn't: links, or
+protocol.
 
 Writers open the topic without asking anybody (no leases here): each opening fences the one before. Bookies are killed, lose power, also in the middle
 of an operation, are cut off from writers, and have slow disks, one at a time; writers are killed at any moment.
@@ -21,15 +22,20 @@ import msgpack
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import HeliographError, LeaseLost
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.raft.client import MetaClient
+from heliograph.raft.store import prefix_end
+from heliograph.wire.block import peek_block
 from heliograph.wire.run import Run
 from local_meta import keys
 from local_meta.node import LocalMetaNode
 from storage.bookie.bookie import Bookie, BookieSettings, Place
 from storage.bookie.server import BookieServer
+from storage.ledger.audit import AutoRecoverySettings
+from storage.ledger.autorecovery import AutoRecovery
 from storage.ledger.bookie_client import BookieClient, BookieClientSettings
-from storage.ledger.context import LedgerSettings
+from storage.ledger.context import LedgerContext, LedgerSettings
 from storage.ledger.pool import BookiePool
 from storage.managed_ledger.cache import EntryCache
 from storage.managed_ledger.factory import ManagedLedgerFactory
@@ -50,6 +56,7 @@ SMALL_BOOKIE = BookieSettings(
     free_bytes_min=0,
 )
 QUICK_LEDGER = LedgerSettings(add_timeout_s=1.0, lost_after_s=3.0, retry_max_s=0.5)
+QUICK_RECOVERY = AutoRecoverySettings(lost_after_s=0.5, scan_s=2.0, check_s=2.0, rescan_s=0.5, tick_s=0.1)
 SMALL_LEDGERS = ManagedLedgerSettings(
     ledger_entries_max=40, checkpoint_entries=16, checkpoint_bytes=8 << 10, checkpoint_interval_s=0.05, pending_timeout_s=8.0, close_timeout_s=2.0
 )
@@ -157,6 +164,8 @@ class LedgerWorld:
         self.bookies = [self.sim.machine(f"bookie-{i}") for i in range(count)]
         self.writers = [self.sim.machine(f"writer-{i}") for i in range(self.settings.writers)]
         self.lives = 0
+        self.copied_bytes = 0
+        """What repairs brought after the last fault."""
         self.trims = self.rng.random() < 0.3
         """Whether ledgers that everybody has acknowledged are deleted."""
         self.sync_s = self.rng.choice(((0.0003, 0.0015), (0.005, 0.05)))
@@ -199,7 +208,7 @@ class LedgerWorld:
                 self.trace(f"{bookie.host} is gone for good")
                 bookie.power_cut()
         try:
-            await self.sim.call("reader", self._check, limit_s=60)
+            await self.sim.call("reader", self._check, limit_s=120)
         except HeliographError as error:
             raise Violation(f"all is healed, and the topic cannot be taken over and read: {error}") from error
 
@@ -311,6 +320,41 @@ class LedgerWorld:
         self.trace(f"read {len(found)} entries, {len(self.history.confirmed)} confirmed; mark-delete position {cursor.mark_delete}")
         self.history.check(found, state, log.first_position() if self.trims else (0, 0))
         self.history.check_cursor(cursor.mark_delete, cursor.is_acked, found)
+        await self._complete(factory.context)
+
+    async def _complete(self, context: LedgerContext) -> None:
+        """Whoever was away, and for how long: the auditor finds what each bookie missed, and it is brought there, or elsewhere."""
+        recovery = AutoRecovery(context, "reader", QUICK_RECOVERY)
+        await recovery.start()
+        deadline = self.sim.now() + 40
+        while missing := await self._missing(context):
+            if self.sim.now() > deadline:
+                raise Violation(f"all is healed, and there is a copy too few: {missing}")
+            await asyncio.sleep(0.5)
+        self.trace(f"copies are complete: {recovery.check.found} ledgers lacked some, {recovery.repair.copied_bytes} bytes were copied")
+        self.copied_bytes = recovery.repair.copied_bytes
+        await recovery.stop()
+
+    async def _missing(self, context: LedgerContext) -> str:
+        """The first entry that a bookie is named for, and does not give; "" where there is none, and no ledger is marked. Reads from each bookie."""
+        for _, blob, _ in await context.meta.range(keys.LEDGERS, prefix_end(keys.LEDGERS)):
+            metadata = LedgerMetadata.decode(blob)
+            ends = [first - 1 for first, _ in metadata.fragments[1:]] + [metadata.last_entry]
+            for (at, ensemble), end in zip(metadata.fragments, ends, strict=True):
+                for bookie in ensemble if metadata.state == LedgerState.CLOSED else ():
+                    entry, last = at, min(end, metadata.last_entry)
+                    while entry <= last:
+                        if bookie not in metadata.write_set(entry):  # another stripe
+                            entry += 1
+                            continue
+                        try:
+                            blocks = await context.pool.client(bookie).read(metadata.ledger, entry, last, 1 << 20)
+                        except HeliographError as error:
+                            return f"{metadata.ledger}:{entry} on {bookie}: {error}"
+                        _, start, count = peek_block(blocks[-1])
+                        entry = start + count
+        marks = await context.meta.range(keys.UNDERREPLICATED, prefix_end(keys.UNDERREPLICATED), limit=1)
+        return f"{marks[0][0]} is marked" if marks else ""
 
     def _retention(self) -> tuple[int, int]:
         return (0, 0) if self.trims else (-1, -1)

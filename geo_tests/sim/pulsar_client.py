@@ -272,7 +272,11 @@ class Producer(_Staying):
             command = BaseCommand(type=BaseCommand.PRODUCER)
             part = command.producer
             part.topic, part.producer_id, part.producer_name, part.user_provided_producer_name = self.topic, 1, self.name, True
+            ended: list[BaseCommand] = []
+            connection.on_producer = ended.append
             answer = await connection.ask(command, part)
+            if ended:  # right behind the answer, before this task went on: kept back by the same cut, say
+                raise Refused("the producer was closed at once")
             assert answer.producer_success.producer_name == self.name
             self._connection = connection
             connection.on_producer = self._on_command
@@ -339,6 +343,8 @@ class Consumer(_Staying):
             part.subType = CommandSubscribe.Shared if self.shared else CommandSubscribe.Exclusive
             part.initialPosition = CommandSubscribe.Earliest
             await connection.ask(command, part)
+            if self._connection is not connection:  # right behind the answer, before this task went on: the topic was to be unloaded while it was loaded
+                raise Refused("the consumer was closed at once")
             self._flow(1000)
             while not (self.closed or connection.lost or self._connection is not connection):
                 self._changed.clear()

@@ -6,7 +6,8 @@ that can do without it. Isn't: how a member finds that out, or what lies on its 
 
 from __future__ import annotations
 
-from geo_tests.sim.raft_world import FAULTS_S, RaftWorld
+from geo_tests.sim.raft_member import FAULTS_S
+from geo_tests.sim.raft_world import RaftWorld
 from heliograph.raft.core import RaftCore
 from heliograph.raft.leading import Leading
 from heliograph.raft.messages import VoteRequest

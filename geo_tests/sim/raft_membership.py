@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from geo_tests.sim.raft_world import FAULTS_S, Member, RaftWorld, Violation
+from geo_tests.sim.raft_member import FAULTS_S, Member, Violation
+from geo_tests.sim.raft_world import RaftWorld
 from heliograph.model.errors import NotAllowed
 from heliograph.raft.core import RaftCore, Role
 from heliograph.raft.membership import AddLearner, Change, Promote, Remove

@@ -19,14 +19,16 @@ import random
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from geo_tests.sim.auditing import Audits
 from geo_tests.sim.checkers import History, Violation
 from geo_tests.sim.faults import Faults
 from geo_tests.sim.loop import collect
 from geo_tests.sim.probes import Probes
 from geo_tests.sim.pulsar_client import Client, Consumer, Delivered, Producer, Reader
+from geo_tests.sim.reconfiguration import Reconfiguration
 from geo_tests.sim.region import NAMESPACE, Node, Region
 from geo_tests.sim.simulation import Simulation
 from replicator.lookup import coordinate_of, position_of
@@ -36,22 +38,29 @@ START_S = 40.0
 CONVERGE_S = 60.0
 SERVE_S = 12.0
 """A region whose own machines are well serves a publish within this, whatever the WAN does."""
-LATENCIES_S = {("us", "eu"): 0.040, ("us", "ap"): 0.075, ("eu", "ap"): 0.100}
+CITIES = ("us", "eu", "ap", "sa", "af")
+LATENCIES_S = {
+    ("us", "eu"): 0.040, ("us", "ap"): 0.075, ("us", "sa"): 0.055, ("us", "af"): 0.090,
+    ("eu", "ap"): 0.100, ("eu", "sa"): 0.095, ("eu", "af"): 0.060, ("ap", "sa"): 0.140, ("ap", "af"): 0.110, ("sa", "af"): 0.120,
+}
+COUNTS = (3, 3, 3, 3, 4, 4, 4, 5, 5, 5)
+"""How many regions a world has whose settings do not say which: one of these, by its seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldSettings:
     """What one run holds. `faults`: how many, in `chaos_s` virtual seconds."""
 
-    regions: tuple[str, ...] = ("us", "eu", "ap")
+    regions: tuple[str, ...] = ()
+    """Empty: three to five, by the seed."""
     bookies: int = 3
     brokers: int = 2
     topics: int = 2
     producers: int = 1
     """Per region and topic."""
-    messages: int = 60
+    messages: int = 48
     """Per producer."""
-    chaos_s: float = 12.0
+    chaos_s: float = 10.0
     faults: int = 6
     kinds: tuple[str, ...] = ()
     """Names of the kinds of faults that there are; empty: all."""
@@ -65,11 +74,14 @@ class Verdict:
     """What a run was: for the soak's statistics."""
 
     seed: int
+    regions: int = 0
     messages: int = 0
     faults: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     virtual_s: float = 0.0
     cpu_s: float = 0.0
+    audited: int = 0
+    """Topics and regions in which an audit looked at everything, and found nothing that nobody did."""
     callbacks: int = 0
 
 
@@ -77,8 +89,8 @@ class World:
     """One run. Everything follows from the seed."""
 
     def __init__(self, seed: int, settings: WorldSettings | None = None, trace: Callable[[str], None] | None = None) -> None:
-        self.seed, self.settings = seed, settings or WorldSettings()
         self.sim = Simulation(seed)
+        self.seed, self.settings = seed, drawn(settings or WorldSettings(), self.sim.rng("regions"))
         self.rng = self.sim.rng("world")
         self._trace = trace
         self.topics = [f"persistent://{NAMESPACE}/topic-{i}" for i in range(self.settings.topics)]
@@ -88,7 +100,9 @@ class World:
         self.consumers: list[tuple[str, Consumer]] = []
         self.faults = Faults(self)
         self.probes = Probes(self)
-        self.verdict = Verdict(seed)
+        self.audits = Audits(self)
+        self.reconfiguration = Reconfiguration(self, self.settings.regions)
+        self.verdict = Verdict(seed, len(self.settings.regions))
         self.publishing = True
 
     def trace(self, text: str) -> None:
@@ -126,6 +140,7 @@ class World:
             if not self.settings.replicated:
                 history.check_consumed(found[topic])
             await self._check_coordinates(topic, found[topic])
+        await self.audits.run(found)
         probing.cancel()
         replicating.cancel()
         await self.probes.final()
@@ -139,6 +154,8 @@ class World:
     async def _start(self) -> None:
         names = self.settings.regions
         for (a, b), one_way in LATENCIES_S.items():
+            if not {a, b} <= set(names):
+                continue
             self.sim.network.latency(a, b, one_way * 0.95, one_way * 1.15)
         for number, name in enumerate(names, 1):
             self.regions[name] = Region(self, name, number, names, bookies=self.settings.bookies, brokers=self.settings.brokers)
@@ -150,8 +167,8 @@ class World:
         await self._until("brokers are up", lambda: all(node.ready for node in self.nodes()), START_S)
         self.trace("started")
 
-    def _start_clients(self) -> list[asyncio.Future[Any]]:
-        tasks: list[asyncio.Future[Any]] = []
+    def _start_clients(self) -> list[asyncio.Task[Any]]:
+        tasks: list[asyncio.Task[Any]] = []
         for region in self.regions.values():
             machine = self.sim.machine(f"{region.name}-client", zone=region.name)
             machine.start(_idle)
@@ -170,6 +187,8 @@ class World:
                     tasks.append(machine.run(_task, consumer.run))
         if self.settings.replicated:
             tasks += [asyncio.ensure_future(self._relay(topic)) for topic in self.topics]
+        for task in tasks:
+            task.add_done_callback(self.sim.report)
         return tasks
 
     async def _relay(self, topic: str) -> None:
@@ -213,7 +232,8 @@ class World:
             await asyncio.sleep(pace * burst * rng.uniform(0.2, 1.4))
 
     async def _converge(self) -> None:
-        """Every producer has its receipts, and every region all of every other."""
+        """The admin's last wish holds, every producer has its receipts, and every region all of every other."""
+        await self._until("the namespace is as the admin wants it", self.reconfiguration.settled, CONVERGE_S)
         await self._until("every producer has its receipts", self._all_acknowledged, CONVERGE_S)
         self.publishing = False
         await self._until("every region has everything", self._consumed_everywhere, CONVERGE_S)
@@ -230,12 +250,12 @@ class World:
         return "; ".join(lacking + stuck)
 
     async def _read_everything(self) -> dict[str, dict[str, Sequence[Delivered]]]:
-        found: dict[str, dict[str, Sequence[Delivered]]] = {topic: {} for topic in self.topics}
-        for topic in self.topics:
-            for region in self.regions.values():
-                client = Client(region.addresses(), self.sim.rng(f"reader-{region.name}-{topic}"))
-                found[topic][region.name] = await self.sim.call(f"{region.name}-client", Reader(client, topic).read_all)
-        return found
+        return {topic: {region: await self.read(topic, region) for region in self.regions} for topic in self.topics}
+
+    async def read(self, topic: str, region: str) -> Sequence[Delivered]:
+        """All that a reader finds there."""
+        client = Client(self.regions[region].addresses(), self.sim.rng(f"reader-{region}-{topic}"))
+        return await self.sim.call(f"{region}-client", Reader(client, topic).read_all)
 
     async def _replicate(self) -> None:
         """What a client's flag does, wherever the subscription is by now."""
@@ -291,6 +311,14 @@ class World:
                 raise Violation(f"not within {limit_s:.0f} virtual seconds: {what}: {state}")
             await asyncio.sleep(0.1)
         self.trace(what)
+
+
+def drawn(settings: WorldSettings, rng: random.Random) -> WorldSettings:
+    """With its regions. A message is stored in every one, so that each region of many publishes fewer."""
+    if settings.regions:
+        return settings
+    count = rng.choice(COUNTS)
+    return replace(settings, regions=CITIES[:count], messages=max(1, settings.messages * 9 // count**2))
 
 
 def _task(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> asyncio.Task[Any]:

@@ -9,14 +9,15 @@ Rule: what older processes would misread is only written once the region's level
     3  runs are sealed: blocks whose entries are encrypted at rest; a topic's compacted ledger may lie in an object store alone; the oldest
        ledgers of a topic lie in pages (/ml-pages/)
     4  tenants may have to be encrypted at rest, whatever their namespaces and topics say (TenantInfo.encryption_at_rest)
+    5  that duty is written in a format that earlier versions refuse, so that none of them takes it off by a change of its own
 """
 
 from __future__ import annotations
 
-LEVEL = 4
+LEVEL = 5
 """Of this version."""
 SPLIT_BUNDLES = 2
 SEALED_RUNS = 3
 COMPACTED_OBJECTS = 3
 LEDGER_PAGES = 3
-SEALED_TENANTS = 4
+SEALED_TENANTS = 5

@@ -13,7 +13,9 @@ from typing import Any, Self
 
 from heliograph.model.errors import ConfigError, CorruptData
 
-FORMAT = 1
+FORMAT = 2
+"""The newest that is read, of any kind of value: whichever kind needs another one next gets 3. A value is written in the lowest one whose readers understand
+all of it: `_Value.format`."""
 
 
 class _Value:
@@ -21,8 +23,13 @@ class _Value:
 
     __slots__ = ()
 
+    @property
+    def format(self) -> int:
+        """An earlier version refuses a higher one: it can neither read the value nor, by a change of its own, drop what it does not know."""
+        return 1
+
     def encode(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True).encode()  # type: ignore[call-overload]
+        return json.dumps({"format": self.format, **asdict(self)}, sort_keys=True).encode()  # type: ignore[call-overload]
 
     @classmethod
     def decode(cls, blob: bytes) -> Self:
@@ -84,11 +91,24 @@ class PulsarCluster(_Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPeers(_Value):
+    """Whom an operator calls the peers of a region, or of a Pulsar cluster."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantInfo(_Value):
     admin_roles: tuple[str, ...] = ()
     allowed_regions: tuple[str, ...] = ()
     encryption_at_rest: bool = False
-    """All its topics are sealed, whatever its namespaces, its topics, and the brokers say. Regions obey it from feature level 4 on."""
+    """All its topics are sealed, whatever its namespaces, its topics, and the brokers say. Regions obey it from feature level 4 on, and read it as
+    it is written now from 5 on (`format`)."""
+
+    @property
+    def format(self) -> int:
+        """A region that does not know of the duty may change the tenant, though it is none of the tenant's: it must not take the duty off."""
+        return 2 if self.encryption_at_rest else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ A frame, big endian:
     5 FENCE          -       -       -        -                           ANSWER, entry: last held, value: LAC known
     6 WRITE_LAC      -       -       LAC      -                           none
     7 READ_LAC       wait ms known   -        -                           ANSWER, value: LAC known; with a wait, once it is above `entry`, or then
+                                             i64 first, i64 last         ANSWER, value: LAC known, entry: behind what was looked at, body: what
+                                                                          is held of these entries, `encode_ranges`; entry 0: it does not say
     8 DELETE         -       -       -        -                           ANSWER
     9 LEDGERS        -       above   -        -                           ANSWER, body: u64 ledgers above `entry` (-1: all), value: 1 where there are more
     64 ACKS          -       -       -        (u64 ledger, i64 through)*  every ADD of this connection to `ledger` up to `through` is durable
@@ -46,6 +48,8 @@ HEAD = struct.Struct(">IBBHQqqI")
 """(size, version, kind, number, ledger, entry, value, request)."""
 ACK = struct.Struct(">Qq")
 """(ledger, through)."""
+RANGE = struct.Struct(">qq")
+"""(first entry, last entry)."""
 
 _SLAB_SMALL, _SLAB_LARGE = 1 << 16, 1 << 20
 _SLAB_SIZES = 4
@@ -112,6 +116,25 @@ def decode_acks(frame: memoryview) -> Iterable[tuple[int, int]]:
     if len(body) % ACK.size:
         raise PeerError("bookie frame: a list of acks with a torn end")
     return ACK.iter_unpack(body)
+
+
+def encode_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
+    """(first entry, last entry) of each, one behind another."""
+    return b"".join([RANGE.pack(first, last) for first, last in ranges])
+
+
+def decode_ranges(body: memoryview) -> list[tuple[int, int]]:
+    """Raises PeerError where they are torn, empty, not ascending, or not apart."""
+    if len(body) % RANGE.size:
+        raise PeerError("bookie frame: a list of ranges with a torn end")
+    ranges: list[tuple[int, int]] = []
+    behind = 0
+    for first, last in RANGE.iter_unpack(body):
+        if not behind <= first <= last:
+            raise PeerError(f"bookie frame: the range {first} to {last} behind entry {behind - 1}")
+        ranges.append((first, last))
+        behind = last + 2
+    return ranges
 
 
 def split_blocks(body: memoryview) -> list[memoryview]:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from geo_tests.sim.damage import flipped
 from heliograph.model.coordinates import Coordinate
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import Position
@@ -19,8 +20,6 @@ from replicator.entries import is_passing
 from replicator.log import ReplicatedLog
 from tests.replicator.fake_ledger import Store
 from tests.replicator.link_instance import Instance, TestRegion
-
-MAGIC_AND_CHECKSUM = 6
 
 
 class Copies:
@@ -87,19 +86,7 @@ class Copies:
 
     def flip(self, position: Position, rng: random.Random, *, consistent: bool) -> None:
         """One bit of the payload. consistent: the entry's checksum and the run's header agree with it all the same."""
-        import crc32c
-
-        run = self.entry(position)
-        part = bytearray(run.parts[0])
-        part[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
-        checksums: Any = run.checksums
-        if consistent:
-            part[2:6] = crc32c.crc32c(bytes(part[MAGIC_AND_CHECKSUM:])).to_bytes(4, "big")
-            if run.origin is not None:
-                from replicator.entries import published_checksums
-
-                checksums = published_checksums(with_part(run, bytes(part), None))
-        self.put(position, with_part(run, bytes(part), checksums))
+        self.put(position, flipped(self.entry(position), rng, consistent=consistent))
 
     def cut_off(self, ledger: int) -> None:
         """The last entry of a ledger is gone, and the ledger does not say so."""
@@ -109,23 +96,6 @@ class Copies:
         if count > 1:
             piece = decode_block(block)[2].cut(0, count - 1)
             self.store.blocks.insert(index, ((ledger, first), count - 1, joined(piece, ledger, first)))
-
-
-def with_part(run: Run, part: bytes, checksums: Any) -> Run:
-    """The same entry with other bytes."""
-    return Run(
-        [part],
-        [len(part)],
-        counts=run.counts,
-        flags=run.flags,
-        time_ms=run.time_ms,
-        first_index=run.first_index,
-        origin=run.origin,
-        spans=run.spans,
-        origin_time_ms=run.origin_time_ms,
-        checksums=checksums,
-        producers=run.producers,
-    )
 
 
 def joined(run: Run, ledger: int, first: int) -> bytes:

@@ -23,6 +23,7 @@ from heliograph.wire.run import FLAG_HIDDEN, Run
 from replicator.compression import LEVEL, RunPacker
 from replicator.compression_settings import CompressionSettings
 from replicator.dedup import DedupSettings
+from replicator.deleting import note_removed, past_removed
 from replicator.intake import Intake
 from replicator.log import ReplicatedLog
 from replicator.receiver_stream import ReceiverStream
@@ -159,8 +160,8 @@ class SimLink:
         first = self.ledger.first_position()
         if self.panicked:  # a former owner that cannot read takes everything for trimmed
             first = (self.ledger.last_confirmed[0], self.ledger.last_confirmed[1] + 1)
-        if core.read_at < first:
-            record = core.trimmed(first)
+        while (removed := past_removed(self.log.state, core.read_at)) is not None or core.read_at < first:
+            record = core.trimmed(*removed) if removed is not None else core.trimmed(first)
             if record is not None:
                 self.first(record)
                 return
@@ -222,6 +223,8 @@ class World:
     stream_class: type[ReceiverStream] = ReceiverStream
     intake_class: type[Intake] = Intake
     skip_waits = True
+    deletes = True
+    """What is trimmed by force is sometimes what an admin has deleted."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -293,6 +296,8 @@ class World:
         safe = min(region.marks.get(t.name, [(-1, -1)])[-3:][0] for t in self.regions if t is not region)  # cursors as they are stored
         force = faults and self.harsh and self.rng.random() < 0.3
         region.ledger.save()
+        if force and self.deletes and self.rng.random() < 0.7:
+            self.delete(region)
         before = list(region.store.blocks)
         region.ledger.trim(region.ledger.last_confirmed if force else safe)
         gone = len(before) - len(region.store.blocks)
@@ -301,6 +306,17 @@ class World:
             _, _, run = decode_block(block)
             if run.origin is None:
                 region.forced = max(region.forced, (ledger, first + count - 1))
+
+    def delete(self, region: Region) -> None:
+        """An admin truncates the topic: links are moved over what they have not delivered, wherever they are, and brokers move right then."""
+        note_removed(region.owner.state, region.ledger.first_position(), region.ledger.last_confirmed)
+        region.ledger.save()
+        for target in self.regions:
+            if target is not region:
+                region.marks.setdefault(target.name, [(-1, -1)])[-3:] = [region.ledger.last_confirmed] * 3
+        if self.rng.random() < 0.5:
+            self.move_owner(region)
+        self.check()  # what was found on the bookies is looked at before it goes
 
     def late_frame(self, connection: Connection) -> None:
         """A frame of a connection that is gone, at whoever owns the target now."""

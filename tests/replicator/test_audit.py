@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from geo_tests.sim.damage import with_part
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import Position
@@ -26,7 +27,7 @@ from replicator.audit_settings import AuditSettings
 from replicator.entries import is_passing
 from replicator.late import LateMap
 from replicator.manager import LinkSettings
-from tests.replicator.audit_world import Damaged, held, with_part
+from tests.replicator.audit_world import Damaged, held
 from tests.replicator.link_instance import Instance, TestRegion
 
 Scenario = Callable[[Damaged, random.Random], Coroutine[Any, Any, None]]

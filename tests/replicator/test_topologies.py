@@ -70,6 +70,27 @@ def test_a_chain_hands_on_and_the_way_back_to_a_mesh_loses_nothing() -> None:
     play(scenario)
 
 
+def test_a_parent_that_hears_last_of_its_tree_knows_what_its_targets_told_it_before() -> None:
+    async def scenario(instance: Instance) -> None:
+        sa = instance.regions["sa"]
+        sa.publish(5)
+        await asyncio.sleep(2)
+        instance.sim.network.cut("eu", "sa")
+        instance.choose({"kind": "star", "center": "eu"}, ("sa",))
+        await asyncio.sleep(4)
+        us, eu = instance.regions["us"].log.state.trees, instance.regions["eu"].log.state.trees
+        assert sa.log.origin in us and not eu, "us has the record, and has told so, before eu knows of any tree"
+        sa.publish(10)
+        await asyncio.sleep(1)
+        assert len(instance.regions["us"].bodies()) == len(instance.regions["ap"].bodies()) == 5, "the rest waits for eu"
+        instance.sim.network.heal("eu", "sa")
+        await asyncio.sleep(10)
+        assert len(instance.regions["us"].bodies()) == 15
+        same_everywhere(instance)
+
+    play(scenario)
+
+
 def without(instance: Instance, name: str) -> None:
     for other in NAMES:
         if other != name:

@@ -40,10 +40,23 @@ class Going:
 
 
 class Broker:
-    """On virtual time. dearer: how much longer an append takes for each MB/s of the drains; publishes: a second, each of so many bytes."""
+    """On virtual time. dearer: how much longer an append takes for each MB/s of the drains; publishes: a second, each of so many bytes.
 
-    def __init__(self, seed: int, *, dearer: float = 0.0, publishes: float = 50, size_bytes: int = 100, floor: float = _FLOOR, disk_mb_s: float = 100) -> None:
-        self.rng, self.now, self.appends = random.Random(seed), 0.0, Appends()
+    hit: how many of them meet the drain at all.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        dearer: float = 0.0,
+        hit: float = 1.0,
+        publishes: float = 50,
+        size_bytes: int = 100,
+        floor: float = _FLOOR,
+        disk_mb_s: float = 100,
+    ) -> None:
+        self.rng, self.now, self.appends, self.hit = random.Random(seed), 0.0, Appends(), hit
         self.dearer, self.publishes, self.size_bytes, self.disk_mb_s = dearer, publishes, size_bytes, disk_mb_s
         self.yielding: Yielding[Drain] = Yielding(self.appends, floor, lambda: self.now, self.wake_after)
         self.sent: Counter[str] = Counter()
@@ -79,7 +92,7 @@ class Broker:
             free_at = max(free_at, self.now - 0.01)
             self._rate += 0.02 * ((sum(self.sent.values()) - before) / 0.001 / _MB - self._rate)
             if self.rng.random() < self.publishes * 0.001:
-                took = 0.0015 * (1 + self.dearer * self._rate) * self.rng.uniform(0.8, 1.3)
+                took = 0.0015 * (1 + self.dearer * self._rate * (self.rng.random() < self.hit)) * self.rng.uniform(0.8, 1.3)
                 self.took.append(took)
                 self.appends.of("persistent://t/n/x").confirmed(1, self.size_bytes, 2, took)
         return (sum(self.sent.values()) - began) / seconds / _MB
@@ -94,6 +107,31 @@ def test_a_drain_is_slowed_until_appends_beside_it_take_little_longer(seed: int)
     rate = broker.run(30, [])
     assert _FLOOR * 0.7 / _MB < rate < 25
     assert sorted(broker.took)[len(broker.took) // 2] < 1.5 * 0.0016
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_drain_that_only_one_append_in_four_meets_is_slowed_as_well(seed: int) -> None:
+    broker = Broker(seed, dearer=0.1, hit=0.25, publishes=150)  # the median never sees it
+    broker.run(8, [Drain(broker, "a")])
+    broker.took.clear()
+    assert _FLOOR * 0.7 / _MB < broker.run(30, []) < 25
+    assert sorted(broker.took)[len(broker.took) * 9 // 10] < 2.2 * 0.0015 * 1.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_drain_that_begins_beside_a_publisher_is_at_no_time_as_fast_as_it_can_be(seed: int) -> None:
+    broker = Broker(seed, dearer=0.1, publishes=100)
+    for _ in range(3):
+        broker.run(1, [])
+        broker.yielding.look_at([], 0, 1.0)
+    assert broker.run(0.2, [Drain(broker, "a")]) == 0, "what an append takes alone is measured first"
+    assert broker.run(1, []) < 25 and broker.yielding.bytes_per_s is not None
+    quiet = Broker(seed, dearer=0.1, publishes=0.0)
+    quiet.yielding.look_at([], 0, 1.0)
+    assert quiet.run(1.03, [Drain(quiet, "a")]) > 90
+    quiet.publishes = 200
+    quiet.run(0.08, [])
+    assert quiet.run(0.1, []) == 0, "who begins is noticed at once"
 
 
 @pytest.mark.parametrize("seed", range(3))

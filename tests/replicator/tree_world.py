@@ -23,6 +23,7 @@ from tests.replicator.link_world import Coordinate, Region, SimLink, World
 
 class TreeWorld(World):
     names = ("us", "eu", "ap", "sa")
+    deletes = False  # where there are trees, truncation leaves links alone
 
     def __init__(self, seed: int) -> None:
         self.gone: dict[Coordinate, None] = {}

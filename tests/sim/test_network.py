@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from geo_tests.sim.network import WINDOW_BYTES
 from geo_tests.sim.simulation import Machine, Simulation
+from geo_tests.sim.transport import WINDOW_BYTES
 
 
 class Sink(asyncio.Protocol):

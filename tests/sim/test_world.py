@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from geo_tests.sim.auditing import EVERY
 from geo_tests.sim.checkers import Violation
 from geo_tests.sim.loop import SimFailure
-from geo_tests.sim.world import WorldSettings, run_seed
+from geo_tests.sim.world import World, WorldSettings, run_seed
 from heliograph.model.errors import HeliographError, TopicClosed
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
-from replicator import dedup, intake, link, receiver, sender
+from region_node.topics.topic import Topic
+from replicator import audit_pass, audit_repair, dedup, intake, link, receiver, sender, starting
+from replicator.audit_storage import BookieCopies
 from storage.managed_ledger import managed_ledger
 from tests.sim.mutants import the_mark_delete_position_jumps_over_gaps
 
@@ -22,8 +26,10 @@ SEEDS = 200
 BLOCKS = 50
 MUTANT_SEEDS = 40
 
-WILD = WorldSettings(chaos_s=10.0, faults=10, messages=40)
+WILD = WorldSettings(regions=("us", "eu", "ap"), chaos_s=10.0, faults=10, messages=40)
 """More faults for the mutants than the seeds have that must hold."""
+CALM = replace(WILD, chaos_s=4.0, faults=0, messages=12, brokers=1, bookies=2)
+"""For those whose fault is named, or that are seen without any."""
 FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut_wan", "slow_disk"))
 
 
@@ -31,7 +37,14 @@ FAILING_APPENDS = replace(WILD, kinds=("kill_two_bookies", "reset_clients", "cut
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_worlds_hold(block: int) -> None:
     for seed in range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS):
-        assert run_seed(seed).messages > 0
+        verdict = run_seed(seed)
+        assert verdict.messages > 0 and verdict.audited == verdict.regions * WorldSettings().topics
+        assert seed % EVERY or sum(kind.endswith("found and repaired") for kind in verdict.kinds) == 1
+
+
+def test_worlds_have_three_to_five_regions() -> None:
+    sizes = Counter(len(World(seed).settings.regions) for seed in range(SEEDS))
+    assert set(sizes) == {3, 4, 5} and min(sizes.values()) > SEEDS // 8, sizes
 
 
 @pytest.mark.slow
@@ -153,8 +166,6 @@ def receipts_are_sent_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
 
 def links_need_the_whole_instance(patch: pytest.MonkeyPatch) -> None:
     """A region publishes only while every link is open."""
-    from region_node.topics.topic import Topic
-
     publish = Topic.publish
 
     def guarded(self: Any, run: Run, done: Any, failed: Any) -> None:
@@ -183,6 +194,68 @@ class _Connected:
         return self._link.stats().connected
 
 
+def clients_of_an_unloaded_topic_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    def disconnect(self: Topic) -> None:
+        self.closed = True
+
+    patch.setattr(Topic, "disconnect", disconnect)
+
+
+def nobody_passes_on(patch: pytest.MonkeyPatch) -> None:
+    """Of a star, a chain, or a ring, a region gets only what its neighbours published."""
+
+    def is_parent(self: sender.LinkSender, origin: Any, tree: Any, at: Position) -> bool:
+        return self.state.is_own(origin) and asked(self, origin, tree, at)
+
+    asked = sender.LinkSender._is_parent
+    patch.setattr(sender.LinkSender, "_is_parent", is_parent)
+
+
+def the_cursor_passes_what_another_region_delivers(patch: pytest.MonkeyPatch) -> None:
+    def advance(self: sender.LinkSender) -> None:
+        advanced(self)
+        if len(self._steps) and self._steps.last.held:
+            self.mark = max(self.mark, self._steps.last.end)
+
+    advanced = sender.LinkSender._advance
+    patch.setattr(sender.LinkSender, "_advance", advance)
+
+
+def a_region_that_comes_back_gets_what_is_new(patch: pytest.MonkeyPatch) -> None:
+    def begins(log: Any, policy: Any) -> Position:
+        last: Position = log.ledger.last_confirmed
+        return (last[0], last[1] + 1) if last[0] >= 0 else last
+
+    patch.setattr(starting, "_begins", begins)
+
+
+def audits_compare_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(audit_pass.AuditPass, "_differ", lambda *_: None)
+
+
+def audits_leave_out_the_newest_ledger(patch: pytest.MonkeyPatch) -> None:
+    async def some(self: BookieCopies, log: Any) -> list[tuple[int, int, int]]:
+        return (await extents(self, log))[:-1]
+
+    extents = BookieCopies.extents
+    patch.setattr(BookieCopies, "extents", some)
+
+
+def what_an_audit_finds_is_told_only(patch: pytest.MonkeyPatch) -> None:
+    async def run(self: audit_repair.Repairer) -> None:
+        pass
+
+    patch.setattr(audit_repair.Repairer, "run", run)
+
+
+def what_is_lost_is_not_appended(patch: pytest.MonkeyPatch) -> None:
+    async def append(self: audit_repair.Repairer, findings: Any) -> None:
+        for finding in findings:
+            finding.left = ""
+
+    patch.setattr(audit_repair.Repairer, "_append", append)
+
+
 Mutant = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[Mutant, WorldSettings] = {
     what_is_above_the_prefix_is_accepted: FAILING_APPENDS,
@@ -197,8 +270,16 @@ MUTANTS: dict[Mutant, WorldSettings] = {
     the_state_is_stored_ahead_of_its_position: WILD,
     receipts_are_sent_before_the_quorum: WILD,
     links_need_the_whole_instance: replace(WILD, kinds=("cut_region_off", "cut_wan")),
+    clients_of_an_unloaded_topic_are_not_told: replace(CALM, faults=4, kinds=("unload",)),
+    nobody_passes_on: replace(CALM, faults=2, kinds=("change_topology",)),
+    the_cursor_passes_what_another_region_delivers: replace(WILD, kinds=("change_topology", "cut_wan", "unload")),
+    a_region_that_comes_back_gets_what_is_new: replace(CALM, faults=3, kinds=("leave",)),
+    audits_compare_nothing: CALM,
+    audits_leave_out_the_newest_ledger: CALM,
+    what_an_audit_finds_is_told_only: CALM,
+    what_is_lost_is_not_appended: CALM,
 }
-FOUND_BY: dict[Mutant, int] = {what_is_above_the_prefix_is_accepted: 5, links_need_the_whole_instance: 16}
+FOUND_BY: dict[Mutant, int] = {what_is_above_the_prefix_is_accepted: 5, links_need_the_whole_instance: 16, what_is_lost_is_not_appended: 2 * EVERY}
 """Seeds that are tried first: a rare interleaving is not searched for again each time."""
 
 
