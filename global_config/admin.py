@@ -15,16 +15,27 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from global_config import keys
+from global_config.peers import PeerClusters
+from global_config.tries import Tries, busy
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.levels import SEALED_TENANTS
 from heliograph.model.names import TopicName, check_name
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, PulsarCluster, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import (
+    ClusterPeers,
+    NamespacePolicies,
+    PartitionedTopic,
+    PulsarCluster,
+    RegionInfo,
+    ResourceGroup,
+    TenantInfo,
+    TopicPolicies,
+)
 from heliograph.model.policy_table import checked
 from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
+from heliograph.runtime.clock import Rng
 
 V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 
-TRIES_MAX = 16
 PARTITIONS_MAX = 4096
 NUMBER_MAX = (1 << 31) - 1
 _PAGE = 1000
@@ -43,9 +54,10 @@ class Offline(Protocol):
 class ConfigAdmin:
     """Over a linearizable store of the global configuration."""
 
-    def __init__(self, store: MetadataStore, offline: Offline | None = None) -> None:
-        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then."""
-        self._store, self._offline = store, offline
+    def __init__(self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None) -> None:
+        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng: spreads tries that collided."""
+        self._store, self._offline, self._rng = store, offline, rng
+        self.peers = PeerClusters(store, rng)
 
     # -- regions ------------------------------------------------------------------------------------------------------
 
@@ -65,7 +77,7 @@ class ConfigAdmin:
             raise AlreadyExists(f"region {name!r} exists already")
         if await self._version(keys.cluster(name)) != ABSENT:
             raise AlreadyExists(f"{name!r} is the name of a Pulsar cluster")
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             chosen = number or await self._store.next_ids(keys.NUMBERS, at_least=1)
             if not 0 < chosen <= NUMBER_MAX:
                 raise NotAllowed(f"region {name!r}: its number must be 1 to {NUMBER_MAX}, not {chosen}")
@@ -150,7 +162,7 @@ class ConfigAdmin:
         return await self._change(keys.region(name), RegionInfo, f"region {name!r}", change)
 
     async def delete_region(self, name: str) -> None:
-        """Raises NotFound, NotAllowed (a tenant, a namespace, or a cluster names it). Its number stays used."""
+        """Raises NotFound, NotAllowed (a tenant, a namespace, or a cluster names it, or has it as its peer). Its number stays used."""
 
         async def users() -> str:
             for key, value, _ in await self._all(keys.CLUSTERS):
@@ -162,9 +174,9 @@ class ConfigAdmin:
             for key, value, _ in await self._all(keys.TENANTS):
                 if name in TenantInfo.decode(value).allowed_regions:
                     return f"tenant {key.removeprefix(keys.TENANTS)}"
-            return ""
+            return await self._peer_of(name)
 
-        await self._delete_unused(keys.region(name), f"region {name!r}", users)
+        await self._delete_unused(keys.region(name), f"region {name!r}", users, keys.peers(name))
 
     # -- real Pulsar clusters -----------------------------------------------------------------------------------------
 
@@ -177,37 +189,50 @@ class ConfigAdmin:
 
     async def update_cluster(self, name: str, change: Callable[[PulsarCluster], PulsarCluster]) -> PulsarCluster:
         """Raises NotFound (it, or its gateway)."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             old, version = await self._existing(keys.cluster(name), PulsarCluster, f"cluster {name!r}")
             new = change(old)
             if new == old or await self._committed([Put(keys.cluster(name), new.encode(), version), *await self._regions([new.gateway])]):
                 return new
-        raise _busy()
+        raise busy()
 
     async def delete_cluster(self, name: str) -> None:
-        """Raises NotFound, NotAllowed (a namespace names it)."""
+        """Raises NotFound, NotAllowed (a namespace names it, or a cluster has it as its peer)."""
 
         async def users() -> str:
             for key, value, _ in await self._all(keys.NAMESPACES):
                 if name in NamespacePolicies.decode(value).clusters:
                     return f"namespace {key.removeprefix(keys.NAMESPACES)}"
-            return ""
+            return await self._peer_of(name)
 
-        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users)
+        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users, keys.peers(name))
+
+    async def _peer_of(self, name: str) -> str:
+        """Who has it as a peer; "": nobody."""
+        for key, value, _ in await self._all(keys.PEERS):
+            if name in ClusterPeers.decode(value).names:
+                return f"cluster {key.removeprefix(keys.PEERS)}, as its peer"
+        return ""
 
     # -- tenants ------------------------------------------------------------------------------------------------------
 
     async def create_tenant(self, name: str, info: TenantInfo) -> None:
-        """Raises AlreadyExists, NotFound (a region)."""
+        """Raises AlreadyExists, NotFound (a region), NotAllowed (it has to be encrypted, as one that is restored, and a region could not read that)."""
         check_name("tenant", name)
-        await self._create(keys.tenant(name), info.encode(), f"tenant {name!r}", lambda: self._regions(info.allowed_regions))
+
+        async def references() -> list[Op]:
+            if info.encryption_at_rest:
+                await self._seals(name, info.allowed_regions)
+            return await self._regions(info.allowed_regions)
+
+        await self._create(keys.tenant(name), info.encode(), f"tenant {name!r}", references)
 
     async def update_tenant(self, name: str, given: TenantInfo) -> TenantInfo:
         """Who administers it, and where it may be; what it has to encrypt stays as it is. Returns what is there then.
 
         Raises NotFound (it, or a region), NotAllowed (a namespace of it is in a region that would no longer be allowed; `require_encryption`).
         """
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             guard, found = await self._version(keys.GUARD), await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
             info = replace(given, encryption_at_rest=found[0].encryption_at_rest)
             for key, value, _ in await self._all(keys.NAMESPACES + name + "/"):
@@ -221,20 +246,20 @@ class ConfigAdmin:
                 await self._seals(name, info.allowed_regions)
             if await self._committed([Put(keys.tenant(name), info.encode(), found[1]), *checks, Put(keys.GUARD, b"", guard)]):
                 return info
-        raise _busy()
+        raise busy()
 
     async def require_encryption(self, name: str, *, on: bool) -> TenantInfo:
         """Whether everything of the tenant is encrypted at rest. Raises NotFound, NotAllowed (a region's processes would not obey it)."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             old, version = await self._existing(keys.tenant(name), TenantInfo, f"tenant {name!r}")
             new = replace(old, encryption_at_rest=on)
-            if new == old:
+            if new == old and not on:
                 return old
-            if on:
+            if on:  # written also where it is set: an earlier version may have done so, in a form that others could take it off
                 await self._seals(name, old.allowed_regions)
             if await self._committed([Put(keys.tenant(name), new.encode(), version)]):
                 return new
-        raise _busy()
+        raise busy()
 
     async def _seals(self, tenant: str, regions: Sequence[str]) -> None:
         """A region's level never falls, so that what is found here holds when the write commits."""
@@ -242,7 +267,7 @@ class ConfigAdmin:
             info, _ = await self._existing(keys.region(region), RegionInfo, f"region {region!r}")
             if info.feature_level < SEALED_TENANTS:
                 raise NotAllowed(
-                    f"tenant {tenant!r} is to be encrypted at rest, and region {region!r} is at feature level {info.feature_level}, which does not know of it: "
+                    f"tenant {tenant!r} is to be encrypted at rest, and region {region!r} is at feature level {info.feature_level}, which cannot read that: "
                     f"upgrade that region first (it wants level {SEALED_TENANTS})"
                 )
 
@@ -281,7 +306,7 @@ class ConfigAdmin:
         return await self._offline.namespace(name, change)
 
     async def _update_namespace(self, name: str, change: Callable[[NamespacePolicies], NamespacePolicies]) -> NamespacePolicies:
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             old, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             new = change(old)
             if new == old:
@@ -292,11 +317,11 @@ class ConfigAdmin:
             checks = await self._references(name, new)
             if await self._committed([Put(keys.namespace(name), new.encode(), version), *checks, Put(keys.GUARD, b"")]):
                 return new
-        raise _busy()
+        raise busy()
 
     async def delete_namespace(self, name: str) -> None:
         """Its partitioned topics' entries go with it; whether topics hold data is the caller's to see. Raises NotFound, NotAllowed (too many)."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             topics = [key for domain in ("persistent", "non-persistent") for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))]
@@ -304,7 +329,7 @@ class ConfigAdmin:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
             if await self._committed([Delete(keys.namespace(name), version), *(Delete(key) for key in topics), Check(keys.GUARD, guard)]):
                 return
-        raise _busy()
+        raise busy()
 
     # -- partitioned topics -------------------------------------------------------------------------------------------
 
@@ -357,7 +382,7 @@ class ConfigAdmin:
 
     async def _change_topic_policies(self, topic: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
         key = keys.topic_policies(str(TopicName.parse(topic)))
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             found = await self._store.get(key)
             before, version = (TopicPolicies(), ABSENT) if found is None else (TopicPolicies.decode(found[0]), found[1])
             after = change(before)
@@ -366,7 +391,7 @@ class ConfigAdmin:
                 return before, after
             if await self._committed([Delete(key, version)] if after == TopicPolicies() else [Put(key, after.encode(), version)]):
                 return before, after
-        raise _busy()
+        raise busy()
 
     async def set_resource_group(self, name: str, group: ResourceGroup) -> None:
         """Makes it, or changes it."""
@@ -388,24 +413,24 @@ class ConfigAdmin:
 
     async def _create(self, key: str, value: bytes, what: str, references: Callable[[], Awaitable[list[Op]]]) -> None:
         """references: makes the checks that what `value` names is there; it raises where it isn't."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             if await self._store.get(key) is not None:
                 raise AlreadyExists(f"{what} exists already")
             if await self._committed([Put(key, value, ABSENT), *await references(), Put(keys.GUARD, b"")]):
                 return
-        raise _busy()
+        raise busy()
 
     async def _change(self, key: str, kind: type[V], what: str, change: Callable[[V], V]) -> V:
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             old, version = await self._existing(key, kind, what)
             new = change(old)
             if new == old or await self._committed([Put(key, new.encode(), version)]):
                 return new
-        raise _busy()
+        raise busy()
 
-    async def _delete_unused(self, key: str, what: str, users: Callable[[], Awaitable[str]]) -> None:
-        """users: names one that refers to it, or "". Whoever begins to refer meanwhile puts the guard, and this tries again."""
-        for _ in range(TRIES_MAX):
+    async def _delete_unused(self, key: str, what: str, users: Callable[[], Awaitable[str]], *beside: str) -> None:
+        """users: names one that refers to it, or "". beside: keys that go with it. Whoever begins to refer meanwhile puts the guard, and this tries again."""
+        async for _ in Tries(self._rng):
             guard = await self._version(keys.GUARD)
             version = await self._version(key)
             if version == ABSENT:
@@ -413,9 +438,9 @@ class ConfigAdmin:
             user = await users()
             if user:
                 raise NotAllowed(f"{what} is still used by {user}")
-            if await self._committed([Delete(key, version), Check(keys.GUARD, guard)]):
+            if await self._committed([Delete(key, version), *map(Delete, beside), Check(keys.GUARD, guard)]):
                 return
-        raise _busy()
+        raise busy()
 
     async def _references(self, namespace: str, policies: NamespacePolicies) -> list[Op]:
         """The checks that a namespace's tenant and regions are as they were found to be right."""
@@ -487,7 +512,3 @@ def _same_number(old: RegionInfo, new: RegionInfo) -> RegionInfo:
 def _check_partitions(topic: str, partitions: int) -> None:
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise NotAllowed(f"topic {topic!r}: 1 to {PARTITIONS_MAX} partitions are allowed, not {partitions}")
-
-
-def _busy() -> MetadataUnavailable:
-    return MetadataUnavailable("others change the same part of the configuration all the time: try again")

@@ -19,6 +19,7 @@ from typing import Any
 
 from global_config import keys
 from global_config.edits import PROPERTIES, Conflict, Edit, difference, flat, merged, taken
+from global_config.tries import Tries, busy
 from global_config.view import ConfigView
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.names import TopicName
@@ -33,7 +34,6 @@ EDITS = "/config-edits/"
 CONFLICTS = "/config-conflicts/"
 MERGED = "/config-merged/"
 _COUNTER = "config-edits"
-_TRIES_MAX = 16
 EDITS_MAX = 10_000
 
 
@@ -152,7 +152,7 @@ class DeferredEdits:
 
     async def _merge(self, key: str, edit: Edit) -> None:
         mark = f"{MERGED}{self._region}/{edit.id:020d}"
-        for _ in range(_TRIES_MAX):
+        async for _ in Tries():
             if await self._meta.get(key) is None:
                 await self._config.delete(mark)
                 return
@@ -165,7 +165,7 @@ class DeferredEdits:
             await self._config.delete(mark)
             self.merged += 1
             return
-        raise MetadataUnavailable("others change the same part of the configuration all the time: try again")
+        raise busy()
 
     async def _operations(self, edit: Edit) -> list[Op]:
         found = await self._config.get(edit.key)
@@ -215,7 +215,7 @@ class DeferredEdits:
     async def resolve(self, name: str, take: str) -> Conflict:
         """name: as `status` shows it. take: "mine", what the region wanted, or "theirs", what stands there. Raises NotFound, NotAllowed."""
         key = CONFLICTS + name
-        for _ in range(_TRIES_MAX):
+        async for _ in Tries():
             found = await self._config.get(key)
             if found is None:
                 raise NotFound(f"there is no conflict {name!r}: `heliograph conflicts list` shows them")
@@ -236,7 +236,7 @@ class DeferredEdits:
             except VersionConflict:
                 continue
             return conflict
-        raise MetadataUnavailable("others change the same part of the configuration all the time: try again")
+        raise busy()
 
 
 def _opened(key: str, blob: bytes | None) -> tuple[dict[str, Any], Callable[[dict[str, Any]], bytes | None]]:

@@ -3,6 +3,7 @@
     /regions/{name}                       RegionInfo
     /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
     /clusters/{name}                      PulsarCluster
+    /peers/{name}                         ClusterPeers of a region, or of a Pulsar cluster
     /tenants/{tenant}                     TenantInfo
     /namespaces/{tenant}/{namespace}      NamespacePolicies
     /partitioned/{topic's full name}      PartitionedTopic
@@ -18,6 +19,7 @@ from __future__ import annotations
 REGIONS = "/regions/"
 REGION_NUMBERS = "/region-numbers/"
 CLUSTERS = "/clusters/"
+PEERS = "/peers/"
 TENANTS = "/tenants/"
 NAMESPACES = "/namespaces/"
 PARTITIONED = "/partitioned/"
@@ -39,6 +41,11 @@ def region_number(number: int) -> str:
 
 def cluster(name: str) -> str:
     return CLUSTERS + name
+
+
+def peers(name: str) -> str:
+    """name: of a region, or of a Pulsar cluster."""
+    return PEERS + name
 
 
 def tenant(name: str) -> str:

@@ -15,10 +15,19 @@ from typing import Any, TypeVar
 from global_config import keys
 from global_config.edits import PROPERTIES, Change, Fields, flat
 from heliograph.model.errors import CorruptData
-from heliograph.model.policies import NamespacePolicies, PartitionedTopic, PulsarCluster, RegionInfo, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import (
+    ClusterPeers,
+    NamespacePolicies,
+    PartitionedTopic,
+    PulsarCluster,
+    RegionInfo,
+    ResourceGroup,
+    TenantInfo,
+    TopicPolicies,
+)
 from heliograph.raft.store import MetadataStore
 
-V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
+V = TypeVar("V", RegionInfo, PulsarCluster, ClusterPeers, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 _ALL = "/"
 
 
@@ -29,6 +38,7 @@ class ConfigView:
         self._store = store
         self._regions: dict[str, RegionInfo] = {}
         self._clusters: dict[str, PulsarCluster] = {}
+        self._peers: dict[str, ClusterPeers] = {}
         self._tenants: dict[str, TenantInfo] = {}
         self._namespaces: dict[str, NamespacePolicies] = {}
         self._by_tenant: dict[str, dict[str, None]] = {}
@@ -80,6 +90,11 @@ class ConfigView:
     def clusters(self) -> list[PulsarCluster]:
         """In the order of their names."""
         return [self._clusters[name] for name in sorted(self._clusters)]
+
+    def peers(self, name: str) -> tuple[str, ...]:
+        """Of a region, or of a Pulsar cluster; sorted."""
+        found = self._peers.get(name)
+        return () if found is None else found.names
 
     def tenant(self, name: str) -> TenantInfo | None:
         return self._tenants.get(name)
@@ -143,13 +158,15 @@ class ConfigView:
         self.broken.pop(key, None)
         if key.startswith(keys.REGION_NUMBERS):
             if value is not None:
-                self.region_numbers[int(key.removeprefix(keys.REGION_NUMBERS))] = value.decode()
+                self._number_given(key, value)
             return
         try:
             if key.startswith(keys.REGIONS):
                 _set(self._regions, key.removeprefix(keys.REGIONS), RegionInfo, value)
             elif key.startswith(keys.CLUSTERS):
                 _set(self._clusters, key.removeprefix(keys.CLUSTERS), PulsarCluster, value)
+            elif key.startswith(keys.PEERS):
+                _set(self._peers, key.removeprefix(keys.PEERS), ClusterPeers, value)
             elif key.startswith(keys.TENANTS):
                 _set(self._tenants, key.removeprefix(keys.TENANTS), TenantInfo, value)
             elif key.startswith(keys.NAMESPACES):
@@ -169,6 +186,12 @@ class ConfigView:
             return
         for listener in tuple(self._listeners):
             listener(key)
+
+    def _number_given(self, key: str, value: bytes) -> None:
+        try:
+            self.region_numbers[int(key.removeprefix(keys.REGION_NUMBERS))] = value.decode()
+        except ValueError as error:
+            self.broken[key] = f"no number of a region with its name: {error}"
 
     def _index(self, namespace: str) -> None:
         tenant = namespace.partition("/")[0]

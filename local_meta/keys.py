@@ -23,6 +23,7 @@ topic keys are ordered (namespace, hash, topic), so that a bundle is one range.
     /replicating/{id:020}                                    which broker copies it just now, under that broker's lease
     /auditor                                                 which broker looks for lost bookies, under its lease
     /decommissions/{id}                                      a bookie that is being emptied
+    /bookie-labels/{id}                                      rack and group of a bookie, as an operator says (storage.ledger.labels)
     /ml/{tenant}/{namespace}/{hash:08x}/{topic}              ManagedLedgerMetadata
     /ml-pages/{tenant}/{namespace}/{hash:08x}/{topic}/{first ledger:020}  a page of its ledgers, where they are very many
     /cursors/{tenant}/{namespace}/{hash:08x}/{topic}/{name}  a durable cursor
@@ -57,7 +58,10 @@ LEDGERS = "/ledgers/"
 UNDERREPLICATED = "/underreplicated/"
 REPLICATING = "/replicating/"
 AUDITOR = "/auditor"
+COPIES_CHECKED = "/copies-checked"
+"""How far the check of what bookies hold has come."""
 DECOMMISSIONS = "/decommissions/"
+BOOKIE_LABELS = "/bookie-labels/"
 MANAGED_LEDGERS = "/ml/"
 LEDGER_PAGES = "/ml-pages/"
 CURSORS = "/cursors/"
@@ -133,6 +137,10 @@ def underreplicated(ledger_id: int) -> str:
 
 def replicating(ledger_id: int) -> str:
     return f"{REPLICATING}{ledger_id:020d}"
+
+
+def bookie_labels(bookie_id: str) -> str:
+    return BOOKIE_LABELS + _quoted(bookie_id)
 
 
 def decommission(bookie_id: str) -> str:

@@ -85,9 +85,13 @@ class Conductor:
         cost: dict[str, Any] = {"active": record.active, "epoch": record.epoch, "steps": {step: MEANING[step] for step in STEPS[kind]}}
         for key, region, other, look in (("source", planned.source, planned.target, facts.not_in), ("target", planned.target, planned.source, facts.lacking)):
             try:
-                cost[key] = {"region": region, **look(await self._facts(region, namespace), other)}
+                found = await self._facts(region, namespace)
             except HeliographError as error:
                 cost[key] = {"region": region, "unreachable": str(error)}
+                continue
+            cost[key] = {"region": region, **look(found, other)}
+            if key == "target":
+                cost["cut_off"] = facts.cut_off(found, self._others(planned))
         return planned, cost
 
     async def begin(self, kind: str, namespace: str, target: str, by: str) -> Operation:
@@ -256,8 +260,8 @@ class Conductor:
         for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
             part = {"format": 1, "source": op.source, "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]}}
             await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
-        lag = facts.lacking(found, op.source)
-        return op.passed(_lag_text(lag, op), self._wall_ms(), after=_short(lag))
+        lag, away = facts.lacking(found, op.source), facts.cut_off(found, self._others(op))
+        return op.passed(_lag_text(lag, op) + _cut_off_text(away, op.target), self._wall_ms(), after=_short(lag), cut_off=_short(away))
 
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
@@ -332,6 +336,11 @@ class Conductor:
                 return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing")
 
+    def _others(self, op: Operation) -> list[str]:
+        """The regions of the namespace that the operation is not about."""
+        policies = self._view.namespace(op.namespace)
+        return [region for region in (policies.regions if policies is not None else ()) if region not in (op.source, op.target)]
+
     @staticmethod
     def _trouble(lag: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         if missing := [*lag["missing"], *other["missing"]]:
@@ -362,3 +371,11 @@ def _lag_text(lag: Mapping[str, Any], op: Operation) -> str:
     if lag["silent_s"]:
         text += f", and whatever {op.source} confirmed in the last {lag['silent_s']:.1f} s, in which nothing was heard"
     return text + (f"; of {len(lag['unheard'])} topics nothing was ever heard" if lag["unheard"] else "")
+
+
+def _cut_off_text(away: Mapping[str, Sequence[str]], target: str) -> str:
+    """Survivors that the next active region has no way to."""
+    if not away:
+        return ""
+    regions = ", ".join(f"{region} ({len(topics)} topics)" for region, topics in away.items())
+    return f"; {target} has no link to {regions}: until it has, what it takes waits there, and acknowledgements of the two are not brought in step"

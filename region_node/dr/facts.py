@@ -70,6 +70,19 @@ def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
     return out
 
 
+def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[str]]:
+    """Region -> topics whose link to it, from the region of `facts`, is not connected; of regions without such a topic nothing."""
+    out = {
+        region: [
+            f"{name} ({link['cause']})"
+            for name, topic in sorted(facts["topics"].items())
+            if (link := topic["links"].get(region)) is not None and not link["connected"]
+        ]
+        for region in regions
+    }
+    return {region: names for region, names in out.items() if names}
+
+
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source` never told anything."""
     out: dict[str, Any] = {"topics": 0, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, "unheard": [], "missing": list(facts["missing"])}

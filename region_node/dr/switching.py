@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from global_config.tries import Tries
 from heliograph.model.errors import MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.leadership import DRAINING, FENCED, LEADERSHIP, OPEN, SUBSCRIPTIONS, Leadership, Writer, leadership, writers
 from heliograph.raft.store import ABSENT, Delete, MetadataStore, prefix_end
-
-TRIES_MAX = 16
+from heliograph.runtime.clock import Rng
 
 
 def closing(record: Leadership, to: str, state: str, now_ms: int) -> Leadership:
@@ -48,8 +48,9 @@ def waits_for(namespace: str, version: int, found: Mapping[str, Writer]) -> list
 class Switching:
     """The writes, over a linearizable store of the global configuration. Every call raises MetadataUnavailable, OutcomeUnknown."""
 
-    def __init__(self, store: MetadataStore, wall_ms: Callable[[], int]) -> None:
-        self._store, self._wall_ms = store, wall_ms
+    def __init__(self, store: MetadataStore, wall_ms: Callable[[], int], rng: Rng | None = None) -> None:
+        """rng: spreads tries that collided."""
+        self._store, self._wall_ms, self._rng = store, wall_ms, rng
 
     async def all(self) -> dict[str, tuple[Leadership, int]]:
         """Namespace -> (leadership, version)."""
@@ -70,7 +71,7 @@ class Switching:
 
     async def begin(self, namespace: str, active: str, slo: dict[str, float]) -> Leadership:
         """The namespace becomes active-passive, or promises something else. Raises NotAllowed (another region is the active one)."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             found = await self._store.get(leadership(namespace))
             if found is None:
                 new, version = Leadership(active=active, since_ms=self._wall_ms(), slo=slo), ABSENT
@@ -87,7 +88,7 @@ class Switching:
 
     async def end(self, namespace: str) -> None:
         """Every region of it takes messages again. Raises NotFound, NotAllowed (it is being moved)."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             record, version = await self.get(namespace)
             if record.state != OPEN:
                 raise NotAllowed(f"{namespace} is being moved to {record.to}: finish that, or cancel it, first")
@@ -108,7 +109,7 @@ class Switching:
 
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         """What is stored then, with its version. Never of the active region: that is `flip`. Raises NotFound, NotAllowed."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             old, version = await self.get(namespace)
             new = change(old)
             assert new.active == old.active and new.epoch == old.epoch
@@ -125,7 +126,7 @@ class Switching:
 
     async def flip(self, namespace: str) -> tuple[Leadership | None, list[str]]:
         """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must end). Raises NotAllowed."""
-        for _ in range(TRIES_MAX):
+        async for _ in Tries(self._rng):
             record, version = await self.get(namespace)
             new = flipped(record, self._wall_ms())
             waits = waits_for(namespace, version, await self.writers(record.active))

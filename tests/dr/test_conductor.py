@@ -38,11 +38,13 @@ class Interrupted(EmbeddedStore):
 
 
 class View:
+    regions: tuple[str, ...] = ("us", "eu")
+
     def region(self, name: str) -> RegionInfo | None:
         return RegionInfo(name=name, number={"us": 1, "eu": 2, "ap": 3}[name])
 
     def namespace(self, name: str) -> NamespacePolicies | None:
-        return NamespacePolicies(regions=("us", "eu")) if name == NS or name.startswith(f"{NS}-drill-") else None
+        return NamespacePolicies(regions=self.regions) if name == NS or name.startswith(f"{NS}-drill-") else None
 
 
 def link(**changed: Any) -> dict[str, Any]:
@@ -302,6 +304,27 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
         ended = await world.conductor.advance(NS)
         assert ended.state == "done" and ended.report["kept"] == 3
+
+    run_alone(main())
+
+
+def test_a_failover_says_which_survivors_have_no_way_to_the_next_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View, "regions", ("us", "eu", "ap", "sa", "af"))
+
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.obey("eu")
+        world.down = {"us"}
+        links = world.topic("eu")["links"]
+        links["us"], links["ap"], links["sa"] = link(connected=False), link(connected=False, cause="unreachable"), link()  # to af nothing is replicated
+        _, cost = await world.conductor.plan("failover", NS, "eu")
+        assert cost["cut_off"] == {"ap": [f"{TOPIC} (unreachable)"]}
+        await world.conductor.begin("failover", NS, "eu", "op")
+        done = await steps(world, "failover")
+        assert done.report["cut_off"] == {"ap": {"count": 1, "some": [f"{TOPIC} (unreachable)"]}}
+        (text,) = [found for step, _, found in done.steps if step == "boundary"]
+        assert "eu has no link to ap (1 topics)" in text
 
     run_alone(main())
 

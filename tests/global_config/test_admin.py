@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from geo_tests.sim.simulation import Simulation
 from global_config import keys
 from global_config.admin import ConfigAdmin
+from global_config.tries import PATIENCE_S, PAUSE_MAX_S
 from global_config.view import ConfigView
-from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound
+from heliograph.model import policies
+from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.levels import SEALED_TENANTS
-from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
+from heliograph.model.policies import NamespacePolicies, PulsarCluster, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 
@@ -37,6 +42,31 @@ async def provision(admin: ConfigAdmin) -> None:
 async def refused(kind: type[HeliographError], text: str, call: Awaitable[object]) -> None:
     with pytest.raises(kind, match=text):
         await call
+
+
+def test_peers_exist_and_stay_while_they_are_named() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        view = ConfigView(store)
+        await provision(admin)
+        await admin.create_cluster(PulsarCluster(name="old", gateway="us"))
+        assert (await admin.peers.set("ap", ["old", "eu", "eu"])).names == ("eu", "old")
+        await asyncio.sleep(0.01)
+        assert view.peers("ap") == ("eu", "old") and view.peers("us") == ()
+        await refused(NotAllowed, "peer of itself", admin.peers.set("ap", ["ap"]))
+        await refused(NotAllowed, "Peer cluster nowhere does not exist", admin.peers.set("ap", ["eu", "nowhere"]))
+        await refused(NotFound, "Cluster nowhere does not exist", admin.peers.set("nowhere", ["eu"]))
+        await refused(NotAllowed, "cluster ap, as its peer", admin.delete_cluster("old"))
+        await admin.delete_region("ap")  # its peers go with it, and are free
+        await admin.delete_cluster("old")
+        await admin.create_region("ap")
+        await asyncio.sleep(0.01)
+        assert view.peers("ap") == () and await store.get(keys.peers("ap")) is None
+        await admin.peers.set("ap", ["eu"])
+        await admin.peers.set("ap", [])
+        assert await store.get(keys.peers("ap")) is None
+        view.close()
+
+    run(main)
 
 
 def test_region_numbers_are_never_used_again() -> None:
@@ -207,10 +237,41 @@ def test_a_tenant_has_to_be_encrypted_where_every_region_of_it_obeys_and_whoever
         assert await admin.require_encryption("t", on=True) == wanted, "what another one wrote just before is there, too"
         assert await admin.update_tenant("t", TenantInfo(allowed_regions=regions)) == replace(wanted, admin_roles=()), "who does not know of it leaves it"
         joins = admin.update_tenant("t", TenantInfo(allowed_regions=(*regions, "ap")))
-        await refused(NotAllowed, "region 'ap' is at feature level 1, which does not know of it: upgrade that region first", _reworded(joins))
+        sentence = "region 'ap' is at feature level 1, which cannot read that: upgrade that region first"
+        await refused(NotAllowed, sentence, _reworded(joins))
+        restored = TenantInfo(allowed_regions=("us", "ap"), encryption_at_rest=True)
+        await refused(NotAllowed, sentence, admin.create_tenant("restored", restored))
+        await admin.create_tenant("restored", replace(restored, allowed_regions=regions))
         assert not (await admin.require_encryption("t", on=False)).encryption_at_rest
         await admin.update_tenant("t", TenantInfo(allowed_regions=(*regions, "ap")))
         await refused(NotFound, "tenant 'nobody'", admin.require_encryption("nobody", on=True))
+
+    asyncio.run(main())
+
+
+def test_a_region_of_an_earlier_version_cannot_take_the_duty_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is none of the tenant's regions, so that nobody asks for its level; it would write the tenant without the field that it does not know."""
+
+    async def main() -> None:
+        store = EmbeddedStore()
+        admin = ConfigAdmin(store)
+        await provision(admin)
+        view = ConfigView(store)
+        for region in ("us", "eu"):
+            await admin.raise_level(region, SEALED_TENANTS)
+        earlier = TenantInfo(allowed_regions=("us", "eu"), encryption_at_rest=True)
+        await store.put(keys.tenant("t"), json.dumps({**json.loads(earlier.encode()), "format": 1}).encode())
+        assert await admin.require_encryption("t", on=True) == earlier, "it is written anew"
+        with monkeypatch.context() as older:
+            older.setattr(policies, "FORMAT", 1)
+            await refused(CorruptData, "TenantInfo: written by a newer version", _reworded(admin.update_tenant("t", TenantInfo(allowed_regions=("us", "eu")))))
+            await refused(CorruptData, "TenantInfo: written by a newer version", admin.create_namespace("t/another", NamespacePolicies(regions=("us",))))
+        await view.ready()
+        assert view.tenant("t") == earlier
+        await admin.require_encryption("t", on=False)
+        with monkeypatch.context() as older:
+            older.setattr(policies, "FORMAT", 1)
+            await admin.update_tenant("t", TenantInfo(admin_roles=("boss",), allowed_regions=("us", "eu")))
 
     asyncio.run(main())
 
@@ -225,6 +286,60 @@ def test_a_namespace_takes_its_partitioned_topics_along_also_the_newest() -> Non
         assert await store.range(keys.PARTITIONED, keys.PARTITIONED + "~") == []
 
     asyncio.run(main())
+
+
+class Crowded(EmbeddedStore):
+    """Somebody else is faster, `times` in a row."""
+
+    times = 0
+    tried: list[float]
+
+    async def txn(self, ops: Sequence[Op]) -> int:
+        self.tried.append(asyncio.get_running_loop().time())
+        if len(self.tried) <= self.times:
+            raise VersionConflict(keys.GUARD, 1, 2)
+        return await super().txn(ops)
+
+
+@pytest.mark.parametrize(("times", "good"), [(0, True), (1, True), (40, True), (1000, False)])
+def test_a_write_that_loses_against_others_is_tried_again_until_time_is_up(times: int, good: bool) -> None:
+    with Simulation(3) as sim:
+
+        async def main() -> None:
+            store = Crowded()
+            store.tried = []
+            admin = ConfigAdmin(store, rng=sim.rng("tries"))
+            await admin.create_region("us")
+            store.times, store.tried = times, []
+            began = sim.now()
+            if good:
+                await admin.create_tenant("t", TenantInfo(allowed_regions=("us",)))
+                assert len(store.tried) == times + 1 and sim.now() - began < PATIENCE_S
+            else:
+                await refused(MetadataUnavailable, "all the time: try again", admin.create_tenant("t", TenantInfo(allowed_regions=("us",))))
+                assert PATIENCE_S <= sim.now() - began <= PATIENCE_S + PAUSE_MAX_S
+            pauses = [b - a for a, b in pairwise(store.tried)]
+            assert all(pause == 0 for pause in pauses[:1]), "the first repeat comes at once"
+            assert all(0 < pause <= PAUSE_MAX_S for pause in pauses[1:]) and len(set(pauses[1:])) == len(pauses[1:]), "spread by chance"
+
+        sim.run(main(), limit_s=60)
+
+
+def test_a_number_that_cannot_be_read_hides_nothing_else() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        await provision(admin)
+        view = ConfigView(store)
+        await view.ready()
+        for key, value in ((f"{keys.REGION_NUMBERS}many", b"sa"), (keys.region_number(77), b"\xff\xfe")):
+            await store.put(key, value)
+        async with asyncio.timeout(60):
+            heard = asyncio.Event()
+            view.on_change(lambda _: heard.set())
+            await admin.create_region("af")
+            await heard.wait()
+        assert len(view.broken) == 2 and 77 not in view.region_numbers and "af" in view.region_numbers.values()
+
+    run(main)
 
 
 def test_the_view_is_what_the_watch_told() -> None:
