@@ -20,12 +20,15 @@ class SheddingSettings:
     """What a move that makes its receiver the fuller one of the two must gain, at least."""
     least: float = 0.002
     """A bundle of less load is not worth a move."""
+    patience_s: float = 110.0
+    """How long a broker may be above the average by the threshold before it is relieved; by twice of it half as long; longer where much moved of late."""
     cool_down_s: float = 300.0
     moves_per_minute: int = 10
     """On the average of a quarter of an hour; 0: nothing is shed. A region of more than twice as many brokers may begin half their number in a minute."""
 
     def __post_init__(self) -> None:
-        for name, low, high in (("threshold", 0.01, 1.0), ("floor", 0.0, 1.0), ("gain", 0.0, 0.5), ("least", 0.0, 0.5), ("cool_down_s", 0.0, 86_400.0)):
+        shares = (("threshold", 0.01, 1.0), ("floor", 0.0, 1.0), ("gain", 0.0, 0.5), ("least", 0.0, 0.5))
+        for name, low, high in (*shares, ("patience_s", 0.0, 3600.0), ("cool_down_s", 0.0, 86_400.0)):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} must be {low} to {high}, not {getattr(self, name)}")
         if not 0 <= self.moves_per_minute <= 10_000:

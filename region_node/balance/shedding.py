@@ -6,8 +6,12 @@ Invariants:
 - a bundle that moved rests for `cool_down_s`;
 - in any quarter of an hour no more moves start than `moves_per_minute` allows on the average; in any minute no more than that, or than one for each two brokers
   where those are more: a large region that has lost its balance is not slower to find it than a small one, and one that never finds it does not move for ever;
-- a broker is relieved when it is above the average by `threshold`, or when another is below it by as much; then down to half of that,
-  so that a load on the edge does not move back and forth.
+- a broker is relieved, or filled, when its distance from the average has lasted: it is summed up over time until it reaches a price. So a severe overload
+  is met within half a minute, a slight one within minutes, and a burst that ends by itself mostly not at all; one whose load falls is left alone, unless it is
+  far above;
+- the price doubles with the moves of late, so that a load which keeps changing is not chased; a new leader begins with the plain price;
+- a broker is relieved down to half the threshold above the average, or not at all, unless it has been too full for very long: what costs reconnects and
+  leaves it overloaded all the same is not done for a burst.
 Why so: brokers with the same number of bundles are not equally loaded, so their number is never looked at; the receiver is drawn among all below
 the average, weighed by their room, since whoever sends all to the emptiest one makes the next overloaded broker.
 Source: docs/protocols/balancing.md.
@@ -16,7 +20,8 @@ Source: docs/protocols/balancing.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from heliograph.runtime.clock import Rng
@@ -24,6 +29,24 @@ from region_node.balance.settings import SheddingSettings
 
 Bundle = tuple[str, int]
 _WINDOW_S = 900
+_NEARLY = 0.75
+"""Shares of the threshold above the average from which on a broker's overload counts."""
+_FILLED = 10
+"""So many times as long as an overload lasts a broker's emptiness, by the same measure."""
+_PARTLY = 100
+"""So many times the price is paid for a relief that leaves the broker overloaded."""
+_CALM_S = 1800.0
+"""Half-life of the moves that raise the price."""
+_DOUBLED_MAX = 4.0
+"""So many times the price doubles at the most."""
+_NEVER_WELL = 0.5
+"""Shares of the price for who has been too full ever since it was first seen: that is no burst."""
+_SEVERE = 4.0
+"""Thresholds above the average from which on a broker is relieved although its load falls: it falls for long then, being smoothed."""
+_FORGETS_S = 300.0
+"""Half-life of an overload that is over."""
+_CYCLE_S = 60.0
+"""The longest time between two looks that counts: nobody knows what was meanwhile."""
 
 
 class Carried(NamedTuple):
@@ -50,40 +73,88 @@ def drawn(rng: Rng, weights: Sequence[float]) -> int:
     return len(weights) - 1
 
 
+@dataclass(slots=True)
+class _Seen:
+    """A broker, as of the last look: when, its load, whether it has been falling, and what its distances from the average sum up to."""
+
+    at: float
+    load: float
+    falling: bool = False
+    over: float = 0.0
+    under: float = 0.0
+    moves: float = 0.0
+    """Away from it, of late, once it had not been too full."""
+    was_well: bool = False
+
+
+class _Plan:
+    """The loads of the brokers as they will be, and the bundles that may still move, largest first."""
+
+    def __init__(self, brokers: Mapping[str, Carried], resting: Mapping[Bundle, float], pinned: Mapping[Bundle, Sequence[str]]) -> None:
+        self.loads = {name: carried.load for name, carried in sorted(brokers.items())}
+        self.average = sum(self.loads.values()) / len(self.loads)
+        self.pinned = pinned
+        self.left = {
+            name: sorted(((load, bundle) for bundle, load in carried.bundles if bundle not in resting and load > 0), reverse=True)
+            for name, carried in brokers.items()
+        }
+
+    def by_load(self) -> list[str]:
+        """The fullest first."""
+        return sorted(self.loads, key=lambda name: (-self.loads[name], name))
+
+    def take(self, source: str, to: str, place: int) -> Move:
+        load, bundle = self.left[source].pop(place)
+        self.loads[source] -= load
+        self.loads[to] += load
+        return Move(bundle, source, to, load)
+
+    def give_back(self, moves: Sequence[Move]) -> None:
+        for move in moves:
+            self.loads[move.source] += move.load
+            self.loads[move.to] -= move.load
+            self.left[move.source].append((move.load, move.bundle))
+            self.left[move.source].sort(reverse=True)
+
+
 class Shedder:
-    """Remembers what moved, and when; times are monotonic seconds."""
+    """Remembers what moved, and how full brokers have been for how long; times are monotonic seconds."""
 
     def __init__(self, settings: SheddingSettings, rng: Rng) -> None:
         self.settings, self._rng = settings, rng
         self._moved: dict[Bundle, float] = {}
         self._times: deque[float] = deque()
+        self._seen: dict[str, _Seen] = {}
 
     def plan(self, brokers: Mapping[str, Carried], now: float, pinned: Mapping[Bundle, Sequence[str]] | None = None) -> list[Move]:
         """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may."""
         self._forget(now)
-        budget = self._budget(len(brokers), now)
-        if len(brokers) < 2 or budget <= 0:
+        if len(brokers) < 2:
             return []
-        loads = {name: carried.load for name, carried in sorted(brokers.items())}
-        average = sum(loads.values()) / len(loads)
-        if not self._unbalanced(loads, average):
+        plan = _Plan(brokers, self._moved, pinned or {})
+        for name, load in plan.loads.items():
+            self._look(name, load, plan.average, now)
+        budget, price = self._budget(len(brokers), now), self._price(brokers)
+        if budget <= 0:
             return []
-        left = {
-            name: sorted(((load, bundle) for bundle, load in carried.bundles if bundle not in self._moved and load > 0), reverse=True)
-            for name, carried in brokers.items()
-        }
         moves: list[Move] = []
-        while len(moves) < budget and (move := self._next(loads, average, left, pinned or {})) is not None:
-            moves.append(move)
+        for source in [name for name in plan.by_load() if self._too_full(name, plan, price)]:
+            moves += self._relieve(source, plan, price, budget - len(moves))
+        for to in [name for name in reversed(plan.by_load()) if self._too_empty(name, plan, price)]:
+            moves += self._fill(to, plan, budget - len(moves))
+        for move in moves:
             self._moved[move.bundle] = now
             self._times.append(now)
+            self._seen[move.source].moves += self._seen[move.source].was_well
         return moves
 
     def undone(self, move: Move) -> None:
-        """It did not come about: the bundle need not rest."""
+        """It did not come about: the bundle need not rest, and nobody waits the longer for it."""
         self._moved.pop(move.bundle, None)
+        if (seen := self._seen.get(move.source)) is not None:
+            seen.moves = max(0.0, seen.moves - 1)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- when ---------------------------------------------------------------------------------------------------------
 
     def _budget(self, brokers: int, now: float) -> int:
         limit = self.settings.moves_per_minute
@@ -93,45 +164,94 @@ class Shedder:
     def _forget(self, now: float) -> None:
         while self._times and self._times[0] <= now - _WINDOW_S:
             self._times.popleft()
-        rested = [bundle for bundle, at in self._moved.items() if at <= now - self.settings.cool_down_s]
-        for bundle in rested:
+        for bundle in [bundle for bundle, at in self._moved.items() if at <= now - self.settings.cool_down_s]:
             del self._moved[bundle]
+        for name in [name for name, seen in self._seen.items() if seen.at <= now - _WINDOW_S]:
+            del self._seen[name]
 
-    def _unbalanced(self, loads: Mapping[str, float], average: float) -> bool:
-        fullest = max(loads.values())
-        return fullest > self.settings.floor and (fullest > average + self.settings.threshold or min(loads.values()) < average - self.settings.threshold)
+    def _look(self, name: str, load: float, average: float, now: float) -> None:
+        seen = self._seen.get(name)
+        if seen is None:
+            self._seen[name] = _Seen(now, load)
+            return
+        passed = min(_CYCLE_S, now - seen.at)
+        if load != seen.load:
+            seen.falling = load < seen.load
+        seen.moves *= 0.5 ** ((now - seen.at) / _CALM_S)
+        seen.at, seen.load = now, load
+        seen.was_well |= load <= average + self.settings.threshold
+        above, keep = (load - average) / self.settings.threshold, 0.5 ** (passed / _FORGETS_S)
+        seen.over = seen.over + above * passed if above > _NEARLY and load > self.settings.floor else seen.over * keep
+        seen.under = seen.under - above * passed if above < -1 else seen.under * keep
 
-    def _next(
-        self, loads: dict[str, float], average: float, left: dict[str, list[tuple[float, Bundle]]], pinned: Mapping[Bundle, Sequence[str]]
-    ) -> Move | None:
-        """One move, taken off `left` and counted into `loads`; None: it is balanced, or nothing makes it better."""
-        slack = self.settings.threshold / 2
-        for source in sorted(loads, key=lambda name: (-loads[name], name)):
-            if loads[source] <= max(average, self.settings.floor):
-                return None
-            if loads[source] <= average + slack and min(loads.values()) >= average - slack:
-                return None
-            receivers = [name for name in loads if loads[name] < average]
-            while receivers:
-                to = receivers.pop(drawn(self._rng, [average - loads[name] for name in receivers]))
-                if (found := self._fitting(loads[source], loads[to], average, left[source], to, pinned)) is not None:
-                    load, bundle = left[source].pop(found)
-                    loads[source] -= load
-                    loads[to] += load
-                    return Move(bundle, source, to, load)
+    def _price(self, brokers: Collection[str]) -> float:
+        """What the distances have to sum up to. The more brokers, the more moves are usual; from 30 on by the root: there is always a burst somewhere."""
+        usual = min(0.7 * len(brokers), 3.84 * len(brokers) ** 0.5)
+        lately = sum(self._seen[name].moves for name in brokers)
+        return float(self.settings.patience_s * 2 ** min(lately / usual, _DOUBLED_MAX))
+
+    def _too_full(self, name: str, plan: _Plan, price: float) -> bool:
+        seen, load = self._seen[name], plan.loads[name]
+        full = load > plan.average + _NEARLY * self.settings.threshold and load > self.settings.floor
+        ends = seen.falling and load < plan.average + _SEVERE * self.settings.threshold
+        return full and not ends and seen.over >= (price if seen.was_well else _NEVER_WELL * price)
+
+    def _too_empty(self, name: str, plan: _Plan, price: float) -> bool:
+        empty = plan.loads[name] < plan.average - self.settings.threshold
+        return empty and max(plan.loads.values()) > self.settings.floor and self._seen[name].under >= _FILLED * price
+
+    # -- what, and where to -------------------------------------------------------------------------------------------
+
+    def _relieve(self, source: str, plan: _Plan, price: float, budget: int) -> list[Move]:
+        """Down to half the threshold above the average, by few moves."""
+        moves: list[Move] = []
+        wanted = plan.average + self.settings.threshold / 2
+        while len(moves) < budget and plan.loads[source] > wanted:
+            receivers = [name for name, load in plan.loads.items() if load < plan.average]
+            if (move := self._one(source, receivers, plan, plan.loads[source] - wanted)) is None:
+                break
+            moves.append(move)
+        partly = plan.loads[source] > plan.average + self.settings.threshold and len(moves) < budget
+        if moves and partly and self._seen[source].over < _PARTLY * price:
+            plan.give_back(moves)
+            return []
+        self._seen[source].over = 0.0
+        return moves
+
+    def _fill(self, to: str, plan: _Plan, budget: int) -> list[Move]:
+        """Up to half the threshold below the average, from the fullest ones."""
+        moves: list[Move] = []
+        while len(moves) < budget and plan.loads[to] < plan.average - self.settings.threshold / 2:
+            sources = [name for name in plan.by_load() if plan.loads[name] > max(plan.average, self.settings.floor)]
+            found = (self._one(source, [to], plan, plan.loads[source]) for source in sources)
+            if (move := next((move for move in found if move is not None), None)) is None:
+                break
+            moves.append(move)
+        self._seen[to].under = 0.0
+        return moves
+
+    def _one(self, source: str, receivers: list[str], plan: _Plan, wanted: float) -> Move | None:
+        """To one of them, by chance, the more room the likelier. wanted: the load that would be enough."""
+        most = plan.average + self.settings.threshold / 4
+        while receivers:
+            to = receivers.pop(drawn(self._rng, [most - plan.loads[name] for name in receivers]))
+            if (found := self._fitting(source, to, plan, wanted)) is not None:
+                return plan.take(source, to, found)
         return None
 
-    def _fitting(
-        self, source: float, to: float, average: float, bundles: list[tuple[float, Bundle]], receiver: str, pinned: Mapping[Bundle, Sequence[str]]
-    ) -> int | None:
-        """Which of the bundles, largest first: the largest that leaves both on their side of the average; else the smallest that still helps."""
-        wanted = min(source - average, average - to)
-        helps = None
-        for index, (load, bundle) in enumerate(bundles):
-            if bundle in pinned and receiver not in pinned[bundle]:
+    def _fitting(self, source: str, to: str, plan: _Plan, wanted: float) -> int | None:
+        """Which of the source's bundles: the smallest that is enough, else the largest, of those that leave the source above the average, and the receiver
+        at most a quarter of the threshold above; else the smallest that still helps."""
+        fits = min(plan.average + self.settings.threshold / 4 - plan.loads[to], plan.loads[source] - plan.average)
+        found = helps = None
+        for index, (load, bundle) in enumerate(plan.left[source]):
+            if bundle in plan.pinned and to not in plan.pinned[bundle]:
                 continue
-            if self.settings.least <= load <= wanted:
-                return index
-            if max(source - load, to + load) <= source - self.settings.gain:
+            if self.settings.least <= load <= fits:
+                if found is None or load >= wanted:
+                    found = index
+                if load < wanted:
+                    break
+            if max(plan.loads[source] - load, plan.loads[to] + load) <= plan.loads[source] - self.settings.gain:
                 helps = index
-        return helps
+        return found if found is not None else helps

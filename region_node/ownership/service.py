@@ -1,8 +1,8 @@
-"""Ownership: carries out what the core decides about a broker's bundles, and answers lookups.
+"""Ownership: one broker's bundles for everybody else: lookups, unloads, transfers, and splits.
 
-Is: the shell around OwnershipCore: watches, compare-and-sets, timers, and waiting lookups. Isn't: a decision about a bundle, or
-the lease that all of a broker's keys hang on (`lease`).
-Invariants: a bundle's topics are closed before its key is deleted; every wait is bounded.
+Is: the shell around OwnershipCore: what it is told (watches, commands) and what it is asked. Isn't: a decision about a bundle (`core`), carrying one out
+(`actions`), or the lease that all of a broker's keys hang on (`lease`).
+Invariants: every wait is bounded; who waits for a bundle asks the core again after each event.
 Source: docs/protocols/ownership.md.
 """
 
@@ -10,41 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 from global_config.view import ConfigView
 from heliograph.model.bundles import BundleTable
-from heliograph.model.errors import HeliographError, LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
+from heliograph.model.errors import LeaseLost, NotAllowed, NotFound, NotOwner, VersionConflict
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies
-from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, MetadataStore, Op, Put
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
+from region_node.ownership.actions import BundleActions, BundleHost
 from region_node.ownership.answers import LookupAnswer, answer_of
 from region_node.ownership.bundles import BundleBook
-from region_node.ownership.core import Acquire, Action, Bundle, Close, Forget, Here, Load, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
+from region_node.ownership.core import Bundle, Here, Moving, OwnershipCore, OwnershipSettings, Permit, Place, There
 from region_node.ownership.lease import BrokerLease
 from region_node.ownership.records import BrokerRecord, OwnerRecord
 
 log = logging.getLogger(__name__)
 
 _NAMESPACES = "/namespaces/"
-_RETRY_S = 0.1
-_FORGET_TRIES = 10
-
-
-class BundleHost(Protocol):
-    """What serves the topics of owned bundles."""
-
-    async def unload_bundle(self, namespace: str, bundle: int, next_owner: tuple[str, str] | None = None) -> None:
-        """next_owner: its URLs without and with TLS, where it is known: clients may go there without asking."""
-
-    async def load_replicated(self, namespace: str, bundle: int) -> None: ...
-
-    async def unload_strays(self, namespace: str) -> None:
-        """Topics of a namespace whose bundles have changed, and which are another broker's by now."""
 
 
 class Ownership:
@@ -74,12 +59,10 @@ class Ownership:
         self.record = BrokerRecord(broker)
         """What this broker says of itself; complete once it has started."""
         self._meta, self._view, self._host, self._clock, self._rng = meta, view, host, clock, rng
-        self.assignments = Recent()
-        """Milliseconds until a bundle was this broker's, of those that it took."""
         self._core = OwnershipCore(broker, rng, settings, place, permit)
-        self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._changed: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._actions = BundleActions(self._core, meta, host, clock, rng, ending=lambda: self._stopping)
+        self.assignments = self._actions.assignments
+        """Milliseconds until a bundle was this broker's, of those that it took."""
         self._stops: list[Callable[[], None]] = []
         self._splitting: dict[str, None] = {}
         self._stopping = False
@@ -113,7 +96,7 @@ class Ownership:
         for tenant in self._view.tenants():
             for namespace in self._view.namespaces(tenant):
                 self._on_namespace(namespace)
-        self._spawn(self._keeper.keep(record))
+        self._actions.spawn(self._keeper.keep(record))
         await self._registered
 
     async def drain(self, timeout_s: float) -> None:
@@ -121,12 +104,12 @@ class Ownership:
         try:
             async with asyncio.timeout(timeout_s):
                 self._stopping = True
-                await self._try(self._meta.delete(keys.broker(self.record.broker)))
-                self._carry_out(self._core.drain())
+                await self._actions.tried(self._meta.delete(keys.broker(self.record.broker)))
+                self._actions.carry_out(self._core.drain())
                 while self._core.held:
-                    await self._change()
+                    await self._actions.change()
                 if self._core.lease:
-                    await self._try(self._meta.revoke(self._core.lease))
+                    await self._actions.tried(self._meta.revoke(self._core.lease))
         except TimeoutError:
             log.warning("ownership.drain_timeout", extra={"broker": self.record.broker, "bundles_left": len(self._core.held)})
 
@@ -135,11 +118,7 @@ class Ownership:
         self._stopping = True
         for stop in self._stops:
             stop()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._actions.stop()
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -207,11 +186,11 @@ class Ownership:
 
     async def unload_bundle(self, namespace: str, bundle: int) -> None:
         """Gives an owned bundle up and waits until its topics are closed and its key is gone. No owner: nothing to do. Raises NotOwner (still at it)."""
-        self._carry_out(self._core.release((namespace, bundle)))
+        self._actions.carry_out(self._core.release((namespace, bundle)))
         try:
             async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
                 while (namespace, bundle) in self._core.held and not self._core.owns((namespace, bundle)):
-                    await self._change()
+                    await self._actions.change()
         except TimeoutError:
             raise NotOwner(f"bundle {namespace}/{bundle} is still being unloaded: look at it again") from None
 
@@ -240,7 +219,7 @@ class Ownership:
         try:
             async with asyncio.timeout(self.settings.unload_timeout_s + self.settings.lookup_timeout_s):
                 while (owner := self.present_owner(namespace, bundle)) is None or owner.broker == value.broker:
-                    await self._change()
+                    await self._actions.change()
         except TimeoutError:
             return False
         return owner.broker == to
@@ -268,7 +247,7 @@ class Ownership:
                 written = await self._meta.txn([*ops, *(Put(keys.owner(namespace, index), owner, -1, lease) for index in new)])
                 self._book.put(namespace, divided, written)
                 for index in new:
-                    self._carry_out(self._core.on_acquired((namespace, index), written, lease, self._clock.monotonic()))
+                    self._actions.carry_out(self._core.on_acquired((namespace, index), written, lease, self._clock.monotonic()))
         except (VersionConflict, LeaseLost):
             raise conflict from None
         finally:
@@ -286,7 +265,7 @@ class Ownership:
         try:
             async with asyncio.timeout(self.settings.lookup_timeout_s):
                 while self._core.coming(where):
-                    await self._change()
+                    await self._actions.change()
         except TimeoutError:
             return
 
@@ -316,30 +295,24 @@ class Ownership:
             async with asyncio.timeout(self.settings.lookup_timeout_s):
                 while True:
                     found, actions = self._core.find(bundle, authoritative)
-                    self._carry_out(actions, wake=bool(actions))  # else two who look up the same bundle would wake each other for ever
+                    self._actions.carry_out(actions, wake=bool(actions))  # else two who look up the same bundle would wake each other for ever
                     if not isinstance(found, Moving):
                         return found
                     reason = found.reason
-                    await self._change()
+                    await self._actions.change()
         except TimeoutError:
             raise NotOwner(f"bundle {bundle[0]}/{bundle[1]} {reason}: look it up again") from None
-
-    async def _change(self) -> None:
-        """Waits for the next event of any bundle."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _on_broker_key(self, key: str, value: bytes | None, version: int) -> None:
         broker = keys.id_of(key)
         self._core.on_broker(broker, None if value is None else BrokerRecord.decode(broker, value))
-        self._carry_out([])
+        self._actions.carry_out([])
 
     def _on_owner_key(self, key: str, value: bytes | None, version: int) -> None:
         owner = None if value is None else OwnerRecord.decode(value)
-        self._carry_out(self._core.on_owner(keys.owner_of(key), owner, version, self._clock.monotonic()))
+        self._actions.carry_out(self._core.on_owner(keys.owner_of(key), owner, version, self._clock.monotonic()))
 
     def _on_config_key(self, key: str) -> None:
         if key.startswith(_NAMESPACES):
@@ -352,136 +325,23 @@ class Ownership:
         bundles = table.count if table is not None and served else 0
         standing = policies is not None and len(policies.regions) > 1
         if policies is None and (version := self._book.version(namespace)) >= 0:
-            self._spawn(self._forget(keys.bundles(namespace), version))
-        self._carry_out(self._core.on_namespace(namespace, bundles, standing, self._clock.monotonic()))
+            self._actions.spawn(self._actions.forget(keys.bundles(namespace), version))
+        self._actions.carry_out(self._core.on_namespace(namespace, bundles, standing, self._clock.monotonic()))
 
     def _on_bundles(self, namespace: str) -> None:
         if self._view.namespace(namespace) is not None:
             self._on_namespace(namespace)
-            self._spawn(self._try(self._host.unload_strays(namespace)))
-
-    # -- actions ------------------------------------------------------------------------------------------------------
-
-    def _carry_out(self, actions: list[Action], *, wake: bool = True) -> None:
-        """wake: those who wait for an event ask again."""
-        for action in actions:
-            match action:
-                case Acquire():
-                    self._spawn(self._acquire(action))
-                case Load(bundle):
-                    log.info("ownership.acquired", extra={"broker": self.record.broker, "namespace": bundle[0], "bundle": bundle[1]})
-                    self._spawn(self._try(self._host.load_replicated(*bundle)))
-                case Close():
-                    self._spawn(self._close(action))
-                case Forget(bundle, version):
-                    self._spawn(self._forget(keys.owner(*bundle), version))
-        if wake and self._changed is not None:
-            self._changed.set_result(None)
-            self._changed = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self._core.next_deadline()
-        if deadline is not None and not self._stopping:
-            delay_s = max(0.0, deadline - self._clock.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._carry_out(self._core.on_time(self._clock.monotonic()))
-
-    async def _acquire(self, action: Acquire) -> None:
-        """One compare-and-set; its outcome is always found out, also where no answer came."""
-        bundle, key, version, owner = action.bundle, keys.owner(*action.bundle), -1, OwnerRecord(self.record.broker, action.lease)
-        began = self._clock.monotonic()
-        try:
-            version = await self._meta.put(key, owner.encode(), expected=-1, lease=action.lease)
-            self.assignments.add((self._clock.monotonic() - began) * 1000)
-        except VersionConflict:
-            pass
-        except LeaseLost:
-            self._core.on_refused(bundle, self._clock.monotonic())
-            return
-        except HeliographError as error:
-            log.warning("ownership.acquire_failed", extra={"namespace": bundle[0], "bundle": bundle[1], "error": str(error)})
-            await asyncio.sleep(self._rng.uniform(_RETRY_S, 2 * _RETRY_S))  # what waits for it asks again at once
-        if version >= 0:
-            self._carry_out(self._core.on_acquired(bundle, version, action.lease, self._clock.monotonic()))
-            return
-        try:
-            present = await self._meta.get(key)
-        except HeliographError:
-            present = None
-        if present is not None:
-            self._carry_out(self._core.on_owner(bundle, OwnerRecord.decode(present[0]), present[1], self._clock.monotonic()))
-        self._core.on_refused(bundle, self._clock.monotonic())
-        self._carry_out([])
-
-    async def _close(self, action: Close) -> None:
-        where = {"broker": self.record.broker, "namespace": action.bundle[0], "bundle": action.bundle[1]}
-        try:
-            async with asyncio.timeout(self.settings.unload_timeout_s):
-                await self._host.unload_bundle(*action.bundle, self._addresses(action.to))
-        except TimeoutError:
-            log.warning("ownership.unload_timeout", extra=where)
-        except HeliographError as error:
-            log.warning("ownership.unload_failed", extra={**where, "error": str(error)})
-        handed = await self._assign(action) if action.to is not None else -1
-        released = handed < 0 <= action.version and await self._try(self._meta.delete(keys.owner(*action.bundle), expected=action.version))
-        log.info("ownership.closed", extra={**where, "released": released, "to": action.to.broker if action.to is not None and handed >= 0 else ""})
-        self._carry_out(self._core.on_closed(action.bundle, released, self._clock.monotonic(), handed))
-
-    def _addresses(self, owner: OwnerRecord | None) -> tuple[str, str] | None:
-        record = self._core.brokers.get(owner.broker) if owner is not None else None
-        return (record.listeners.get("", ""), record.listeners.get("tls", "")) if record is not None else None
-
-    async def _assign(self, action: Close) -> int:
-        """Writes the next owner, under its own lease: it owns the bundle from then on. Returns the version, or -1: it is gone, or was not reached."""
-        assert action.to is not None
-        try:
-            return await self._meta.put(keys.owner(*action.bundle), action.to.encode(), expected=action.version, lease=action.to.lease)
-        except HeliographError as error:
-            log.warning("ownership.hand_over_failed", extra={"namespace": action.bundle[0], "bundle": action.bundle[1], "error": str(error)})
-            return -1
-
-    async def _forget(self, key: str, version: int) -> None:
-        for _ in range(_FORGET_TRIES):
-            if await self._try(self._meta.delete(key, expected=version), VersionConflict):
-                return
-            await asyncio.sleep(self._rng.uniform(_RETRY_S, 2 * _RETRY_S))
+            self._actions.spawn(self._actions.tried(self._host.unload_strays(namespace)))
 
     # -- lease --------------------------------------------------------------------------------------------------------
 
     def _on_granted(self, record: BrokerRecord) -> None:
         self.record = record
         self._core.on_broker(record.broker, record)
-        self._carry_out(self._core.on_lease(record.lease, self._clock.monotonic()))
+        self._actions.carry_out(self._core.on_lease(record.lease, self._clock.monotonic()))
         if self._registered is not None and not self._registered.done():
             self._registered.set_result(None)
 
     def _on_lost(self) -> None:
         log.error("ownership.lease_lost", extra={"broker": self.record.broker, "bundles": len(self._core.held)})
-        self._carry_out(self._core.on_lease_lost())
-
-    # -- tasks --------------------------------------------------------------------------------------------------------
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("ownership.bug", exc_info=error)
-
-    async def _try(self, work: Coroutine[Any, Any, Any], *harmless: type[HeliographError]) -> bool:
-        """What may fail: the lease or the next event makes up for it. Returns whether it did not, or by something harmless."""
-        try:
-            await work
-        except harmless:
-            return True
-        except HeliographError as error:
-            log.warning("ownership.retry_later", extra={"broker": self.record.broker, "error": str(error)})
-            return False
-        return True
+        self._actions.carry_out(self._core.on_lease_lost())

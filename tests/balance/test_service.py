@@ -121,9 +121,10 @@ def test_the_load_is_spread_by_one_leader_and_then_rests(seed: int) -> None:
     async def scenario(region: Region) -> None:
         await loaded(region)
         await asyncio.sleep(120)
-        assert max(region.of(name) for name in "abc") <= 0.6001
+        assert max(region.of(name) for name in "abc") <= 0.6001, "what is far above the average is met first"
+        await asyncio.sleep(600)
         assert len(region.leaders()) == 1 and region.leaders() < {"a", "b", "c"}
-        assert {to for _, _, to in region.moved} == {"c"}
+        assert {to for _, _, to in region.moved[:3]} == {"c"} and "c" not in {source for _, source, _ in region.moved}
         done = len(region.moved)
         await asyncio.sleep(600)
         assert len(region.moved) == done == len({bundle for bundle, _, _ in region.moved}), "no bundle moved twice"
@@ -184,7 +185,7 @@ def test_a_move_that_is_refused_is_tried_again_without_rest() -> None:
         await loaded(region)
         await asyncio.sleep(200)
         region.refuse = False
-        await asyncio.sleep(200)
+        await asyncio.sleep(800)
         assert max(region.of(name) for name in "abc") <= 0.6001
 
     run(1, scenario)
@@ -215,7 +216,7 @@ def test_nothing_is_shed_to_a_broker_that_may_not_serve_it(seed: int) -> None:
         may = {"t/a": ["a"], "t/b": ["a", "b", "c"], "t/c": ["a", "b", "c"]}
         region.permit = lambda bundle: may[bundle[0]]
         await loaded(region)
-        await asyncio.sleep(200)
+        await asyncio.sleep(900)
         assert region.moved and all(to in may[bundle[0]] for bundle, _, to in region.moved)
         assert region.of("a") == pytest.approx(0.8) and region.of("b") < 0.5
 

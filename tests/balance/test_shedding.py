@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -21,7 +23,8 @@ def bundles(broker: int, *loads: float) -> Carried:
 
 
 def shedder(**settings: float) -> Shedder:
-    return Shedder(SheddingSettings(**settings), random.Random(1))  # type: ignore[arg-type]
+    """One that waits for nothing, where nothing else is said."""
+    return Shedder(SheddingSettings(**({"patience_s": 0.0} | settings)), random.Random(1))  # type: ignore[arg-type]
 
 
 def after(brokers: dict[str, Carried], made: Shedder) -> dict[str, float]:
@@ -117,7 +120,9 @@ def test_placement_prefers_the_emptier_ones_and_takes_no_full_one() -> None:
     assert 400 < same.count("a") < 600
 
 
-@pytest.mark.parametrize("settings", [{"threshold": 0.0}, {"floor": 2.0}, {"gain": -1.0}, {"cool_down_s": -1.0}, {"moves_per_minute": -1}])
+@pytest.mark.parametrize(
+    "settings", [{"threshold": 0.0}, {"floor": 2.0}, {"gain": -1.0}, {"cool_down_s": -1.0}, {"patience_s": -1.0}, {"moves_per_minute": -1}]
+)
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         SheddingSettings(**settings)  # type: ignore[arg-type]
@@ -132,7 +137,7 @@ def of_the_case_study(balancer: Balancer) -> Outcome:
 
 def test_the_load_that_bounced_for_hours_converges_in_a_few_cycles_and_no_bundle_moves_twice() -> None:
     ours = of_the_case_study(Ours(1))
-    assert 0 <= ours.balanced_after_s <= 60 and ours.unbalanced_s <= 60
+    assert 0 <= ours.balanced_after_s <= 120 and ours.unbalanced_s <= 120
     assert ours.moved_again == 0 and ours.moves <= 12
 
 
@@ -146,17 +151,76 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-def test_it_is_out_of_balance_for_less_time_than_the_shedders_of_pulsar(kind: str) -> None:
+def test_it_is_out_of_balance_no_longer_than_the_shedders_of_pulsar_and_moves_no_more(kind: str) -> None:
+    """To a twentieth and a move a world, since three worlds of a kind are few. Moves beside AvgShedder's: others leave brokers too full for hours."""
     world = WORLDS[kind]
     sizes = ((1, 3), (2, 6), (3, 10))
-    ours = sum(world(seed, n, Ours(seed)).unbalanced_s for seed, n in sizes)
+    ours = [world(seed, n, Ours(seed)) for seed, n in sizes]
     for other in (Threshold, lambda: Average(1), Transfer):
-        assert ours <= sum(world(seed, n, other()).unbalanced_s for seed, n in sizes)
+        theirs = [world(seed, n, other()) for seed, n in sizes]
+        assert sum(o.unbalanced_s for o in ours) <= 1.05 * sum(o.unbalanced_s for o in theirs)
+        if other not in (Threshold, Transfer):
+            assert sum(o.moves for o in ours) <= 1.05 * sum(o.moves for o in theirs) + len(sizes)
+
+
+def course(made: Shedder, loads: Callable[[int], tuple[float, float, float]], seconds: int) -> list[int]:
+    """When it moves something of the first of three brokers; what it moves is not taken away: it wants to again and again."""
+    found = []
+    for now in range(0, seconds, 10):
+        brokers = {name: bundles(index, *[load / 10] * 10) for index, (name, load) in enumerate(zip("abc", loads(now), strict=True))}
+        if made.plan(brokers, float(now)):
+            found.append(now)
+    return found
+
+
+def far_from(average: float) -> tuple[float, float, float]:
+    return 0.45 + average, 0.45, 0.45 - average
+
+
+def test_the_farther_above_the_average_the_sooner_a_broker_is_relieved() -> None:
+    first = []
+    for far in (0.05, 0.11, 0.21, 0.41):
+        first.append(course(shedder(patience_s=100), lambda now, far=far: far_from(far if now >= 20 else 0.0), 1000)[:1])  # type: ignore[misc]
+    assert first == [[], [110], [60], [40]]
+    assert course(shedder(patience_s=100), lambda now: far_from(0.21), 1000)[0] == 30, "half as long where it was never otherwise: that is no burst"
+
+
+def test_a_burst_that_ends_by_itself_is_left_alone_and_one_that_stays_is_not() -> None:
+    even = (0.4, 0.4, 0.4)
+    assert course(shedder(patience_s=100), lambda now: (0.6, 0.4, 0.2) if 100 <= now < 140 else even, 1000) == []
+    assert course(shedder(patience_s=100), lambda now: (0.6, 0.4, 0.2) if now >= 100 else even, 400)
+    falls = course(shedder(patience_s=100), lambda now: (0.9 - now / 1000, 0.5, 0.4), 200)
+    assert falls == [], "while its load falls a broker is left alone, however full"
+
+
+def test_what_leaves_a_broker_too_full_all_the_same_is_moved_for_a_high_price_only() -> None:
+    brokers = {"a": bundles(1, 1.0, 0.05), "b": bundles(2, 0.76), "c": bundles(3, 0.76)}
+    made, moved = shedder(patience_s=10, cool_down_s=80_000), list[int]()
+    for now in range(0, 2000, 10):
+        moved += [now] * len(made.plan(brokers, float(now)))
+    assert len(moved) == 1 and min(moved) >= 10 * 100 / 2, "a hundred times the patience, nearly twice the threshold above"
+
+
+def test_the_more_it_has_moved_the_longer_it_waits_and_then_forgets() -> None:
+    made = shedder(patience_s=100, cool_down_s=0)
+    again = course(made, lambda now: far_from(0.21 if now >= 20 else 0.0), 6000)
+    waits = [b - a for a, b in pairwise([0, *again])]
+    assert waits[0] == 60 and waits == sorted(waits) and waits[-1] > 500
+    later = made.plan({"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_000.0)
+    assert later == [], "a look after so long says nothing of the time between"
+    assert made.plan({"a": bundles(0, *[0.06] * 10), "b": bundles(1, *[0.04] * 10), "c": bundles(2, *[0.02] * 10)}, 50_060.0), "at the plain price"
+
+
+def test_brokers_of_two_groups_do_not_forget_each_other() -> None:
+    made = shedder(patience_s=100)
+    groups = [{f"{g}{name}": bundles(index + 10 * g, *[load / 10] * 10) for index, (name, load) in enumerate((("a", 0.6), ("b", 0.2)))} for g in range(2)]
+    moved = [made.plan(group, float(now)) for now in range(0, 100, 10) for group in groups]
+    assert {move.source for moves in moved for move in moves} == {"0a", "1a"}
 
 
 def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
     """A hundred brokers, of which half carry twice as much as the others, again and again."""
-    shedder, begun = Shedder(SheddingSettings(cool_down_s=0), random.Random(1)), []
+    shedder, begun = Shedder(SheddingSettings(cool_down_s=0, patience_s=0), random.Random(1)), []
     for minute in range(30):
         full, moves = minute % 2, 0
         for cycle in range(6):
@@ -166,5 +230,5 @@ def test_a_large_region_may_begin_more_moves_but_not_for_ever() -> None:
     assert max(begun) == 50, "half the number of brokers in a minute"
     assert all(sum(begun[at : at + 15]) <= 150 for at in range(15)), "ten a minute on the average"
     assert sum(begun) >= 290
-    none = Shedder(SheddingSettings(moves_per_minute=0), random.Random(1))
+    none = Shedder(SheddingSettings(moves_per_minute=0, patience_s=0), random.Random(1))
     assert none.plan({"a": Carried(0.9, [(("t/n", 0), 0.3), (("t/n", 1), 0.3)]), "b": Carried(0.0, [])}, 0.0) == []
