@@ -497,3 +497,5 @@ def _say_cost(plan: dict[str, Any]) -> None:
         else:
             silent = f", nothing heard for {found['silent_s']:.1f} s" if found["silent_s"] else ""
             typer.echo(f"  {found['region']} says: {found['messages']} messages ({found['bytes']} bytes) are known to be missing here{silent}")
+    for region, topics in cost.get("cut_off", {}).items():
+        typer.echo(f"  {plan['target']} has no link to {region} ({len(topics)} topics): what it takes would wait there")

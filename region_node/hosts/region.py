@@ -37,6 +37,8 @@ _LEASE_MS = 20_000
 _PAUSE_MS = 120_000
 _SILENT_S = 3.0
 _POLL_S = 0.3
+_COUNTED = 1000
+"""Ledgers without all their copies are counted up to here."""
 
 
 class RegionWatch:
@@ -51,13 +53,15 @@ class RegionWatch:
     def close(self) -> None:
         self.meta.close()
 
-    async def missing(self) -> str:
-        """What the region lacks of what it should have; "": nothing."""
+    async def missing(self, *, copies: bool = False) -> str:
+        """What the region lacks of what it should have; "": nothing. copies: a ledger that lacks one counts."""
         try:
             async with asyncio.timeout(5):
                 report, _ = await self.meta.members()
                 bookies = {keys.id_of(key): msgpack.unpackb(value) for key, value, _ in await self.meta.range(keys.BOOKIES, prefix_end(keys.BOOKIES))}
                 brokers = {keys.id_of(key) for key, _, _ in await self.meta.range(keys.BROKERS, prefix_end(keys.BROKERS))}
+                marks = keys.UNDERREPLICATED
+                lacking = await self.meta.range(marks, prefix_end(marks), limit=_COUNTED) if copies else []
         except (HeliographError, TimeoutError) as error:
             return f"the metadata of {self._manifest.region} does not answer: {error or 'time-out'}"
         if report["leader"] is None:
@@ -75,11 +79,15 @@ class RegionWatch:
             if not bookies[name].get("writable", True):
                 return f"bookie {name} takes no writes"
         away = [name for name in self._manifest.brokers if name not in brokers]
-        return f"broker {', '.join(away)} is away" if away else ""
+        if away:
+            return f"broker {', '.join(away)} is away"
+        more = " or more" if len(lacking) == _COUNTED else ""
+        return f"{len(lacking)}{more} ledgers lack a copy, and are being repaired" if lacking else ""
 
-    async def until_well(self, wait_s: float, when: str) -> None:
-        """Raises ConfigError with what is missing, where that does not end."""
-        await self._until(self.missing, wait_s, lambda what: f"region {self._manifest.region} was not well within {wait_s:.0f} s {when}: {what}")
+    async def until_well(self, wait_s: float, when: str, *, copies: bool = False) -> None:
+        """copies: as of `missing`, for whoever takes a bookie away. Raises ConfigError with what is missing, where that does not end."""
+        late = f"region {self._manifest.region} was not well within {wait_s:.0f} s {when}"
+        await self._until(lambda: self.missing(copies=copies), wait_s, lambda what: f"{late}: {what}")
 
     async def _until(self, wrong: Callable[[], Awaitable[str]], wait_s: float, sentence: Callable[[str], str]) -> None:
         deadline = self._clock.monotonic() + wait_s

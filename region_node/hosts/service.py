@@ -7,6 +7,7 @@ Invariants: `stop` returns once the process has ended; what is stopped is told b
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -61,7 +62,8 @@ class Systemd:
     def forget(self, node: str) -> None:
         if (_UNITS / _unit(node)).exists():
             _systemctl("disable", "--quiet", _unit(node))
-            (_UNITS / _unit(node)).unlink()
+            shutil.rmtree(_UNITS / f"{_unit(node)}.d", ignore_errors=True)  # an operator's own settings of it
+            (_UNITS / _unit(node)).unlink()  # last: by it an interrupted one is seen to be unfinished
             _systemctl("daemon-reload")
 
 

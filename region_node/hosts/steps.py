@@ -1,7 +1,8 @@
 """What a host does when it is told: take over the folder and the release that were copied to it, join, leave, write the regions down.
 
 Is: the order of these steps; each may be repeated, and goes on where an interrupted one stopped. Isn't: copying (Terraform, or `scp`), or installing.
-Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well; the turn ends when it is well again.
+Invariants: a process that runs is stopped only in the host's turn, after all of the region was seen to be well, and one with a bookie only
+while no ledger lacks a copy; the turn ends when it is well again.
 Folders below the prefix: `etc.next` (copied), `etc` (in use), `releases/NAME` (environments), `current` (link to the one in use).
 Source: docs/operating/deploying.md.
 """
@@ -111,7 +112,7 @@ async def _change(before: Manifest, wanted: Manifest, prefix: Path, services: Se
     try:
         say("waits for its turn")
         async with watch.turn(wait_s):
-            await watch.until_well(wait_s, f"before {wanted.host} was changed")
+            await watch.until_well(wait_s, f"before {wanted.host} was changed", copies=bool(before.own_bookies))
             for node in reversed(before.nodes):
                 say(f"stops {node}")
                 await asyncio.to_thread(services.stop, node)

@@ -53,6 +53,15 @@ class RegionPlan:
     """For clients with a failover of their own: open while brokers can do their work. 0: the folder was made before there was one."""
     voter: bool = True
     """Of the global configuration; False: a learner, which has everything and decides nothing."""
+    begun: list[int] = field(default_factory=list)
+    """Brokers and bookies that it began with, which `up` is given for ever; empty: none was added or removed since."""
+    named: dict[str, int] = field(default_factory=dict)
+    """broker, bookie -> how many names were given, also to those that were removed; empty as above."""
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Brokers and bookies, at present."""
+        return len(self.brokers), len(self.bookies)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,7 +171,8 @@ def make_plan(
 
 def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: int, clients: tuple[int, int], linked: bool, tls: bool) -> RegionPlan:
     """clients: where they reach the service and the admin interface; several brokers share these. linked: to other regions."""
-    (service, admin), service_tls, alone = clients, ports.free() if tls else 0, brokers == 1
+    (service, admin), service_tls = clients, ports.free() if tls else 0
+    own = (service, admin, service_tls) if brokers == 1 else None
     return RegionPlan(
         name=name,
         number=number,
@@ -170,23 +180,8 @@ def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: 
         service_port=service,
         admin_port=admin,
         health_port=ports.free(),
-        brokers=[
-            NodePlan(
-                name=f"{name}-broker-{i}",
-                region=name,
-                roles=["broker"],
-                ports={
-                    "service": service if alone else ports.free(),
-                    "admin": admin if alone else ports.free(),
-                    "link": ports.free() if linked else 0,
-                    **({"service_tls": service_tls if alone else ports.free(), "admin_tls": ports.free()} if tls else {}),
-                },
-            )
-            for i in range(brokers)
-        ],
-        bookies=[
-            NodePlan(name=f"{name}-bookie-{i}", region=name, roles=["bookie"], ports={"bookie": ports.free(), "http": ports.free()}) for i in range(bookies)
-        ],
+        brokers=[plan_broker(name, i, ports, clients=own, linked=linked, tls=tls) for i in range(brokers)],
+        bookies=[plan_bookie(name, i, ports) for i in range(bookies)],
         metadata=NodePlan(
             name=f"{name}-meta-0",
             region=name,
@@ -196,12 +191,35 @@ def plan_region(name: str, number: int, ports: Ports, *, brokers: int, bookies: 
     )
 
 
-def plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports) -> None:
+def plan_broker(region: str, number: int, ports: Ports, *, clients: tuple[int, int, int] | None, linked: bool, tls: bool) -> NodePlan:
+    """clients: of one that is alone, the region's ports (service, admin, service with TLS), which are its own; None: it shares them, beside its own."""
+    service, admin, service_tls = clients or (ports.free(), ports.free(), ports.free() if tls else 0)
+    return NodePlan(
+        name=f"{region}-broker-{number}",
+        region=region,
+        roles=["broker"],
+        ports={
+            "service": service,
+            "admin": admin,
+            "link": ports.free() if linked else 0,
+            **({"service_tls": service_tls, "admin_tls": ports.free()} if tls else {}),
+        },
+    )
+
+
+def plan_bookie(region: str, number: int, ports: Ports) -> NodePlan:
+    return NodePlan(name=f"{region}-bookie-{number}", region=region, roles=["bookie"], ports={"bookie": ports.free(), "http": ports.free()})
+
+
+def plan_links(plan: InstancePlan, trips: dict[tuple[str, str], tuple[int, int]], ports: Ports, only: NodePlan | None = None) -> None:
+    """Adds those of each pair, each way. only: those to this broker."""
     for a, b in trips:
         for source, target in ((a, b), (b, a)):
             region = plan.region(target)
             ends = [("link", n, n.ports["link"]) for n in region.brokers] + [("config", region.metadata, region.metadata.ports["raft"])]
             for kind, node, upstream in ends:
+                if only is not None and node.name != only.name:
+                    continue
                 plan.links.append(
                     WanLink(
                         name=f"{kind}.{source}-{target}.{node.name}",
@@ -263,8 +281,13 @@ def save_plan(data: Path, plan: InstancePlan) -> None:
     """Durable before it is seen: written beside, synced, renamed."""
     data.mkdir(parents=True, exist_ok=True)
     scratch = plan_path(data).with_suffix(".new")
+    fields = asdict(plan)
+    for region in fields["regions"]:
+        for name in ("begun", "named"):
+            if not region[name]:  # earlier versions read a plan that never was resized
+                del region[name]
     with scratch.open("w") as file:
-        json.dump(asdict(plan), file, indent=1)
+        json.dump(fields, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     scratch.rename(plan_path(data))
@@ -278,6 +301,11 @@ def check_ports(plan: InstancePlan) -> None:
             ports.claim(region.admin_port, f"admin of region {region.name}", "--admin-port in a new --data folder")
 
 
+def data_of(data: Path, region: str, node: str) -> Path:
+    """The folder of one process."""
+    return data / region / node.removeprefix(f"{region}-")
+
+
 def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, Any]:
     """What one process is told, as JSON."""
     region = plan.region(node.region)
@@ -287,7 +315,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
         "format": FORMAT,
         "region": node.region,
         "node_id": node.name,
-        "data_dir": str(data / node.region / node.name.removeprefix(f"{node.region}-")),
+        "data_dir": str(data_of(data, node.region, node.name)),
         "roles": node.roles,
         "bind": HOST,
         "meta": [f"{HOST}:{region.metadata.ports['meta']}"],
@@ -306,7 +334,7 @@ def node_settings(data: Path, plan: InstancePlan, node: NodePlan) -> dict[str, A
     if plan.pin:
         settings["cpus"] = ",".join(map(str, cpus_of(plan, node, allowed_cpus())))
     if "broker" in node.roles:
-        shared = len(region.brokers) > 1
+        shared = node.ports["service"] != region.service_port
         settings["broker"] = {
             "port": node.ports["service"],
             "admin_port": node.ports["admin"],

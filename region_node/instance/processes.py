@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class Child:
     """Not restarted when it dies: somebody wants it down."""
     killed: bool = False
     """By a command: none that was under way by then starts it again."""
+    kills: int = 0
+    """Commands to kill it, so far."""
     gone: bool = False
     """It was ended for good: no command that is under way starts it again."""
     deaths: int = 0
@@ -96,7 +98,7 @@ class Processes:
                 return
             child.ready.clear()
             child.started_at = time.monotonic()
-            with self._log_of(child).open("ab") as log:
+            with self.log_of(child).open("ab") as log:
                 spawning = asyncio.ensure_future(
                     asyncio.create_subprocess_exec(
                         *child.command,
@@ -119,7 +121,7 @@ class Processes:
 
     async def start(self, child: Child) -> None:
         """One that somebody wanted down; returns once it is ready. Raises ConfigError with why it is not, OSError."""
-        async with child.commanded:
+        async with self._turn(child):
             child.held = child.killed = False
             if child.pid is None:
                 child.restarts += 1
@@ -132,8 +134,17 @@ class Processes:
         Raises ConfigError with why it is not ready, OSError. Another interpreter has one try: a process that it does not start is started by the
         one from before again.
         """
-        async with child.commanded:
+        async with self._turn(child):
             await self._restart_now(child, python)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, child: Child) -> AsyncIterator[None]:
+        """Behind the commands that were given before. Raises ConfigError where it was killed meanwhile: the kill is the later command, and stands."""
+        kills = child.kills
+        async with child.commanded:
+            if child.kills != kills:
+                raise ConfigError(f"{child.name} was killed while this command waited for an earlier one; it stays down: give the command again to start it")
+            yield
 
     async def _restart_now(self, child: Child, python: str) -> None:
         before, child.held, child.killed = child.command[0], True, False
@@ -162,6 +173,7 @@ class Processes:
     def kill(self, child: Child) -> int | None:
         """It stays down until the next command. Returns its process id."""
         child.held, child.killed, pid = True, True, child.pid
+        child.kills += 1
         child.send(signal.SIGKILL)
         return pid
 
@@ -181,7 +193,7 @@ class Processes:
             ended.cancel()
         if over or not child.ready.is_set():  # it may be set since an earlier life
             wrong = "ended" if over else f"was not ready within {READY_S:.0f} s"
-            raise ConfigError(f"{child.name} {wrong}: {self.last_words(child)}; its log is {self._log_of(child)}")
+            raise ConfigError(f"{child.name} {wrong}: {self.last_words(child)}; its log is {self.log_of(child)}")
 
     async def _drain(self, child: Child) -> None:
         """Has it end."""
@@ -193,6 +205,13 @@ class Processes:
                 say("process.did_not_drain", name=child.name)
                 child.send(signal.SIGKILL)
                 await child.process.wait()
+
+    async def retire(self, child: Child) -> None:
+        """Drains it, and ends it for good, while the others go on."""
+        child.held = child.gone = True
+        async with child.starting:  # what is being started at this moment is ended, too
+            pass
+        await self._drain(child)
 
     async def end(self, children: list[Child]) -> None:
         """For good. Whoever does not end in time is killed."""
@@ -222,7 +241,7 @@ class Processes:
     def last_words(self, child: Child) -> str:
         """The last line of its log."""
         try:
-            lines = self._log_of(child).read_text(errors="replace").strip().splitlines()
+            lines = self.log_of(child).read_text(errors="replace").strip().splitlines()
         except OSError:
             lines = []
         return lines[-1] if lines else "it said nothing"
@@ -264,7 +283,8 @@ class Processes:
     def _is_over(self, child: Child, process: asyncio.subprocess.Process) -> bool:
         return self._stopping.is_set() or child.unwanted or child.process is not process
 
-    def _log_of(self, child: Child) -> Path:
+    def log_of(self, child: Child) -> Path:
+        """What it says goes there."""
         return self._data / "logs" / f"{child.name}.log"
 
 

@@ -12,10 +12,12 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from global_config import keys
 from global_config.admin import ConfigAdmin
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, OutcomeUnknown
 from heliograph.model.policies import NamespacePolicies, RegionInfo, TenantInfo
 from heliograph.raft.client import MetaClient
+from heliograph.raft.store import prefix_end
 from heliograph.runtime.clock import SystemClock, system_rng
 from region_node.instance.growth import admit, check_dismissal, dismiss
 from region_node.instance.layout import HOST, InstancePlan, RegionPlan, link_urls
@@ -23,6 +25,8 @@ from region_node.instance.processes import READY_S, Processes, say
 from region_node.tls import only
 
 _AGAIN_S = 0.5
+_COPIES = 2
+"""Of an entry, where no namespace wants more."""
 
 
 class Provisioning:
@@ -67,6 +71,17 @@ class Provisioning:
         """Raises NotAllowed with why the region cannot go."""
         with contextlib.closing(self._config_of(self._home(but=name))) as store:
             await check_dismissal(store, name)
+
+    async def write_quorum(self, region: str) -> tuple[int, str]:
+        """The largest number of copies that a namespace of the region wants, and why. Raises HeliographError."""
+        most, why = _COPIES, "each entry is kept by two"
+        with contextlib.closing(self._config_of(self._home())) as store:
+            for key, value, _ in await store.range(keys.NAMESPACES, prefix_end(keys.NAMESPACES)):
+                namespace = NamespacePolicies.decode(value)
+                wanted = int(namespace.policies.get("persistence", {}).get("bookkeeperWriteQuorum", _COPIES))
+                if region in namespace.regions and wanted > most:
+                    most, why = wanted, f"namespace {key.removeprefix(keys.NAMESPACES)} keeps {wanted} copies of each entry"
+        return most, why
 
     async def dismiss(self, name: str, others: list[str]) -> None:
         """Takes the region out of the configuration. Raises NotAllowed with why it cannot go, HeliographError."""

@@ -15,7 +15,7 @@ import aiohttp
 
 from region_node.instance.credentials import SupervisorTokens
 from region_node.instance.layout import HOST, InstancePlan, NodePlan
-from region_node.instance.processes import Processes
+from region_node.instance.processes import Child, Processes
 
 _ASK_S = 5.0
 _PATHS = ("/heliograph/v1/status", "/heliograph/v1/config/members?here=true")
@@ -31,9 +31,9 @@ class Status:
         children = self._processes.children
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as http:
             asked = [(r.name, n.ports["admin"]) for r in self._plan().regions for n in r.brokers if n.name in children and children[n.name].pid]
-            found = await asyncio.gather(*(self._ask(http, region, f"http://{HOST}:{port}{path}") for path in _PATHS for region, port in asked))
+            found = await asyncio.gather(*(self._get(http, region, f"http://{HOST}:{port}{path}") for path in _PATHS for region, port in asked))
         answers, configs = found[: len(asked)], [config for config in found[len(asked) :] if config is not None]
-        plan = self._plan()  # a region may have left while the brokers were asked
+        plan = self._plan()  # a region, or a process, may have left while the brokers were asked
         regions = {
             region.name: {
                 "service_url": f"pulsar://{HOST}:{region.service_port}",
@@ -60,7 +60,7 @@ class Status:
         return {"toxiproxy": f"{HOST}:{plan.toxiproxy_port}", "pid": toxiproxy.pid, "links": proxies}
 
     def _row(self, node: NodePlan) -> dict[str, Any]:
-        child = self._processes.find(node.name)
+        child = self._processes.children.get(node.name) or Child(node.name, node.region, node.roles, [], node.ports)  # it is being added, or could not be
         return {
             "role": "+".join(node.roles),
             "name": node.name,
@@ -71,7 +71,18 @@ class Status:
             "restarts": child.restarts,
         }
 
-    async def _ask(self, http: aiohttp.ClientSession, region: str, url: str) -> dict[str, Any] | None:
+    async def ask(self, region: str, path: str) -> dict[str, Any] | None:
+        """What the first broker of a region that answers says; None where none does."""
+        children = self._processes.children
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as http:
+            for node in self._plan().region(region).brokers:
+                if node.name in children and children[node.name].pid:
+                    found = await self._get(http, region, f"http://{HOST}:{node.ports['admin']}{path}")
+                    if found is not None:
+                        return found
+        return None
+
+    async def _get(self, http: aiohttp.ClientSession, region: str, url: str) -> dict[str, Any] | None:
         """A broker's answer; with credentials where it wants some."""
         headers: dict[str, str] = {}
         try:

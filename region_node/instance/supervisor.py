@@ -25,6 +25,7 @@ from region_node.instance.layout import HOST, InstancePlan, NodePlan, check_port
 from region_node.instance.ports import Ports
 from region_node.instance.processes import READY_S, Child, Processes
 from region_node.instance.provisioning import Provisioning
+from region_node.instance.resize import Instance, Resize
 from region_node.instance.status import Status
 from region_node.instance.wide_area import WideArea
 
@@ -44,6 +45,8 @@ class Supervisor:
         self._wan = WideArea(lambda: self._plan, self._processes, toxiproxy)
         self._provisioning = Provisioning(data, lambda: self._plan, self._processes)
         self._status = Status(data, lambda: self._plan, self._processes, SupervisorTokens(self._provisioning.metadata))
+        lent = Instance(data, lambda: self._plan, self._adopt, self._child, self._processes, self._wan, self._provisioning, self._status)
+        self._resize = Resize(lent)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -125,6 +128,21 @@ class Supervisor:
 
     # -- growing and shrinking ----------------------------------------------------------------------------------------
 
+    def _adopt(self, plan: InstancePlan) -> None:
+        """Makes it the present plan, durably. Raises OSError; the one before holds then."""
+        save_plan(self._data, plan)
+        self._plan = plan
+        self._ports.keep(plan.ports())
+
+    async def _add(self, region: str, role: str) -> dict[str, Any]:
+        going_on = self._resize.under_way(region, role)
+        async with self._growing:
+            return await self._resize.add(region, role, going_on)
+
+    async def _remove(self, name: str, dry_run: bool) -> dict[str, Any]:
+        async with self._growing:
+            return await self._resize.remove(name, dry_run=dry_run)
+
     async def _join(self, name: str, *, brokers: int, bookies: int, voter: bool, dry_run: bool) -> dict[str, Any]:
         """Starts a region, and makes it one of this instance. Given again for a region whose joining was interrupted, it goes on."""
         async with self._growing:
@@ -135,9 +153,7 @@ class Supervisor:
             if dry_run:
                 return {"ok": True, "would_start": [] if present else [node.name for node in nodes]}
             ensure_certificates(self._data / "tls", [name])
-            save_plan(self._data, plan)
-            self._plan = plan
-            self._ports.keep(plan.ports())
+            self._adopt(plan)
             for node in plan.nodes():
                 child = self._child(node)  # writes the settings of all: the others know it when they start again
                 if node.name not in children:
@@ -195,6 +211,10 @@ class Supervisor:
                     return await self._join(str(request["region"]), **counts, voter=bool(request["voter"]), dry_run=bool(request["dry_run"]))
                 case "leave":
                     return await self._leave(str(request["region"]), bool(request["dry_run"]))
+                case "add":
+                    return await self._add(str(request["region"]), str(request["role"]))
+                case "remove":
+                    return await self._remove(str(request["process"]), bool(request["dry_run"]))
                 case "kill" | "restart" | "start" as verb:
                     return {"ok": True, "pid": await self._act_on(verb, self._processes.find(str(request.get("process"))), str(request.get("python", "")))}
                 case other:

@@ -74,10 +74,19 @@ def test_a_unit_is_put_in_place_started_and_taken_away(tmp_path: Path, monkeypat
     systemd.start("n")
     assert (tmp_path / "units" / "heliograph-n.service").read_text() == "[Unit]\n"
     systemd.stop("n")
+    (tmp_path / "units" / "heliograph-n.service.d").mkdir()
+    (tmp_path / "units" / "heliograph-n.service.d" / "cpu.conf").write_text("[Service]\n")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying, pytest.raises(KeyboardInterrupt):
+        dying.setattr("region_node.hosts.service.shutil.rmtree", killed)
+        systemd.forget("n")
     systemd.forget("n")
     unit = "heliograph-n.service"
     started = [f"enable --quiet {unit}", f"start {unit}"]
-    assert said.read_text().splitlines() == ["daemon-reload", *started, *started, f"stop {unit}", f"disable --quiet {unit}", "daemon-reload"]
+    assert said.read_text().splitlines() == ["daemon-reload", *started, *started, f"stop {unit}", *[f"disable --quiet {unit}"] * 2, "daemon-reload"]
     assert not list((tmp_path / "units").iterdir())
 
 

@@ -110,6 +110,21 @@ def test_one_host_at_a_time_and_balancing_rests(running: Running) -> None:
     asyncio.run(both())
 
 
+@pytest.mark.slow
+def test_the_only_voter_does_not_leave(running: Running) -> None:
+    async def leave() -> None:
+        own = watch(running, "eu-a")
+        try:
+            with pytest.raises(ConfigError, match="eu-a-meta is the only voter of the region's metadata: give another host the role meta first"):
+                await own.leave(1)
+            report, _ = await own.meta.members()
+            assert [row["role"] for row in report["members"]] == ["voter"]
+        finally:
+            own.close()
+
+    asyncio.run(leave())
+
+
 def staged(running: Running, host: str, **broker: int) -> None:
     """The host's folder as it would be copied, with another setting."""
     target = running.prefix(host) / "etc.next"
@@ -161,8 +176,15 @@ def test_a_host_starts_and_changes_only_while_all_is_well(running: Running) -> N
         activate(running, "eu-b", "two", services)
     assert not services.said and (prefix / "current").readlink() == Path("releases/one")
 
-    # Well again: it drains in the reverse order of the start, and takes the new settings too.
+    # All are back, and the copies that were lost with it are not: a host with a bookie waits for them.
     running.register(bookies=ALL_BOOKIES, brokers=ALL_BROKERS)
+    running.meta(lambda meta: meta.put(keys.underreplicated(7), b""))
+    with pytest.raises(ConfigError, match="not well within 1 s before eu-b was changed: 1 ledgers lack a copy, and are being repaired"):
+        activate(running, "eu-b", "two", services)
+    assert not services.said and (prefix / "current").readlink() == Path("releases/one")
+
+    # Well again: it drains in the reverse order of the start, and takes the new settings too.
+    running.meta(lambda meta: meta.delete(keys.underreplicated(7)))
     staged(running, "eu-b", cache_mb=99)
     assert activate(running, "eu-b", "two", services, wait_s=10) == "changed"
     assert services.said == ["stop eu-b-broker-0", "stop eu-b-bookie-0", "start eu-b-bookie-0", "start eu-b-broker-0"]

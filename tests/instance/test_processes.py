@@ -162,6 +162,29 @@ def test_who_is_killed_while_it_is_restarted_stays_down(tmp_path: Path, python: 
     with_processes(tmp_path, body)
 
 
+@pytest.mark.parametrize("queued", ["start", "restart"])
+def test_a_command_that_waits_for_an_earlier_one_does_not_undo_a_later_kill(tmp_path: Path, queued: str) -> None:
+    async def body(processes: Processes, fatal: list[ConfigError]) -> None:
+        one = child(processes, "one", READY)
+        await processes.spawn(one)
+        await processes.until_ready(one)
+        earlier = asyncio.ensure_future(processes.restart(one, ""))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(processes.start(one) if queued == "start" else processes.restart(one, ""))
+        await asyncio.sleep(0)
+        assert one.commanded.locked()
+        assert processes.kill(one) is not None
+        with pytest.raises(ConfigError, match="one ended"):
+            await earlier
+        with pytest.raises(ConfigError, match="one was killed while this command waited for an earlier one; it stays down"):
+            await waiting
+        assert one.pid is None and one.killed
+        await processes.start(one)
+        assert one.pid is not None and one.ready.is_set(), "a command that is given after the kill is obeyed"
+
+    with_processes(tmp_path, body)
+
+
 def test_where_nothing_is_restarted_who_dies_is_not_waited_for(tmp_path: Path) -> None:
     async def body(processes: Processes, fatal: list[ConfigError]) -> None:
         processes._restart = False

@@ -15,6 +15,13 @@ if [ ! -e "$target/complete" ]; then
     echo "the host's $python is older than 3.11, or is absent: install a newer one, or name it by the variable python" >&2
     exit 2
   fi
+  base=$("$python" -c 'import sys; print(sys.base_prefix)')
+  case $user:$base/ in
+    ?*:/root/* | ?*:/home/*)
+      echo "the host's $python lies in a home ($base), into which the units of systemd cannot look: name one that is installed for all by the variable python" >&2
+      exit 2
+      ;;
+  esac
   if "$python" -m pip --python "$python" --version >/dev/null 2>&1; then # its own pip does: an environment with one more takes twice as long to make
     "$python" -m venv --without-pip "$target"
     pip="$python -m pip --python $target/bin/python"
