@@ -4,12 +4,14 @@ Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `hel
 Isn't: a test's expectations about one kind of kill.
 One job with a query for each sink: Spark's own parquet (read back as Spark reads it), our sink into another topic, the shipped ETL into a table of
 parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint), and a wide table that counts, in three stores.
-`tiers`, which is asked for by name: the ETL whose topics go from one query to another and back at each start of the driver.
+Asked for by name: `tiers`, the ETL whose topics go from one query to another and back at each start of the driver; `iceberg`, the ETL into an Iceberg
+table; `servers`, the wide table in a Redis and a ClickHouse of Debian's packages.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -21,9 +23,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import psutil
 import pulsar
@@ -33,6 +36,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog import load_catalog
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
+from heliograph.spark.stores.clickhouse import HttpEngine
 from tests.spark.running import PATIENT
 
 KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
@@ -40,7 +44,10 @@ SINKS = ("files", "topic", "tables", "delta", "wide")
 LIMITS = ("light_bytes_s = 1e12, heavy_bytes_s = 1e12", "light_bytes_s = 0, heavy_bytes_s = 0", "light_bytes_s = 0, queries_max = 2")
 """All topics light; each by itself; all in the middle."""
 STORES = ("parquet", "delta", "iceberg")
+SERVERS = ("redis", "clickhouse")
 _TICK_S = 0.02
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of a JVM that lives for a minute: what it compiles well it would not use."""
 
 
 def arrived(instance: Instance, region: str, topic: str, count: int, patience_s: float = 240) -> list[str]:
@@ -87,8 +94,11 @@ class Publisher(threading.Thread):
 class Job:
     """`heliograph spark run` on a file with a query for each of `sinks`."""
 
-    def __init__(self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS) -> None:
-        self.folder, self.instance, self.sinks = folder, instance, tuple(sinks)
+    def __init__(self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS, servers: Mapping[str, str] | None = None) -> None:
+        """servers: the URL of each of SERVERS, for the sink of that name."""
+        self.folder, self.instance, self.sinks, self.servers = folder, instance, tuple(sinks), servers or {}
+        self.killed = Counter[str]()
+        """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before."""
         self.sources = [f"persistent://public/geo/{name}-in-{n}" for n in range(2)]
         self.target = f"persistent://public/geo/{name}-out"
         admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]}))
@@ -97,7 +107,7 @@ class Job:
             supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 240 }}
             [spark]
             master = "local[2,4]"
-            conf = {{ "spark.driver.memory" = "800m" }}
+            conf = {{ "spark.driver.memory" = "800m", "spark.driver.extraJavaOptions" = "{_SHORT_LIVED}" }}
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._text = text + "".join(self._query(sink, f"{name}-{sink}") for sink in sinks)
@@ -113,7 +123,7 @@ class Job:
 
     def _query(self, sink: str, subscription: str) -> str:
         checkpoint = f'checkpoint = "{self.folder}/{sink}.state"'
-        if sink in ("tables", "delta", "tiers"):
+        if sink in ("tables", "delta", "iceberg", "tiers"):
             return f"""
             [[query]]
             name = "{sink}"
@@ -122,7 +132,7 @@ class Job:
             topics = {json.dumps(self.sources)}
             subscription = "{subscription}"
             path = "{self.folder}/{sink}"
-            format = "{"delta" if sink == "delta" else "parquet"}"
+            format = "{sink if sink in ("delta", "iceberg") else "parquet"}"
             {checkpoint}
             trigger = "1 second"
             source = {{ tasks_min = 2 }}
@@ -131,11 +141,13 @@ class Job:
             schema = "raw"
             name = "all"
             """
-        if sink == "wide":
+        if sink in ("wide", "servers"):
             targets = ", ".join(f'{{ store = "{store}", path = "{self.folder}/wide/{store}" }}' for store in STORES)
+            if sink == "servers":
+                targets = ", ".join(f'{{ store = "{store}", url = "{self.servers[store]}" }}' for store in SERVERS)
             return f"""
             [[query]]
-            name = "wide"
+            name = "{sink}"
             job = "wide"
             [query.options]
             topics = {json.dumps(self.sources)}
@@ -155,6 +167,7 @@ class Job:
             [[query]]
             name = "{sink}"
             {checkpoint}
+            trigger = "1 second"
             select = [{'"cast(value as string) as body"' if sink == "files" else '"value"'}]
             source = {{ topics = "{",".join(self.sources)}", subscription = "{subscription}", tasks_min = 2 }}
             sink = {into}
@@ -162,7 +175,10 @@ class Job:
 
     def batches(self) -> int:
         """Committed ones of the query that has the fewest: a kill is behind a batch of every sink."""
-        return min(self._committed(sink) for sink in self.sinks)
+        return min(self.committed().values())
+
+    def committed(self) -> dict[str, int]:
+        return {sink: self._committed(sink) for sink in self.sinks}
 
     def _committed(self, sink: str) -> int:
         if sink == "tiers":  # checkpoints come and go
@@ -221,7 +237,7 @@ def kill_some(
     job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 600, until: float = math.inf
 ) -> int:
     """One victim of each kind in turn, each time behind new batches and a moment that the seed picks, before `until`. Returns how many were killed."""
-    pause, killed, moving, seen = threading.Event(), 0, False, 0
+    pause, killed, moving, seen, counted = threading.Event(), 0, False, 0, dict.fromkeys(job.sinks, 0)
     for number, kind in enumerate(kinds, 1):
         if time.monotonic() > until:
             break
@@ -239,7 +255,10 @@ def kill_some(
         moving = "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6  # topics move when it starts: the next one dies in the middle
         pid = eventually(lambda kind=kind: job.kill(kind, rng), f"a {kind} to kill", 240)
         killed += 1
-        say(f"killed a {kind} behind batch {before}")
+        now = job.committed()
+        job.killed.update(sink for sink in job.sinks if now[sink] > counted[sink])
+        counted = now
+        say(f"{time.strftime('%H:%M:%S')} killed a {kind} behind {now}")
         if kind in ("broker", "bookie"):  # the instance starts it again; two of three bookies down would be another test
 
             def back(pid: int = pid) -> bool:
@@ -282,6 +301,23 @@ def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
     return list(catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()) if catalog.table_exists(f"default.{table}") else []
 
 
+def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
+    """`source` and `seen` of each row in one of SERVERS, as another client sees them."""
+    if store == "redis":
+        from redis import Redis
+
+        hashes = Redis.from_url(url, decode_responses=True)
+        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(hashes.hget(key, "seen") or 0)} for key in hashes.keys(f"{table}:2*")]
+    engine = HttpEngine(url)
+    try:
+        if not int(engine.run(f"SELECT count() FROM system.tables WHERE name = '{table}'")):
+            return []
+        lines = engine.run(f"SELECT source, seen FROM {table} FORMAT TabSeparated").decode().splitlines()
+        return [{"source": line.split("\t")[0], "seen": int(line.split("\t")[1])} for line in lines]
+    finally:
+        engine.close()
+
+
 def _bodies(rows: pa.Table | None) -> Counter[str]:
     return Counter() if rows is None else Counter(value.decode() for value in rows["value"].to_pylist())
 
@@ -302,18 +338,26 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
         found = [str(path) for path in (job.folder / sink / "all").glob("batch=*/*.parquet")]
         return _bodies(ds.dataset(found).to_table(columns=["value"]) if found else None)
 
+    def iceberg() -> Counter[str]:
+        place = job.folder / "iceberg"
+        if not (place / "catalog.db").exists():
+            return Counter()
+        catalog = load_catalog("heliograph", type="sql", uri=f"sqlite:///{place / 'catalog.db'}", warehouse=f"file://{place}")
+        return _bodies(catalog.load_table("default.all").scan().to_arrow()) if catalog.table_exists("default.all") else Counter()
+
     def delta() -> Counter[str]:
         place = str(job.folder / "delta" / "all")
         if not DeltaTable.is_deltatable(place):
             return Counter()
         return _bodies(pa.table(QueryBuilder().register("t", DeltaTable(place)).execute("select value from t")))
 
-    if "wide" in job.sinks:
-        counted = Counter(published_by(job.sources, published))
-        for store in STORES:
+    counted = Counter(published_by(job.sources, published))
+    for sink, stores in (("wide", STORES), ("servers", SERVERS)):
+        for store in stores if sink in job.sinks else ():
 
-            def counts(store: str = store) -> Counter[str]:
-                found = wide_rows(store, job.folder / "wide" / store, "by_minute")
+            def counts(store: str = store, sink: str = sink) -> Counter[str]:
+                folder = job.folder / "wide" / store
+                found = wide_rows(store, folder, "by_minute") if sink == "wide" else server_rows(store, job.servers[store], "by_minute")
                 made = Counter[str]()
                 for row in found:
                     made[row["source"]] += row["seen"]
@@ -322,8 +366,8 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
             try:
                 eventually(lambda counts=counts: counts().total() >= len(published), f"all of {len(published)} messages in the wide table, {store}", patience_s)
             finally:
-                assert counts() == counted, f"wide, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
-    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta), ("tiers", lambda: tables("tiers"))):
+                assert counts() == counted, f"{sink}, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
+    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta), ("iceberg", iceberg), ("tiers", lambda: tables("tiers"))):
         if name not in job.sinks:
             continue
         try:
@@ -341,19 +385,27 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=36)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers")
+    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers, iceberg, servers")
     parser.add_argument("--kinds", default=",".join(KINDS), help="what is killed, some of these")
     options = parser.parse_args()
     from heliograph.spark import session
 
     rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(prefix="heliograph-soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="heliograph-soak-") as folder, contextlib.ExitStack() as stack:
         instance = Instance(Path(folder) / "data", regions=("us",), wan="none", brokers="2", bookies=3)
         try:
             instance.namespace("public/geo", ["us"])
             asked = options.kinds.split(",")
             kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][: options.kills]
-            with Job(instance, Path(folder) / "job", "soak", options.sinks.split(",")) as job:
+            sinks = options.sinks.split(",")
+            servers = {}
+            if "servers" in sinks:
+                from tests.system.stores import clickhouse_running, redis_running
+
+                for name, running in zip(SERVERS, (redis_running, clickhouse_running), strict=True):
+                    (Path(folder) / name).mkdir()
+                    servers[name] = stack.enter_context(running(Path(folder) / name))
+            with Job(instance, Path(folder) / "job", "soak", sinks, servers) as job:
                 publisher = Publisher(instance, job.sources)
                 publisher.start()
                 killed = kill_some(job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60)
@@ -361,7 +413,7 @@ def main() -> None:
                 verdict(job, published, session("verdict"))
                 code = job.stop()
                 begun, died = moves(job.log())
-            found = {"kills": killed, "seed": options.seed, "sinks": options.sinks, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
+            found = {"kills": killed, "by_sink": dict(job.killed), "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
             found |= {"moves": begun, "moves_killed": died} if "tiers" in job.sinks else {}
             print(json.dumps(found), flush=True)
         finally:

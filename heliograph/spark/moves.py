@@ -66,7 +66,7 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
             continue
         next_ = (0, 0) if mark is None else (mark[0], mark[1] + 1)
         place = copy.find(snapshot.topic, origin, next_)
-        if place.status == "trimmed" and snapshot.trimmed and not may_lose:
+        if place.status in ("trimmed", "deleted") and snapshot.trimmed and not may_lose:
             raise Trimmed(
                 f"{snapshot.topic}: region {snapshot.region} may have deleted messages that the query has not read,"
                 f" from {format_coordinate((origin, next_))} on; go on in the region where it was, or set fail_on_data_loss to false"

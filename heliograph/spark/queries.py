@@ -60,7 +60,8 @@ def state_of(progress: Mapping[str, Any]) -> dict[str, int]:
 
 def short(error: Exception) -> str:
     """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says, before how its threads stood."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))]
+    said, _, _ = str(error).partition("=== Streaming Query ===")  # a plan follows
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))]
     named = [line for line in lines if "errors." in line or "Error:" in line or "Exception:" in line]
     told = [line for line in lines if "terminated with exception: " in line]
     return (named or told or lines or [type(error).__name__])[-1][:500]

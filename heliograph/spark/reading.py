@@ -26,7 +26,9 @@ SCHEMA = (
     "sequence_id bigint, origin_region string, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>, "
     "ledger bigint, entry bigint, batch_index int, partition int, schema_version bigint"
 )
-RAW = {part.split()[0] for part in SCHEMA.split(", ")}
+STORED = ("stored_time", "origin_time")
+"""More columns, of who asks for them: when the region that is read stored the message, and when the region where it was first published did."""
+RAW = {part.split()[0] for part in SCHEMA.split(", ")} | {*STORED}
 _ROWS = 8192
 _BATCH_BYTES = 8 << 20
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from heliograph.client.http import Http
 from heliograph.client.producer import Message, TopicProducer
-from heliograph.model.errors import ConfigError, HeliographError
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from heliograph.spark.options import Access
 from heliograph.spark.portable import placed
@@ -97,16 +97,23 @@ class SinkOptions(Access):
 
 
 def deduplicates(http: Http, topic: str) -> bool:
-    """What holds for the topic: its own policy, its namespace's, the brokers'."""
+    """What holds for the topic: its own policy, its namespace's, the brokers'. Raises ConfigError where the role may not know, MetadataUnavailable."""
     name = TopicName.parse(topic)
     local = f"/admin/v2/persistent/{name.tenant}/{name.namespace_local}/{name.partitioned.local}/deduplicationEnabled?applied=true"
     try:
         for path in (local, f"/admin/v2/namespaces/{name.namespace}/deduplication"):
             try:
                 return bool(http.json("GET", path))
-            except HeliographError:  # the topic comes with its first message: then its namespace says it
+            except NotFound:  # the topic comes with its first message: then its namespace says it
                 continue
         return False
+    except MetadataUnavailable:
+        raise
+    except HeliographError as error:
+        raise ConfigError(
+            f"whether {topic} deduplicates cannot be known, so a task that runs again might write its rows twice: {error}. Grant the role `produce` (at the"
+            " namespace, where the topic is not there yet; brokers of an earlier version want a tenant's admin), or say exactly_once=false"
+        ) from error
     finally:
         http.close()
 

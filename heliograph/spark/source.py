@@ -4,6 +4,7 @@ Is: planning of batch reads and the positions of a streaming query. Isn't: what 
 a streaming query may have a subscription, which holds what it has not read.
 Invariants: a retried task, and a micro-batch that is run again, read the same ranges; every message appears once; the subscription never stands before
 something that the checkpoint does not hold yet. Options: docs/spark.md.
+What only tasks and sinks want is imported where they begin: a stream's positions have a Python process of their own, which starts with each query.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -42,9 +42,11 @@ from heliograph.spark.offsets import (
 )
 from heliograph.spark.options import Options, Start
 from heliograph.spark.planning import bundles
-from heliograph.spark.reading import SCHEMA, payload_columns, read_bundle
-from heliograph.spark.registered import registered_columns
-from heliograph.spark.sink import HeliographStreamWriter, HeliographWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from heliograph.spark.sink import HeliographStreamWriter, HeliographWriter
 
 
 def position_of(reader: BlockReader, snapshot: TopicSnapshot, place: Start, *, behind: bool = False) -> Position:
@@ -88,7 +90,7 @@ class HeliographReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
-        payload_columns(self._options, schema)
+        _check(self._options, schema)
 
     def partitions(self) -> list[InputPartition]:
         options, reader = self._options, self._options.reader()
@@ -101,7 +103,7 @@ class HeliographReader(DataSourceReader):
         return bundles(ranges, snapshots, {}, options.task_bytes, options.tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_bundle(self._options, self._schema, partition)
+        return _read(self._options, self._schema, partition)
 
 
 class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -109,7 +111,6 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
-        payload_columns(self._options, schema)
         self._until: Positions | None = None
         self._held: Positions = {}
         self._region = ""
@@ -121,6 +122,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._connected: BlockReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        """For the tasks of a micro-batch: whoever plans them says what cannot be declared."""
+        _check(self._options, self._schema)
         return {**self.__dict__, "_connected": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -213,7 +216,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return bundles(ranges, snapshots, kept, task_bytes, tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_bundle(self._options, self._schema, partition)
+        return _read(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark says so one batch late, and may say so again."""
@@ -262,6 +265,19 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._connected
 
 
+def _check(options: Options, schema: StructType) -> None:
+    """Raises ConfigError for what cannot be declared."""
+    from heliograph.spark.reading import payload_columns
+
+    payload_columns(options, schema)
+
+
+def _read(options: Options, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    from heliograph.spark.reading import read_bundle
+
+    return read_bundle(options, schema, partition)
+
+
 def _before(at: Position) -> Position:
     return at[0], at[1] - 1
 
@@ -274,6 +290,9 @@ class HeliographDataSource(DataSource):
         return "heliograph"
 
     def schema(self) -> str | StructType:
+        from heliograph.spark.reading import SCHEMA
+        from heliograph.spark.registered import registered_columns
+
         given = dict(self.options)
         if given.get("columns") != "registered":
             return SCHEMA
@@ -290,7 +309,11 @@ class HeliographDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> HeliographWriter:
         if overwrite:
             raise ConfigError("a topic is a log, and is not overwritten: use mode('append'), or truncate the topic first")
+        from heliograph.spark.sink import HeliographWriter
+
         return HeliographWriter(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HeliographStreamWriter:
+        from heliograph.spark.sink import HeliographStreamWriter
+
         return HeliographStreamWriter(dict(self.options), schema)

@@ -88,6 +88,7 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
             "heliograph.model.errors.NotFound: a/b is not there\n\tat org.apache.spark.X\nThread State: RUNNABLE",
             "heliograph.model.errors.NotFound: a/b is not there",
         ),
+        ("Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- ~StreamingDataSourceV2ScanRelation[a#0] tiny\n", "Broken pipe"),
         ("", "RuntimeError"),
     ],
 )

@@ -26,7 +26,7 @@ TYPES = {
     **dict.fromkeys(("topic", "key", "producer_name", "origin_region"), pa.string()),
     **dict.fromkeys(("sequence_id", "ledger", "entry", "schema_version"), pa.int64()),
     **dict.fromkeys(("batch_index", "partition"), pa.int32()),
-    **dict.fromkeys(("publish_time", "event_time"), TIME),
+    **dict.fromkeys(("publish_time", "event_time", "stored_time", "origin_time"), TIME),
     "value": pa.binary(),
     "properties": pa.map_(pa.string(), pa.string()),
     "coordinate": pa.struct(WHERE),
@@ -102,8 +102,15 @@ def test_what_an_entry_says_stands_beside_each_of_its_messages() -> None:
     assert rows.place(2) == f"{TOPIC} 7:42, message 1"
 
 
+def times(rows: Rows) -> list[tuple[float, float]]:
+    return [(stored.timestamp(), origin.timestamp()) for stored, origin in listed(rows, "stored_time", "origin_time")]
+
+
 def test_a_replicated_entry_has_the_coordinate_of_its_origin() -> None:
-    rows = gathered([entry(b"a"), entry(b"b")], {"coordinate", "origin_region"}, origin=(2, 1, 5), spans=((3, 8, 1), (4, 0, 1)))
+    where = {"origin": (2, 1, 5), "spans": ((3, 8, 1), (4, 0, 1)), "time_ms": 9000, "origin_time_ms": 7500}
+    rows = gathered([entry(b"a"), entry(b"b")], {"coordinate", "origin_region"}, **where)
+    assert times(rows) == [(9.0, 7.5)] * 2 and times(gathered([entry(b"own")], set(), time_ms=3000)) == [(3.0, 3.0)]
+    assert listed(gathered([entry(b"of an old version")], set()), "stored_time", "origin_time") == [(None, None)]
     assert [(c["region"], c["ledger"], c["entry"]) for c in rows.column("coordinate", TYPES["coordinate"]).to_pylist()] == [(2, 3, 8), (2, 4, 0)]
     assert rows.column("origin_region", pa.string()).to_pylist() == ["eu", "eu"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
@@ -15,17 +14,16 @@ import pulsar
 import pytest
 
 from benchmarks.servers import free_port
-from geo_tests.wan.instance import eventually
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.stores.choice import store_of
-from heliograph.spark.stores.clickhouse import Engine, HttpEngine
+from heliograph.spark.stores.clickhouse import ClickHouseStore, Engine, HttpEngine
 from heliograph.spark.stores.embedded import ChdbEngine
 from tests.broker.processes import Region
 from tests.live import provisioned
 from tests.spark.running import NAMESPACE, forget, publish, run
 from tests.spark.stores.support import NOON, ONE, dying, given
-from tests.system.programs import clickhouse_server, libraries, python_packages, redis_server
-from tests.system.started import Started
+from tests.system.programs import python_packages
+from tests.system.stores import clickhouse_running, redis_running
 
 pytestmark = pytest.mark.system
 ALONE = "HELIOGRAPH_TEST_ALONE"
@@ -33,67 +31,18 @@ alone = pytest.mark.skipif(ALONE not in os.environ, reason="run by test_in_a_pro
 """For a driver whose process has held no other session of Spark before: what Hive's metastore is, a process decides once."""
 redis = pytest.importorskip("redis")
 CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
-CLICKHOUSE = """<?xml version="1.0"?>
-<yandex>
-  <logger><level>warning</level><console>1</console></logger>
-  <listen_host>127.0.0.1</listen_host> <http_port>{http}</http_port> <tcp_port>{tcp}</tcp_port> <interserver_http_port>{other}</interserver_http_port>
-  <path>{folder}/data/</path> <tmp_path>{folder}/tmp/</tmp_path> <user_files_path>{folder}/files/</user_files_path>
-  <users_config>{folder}/users.xml</users_config> <default_profile>default</default_profile> <default_database>default</default_database>
-  <mark_cache_size>67108864</mark_cache_size> <timezone>UTC</timezone>
-</yandex>
-"""
-USERS = """<?xml version="1.0"?>
-<yandex>
-  <profiles><default/></profiles> <quotas><default/></quotas>
-  <users><writer><password>se:cret</password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></writer></users>
-</yandex>
-"""
 
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port, program = tmp_path_factory.mktemp("redis"), free_port(), redis_server()
-    command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--appendonly", "yes", "--daemonize", "no"]
-    process = Started(command, {**os.environ, "LD_LIBRARY_PATH": libraries(program)}, folder / "log")
-    try:
-        client = redis.Redis(port=port)
-
-        def answers() -> bool:
-            try:
-                return bool(client.ping())
-            except redis.ConnectionError:
-                return False
-
-        eventually(answers, f"Redis answers; see {folder / 'log'}", 240)
-        client.close()
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        process.stop()
+    with redis_running(tmp_path_factory.mktemp("redis")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def clickhouse_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port, program = tmp_path_factory.mktemp("clickhouse"), free_port(), clickhouse_server()
-    (folder / "config.xml").write_text(CLICKHOUSE.format(http=port, tcp=free_port(), other=free_port(), folder=folder))
-    (folder / "users.xml").write_text(USERS)
-    env = {**os.environ, "LD_LIBRARY_PATH": libraries(program)}
-    process = Started([str(program), "--config-file", str(folder / "config.xml")], env, folder / "log")
-
-    def answers() -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/ping")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
-
-    try:
-        eventually(answers, f"ClickHouse answers; see {folder / 'log'}", 240)
-        yield f"http://writer:se%3Acret@127.0.0.1:{port}/?database=default"
-    finally:
-        process.stop()
+    with clickhouse_running(tmp_path_factory.mktemp("clickhouse")) as url:
+        yield url
 
 
 @pytest.fixture(params=["server", "chdb"])
@@ -208,6 +157,33 @@ def test_clickhouse_is_made_whole_after_a_death_between_any_two_statements(engin
             break
         deaths += 1
     assert deaths >= 8
+
+
+class Disturbed(HttpEngine):
+    """Before its statement number `call` another writer does all of its own, with a column that is new."""
+
+    def __init__(self, url: str, call: int) -> None:
+        super().__init__(url)
+        self.url, self.call, self.calls = url, call, 0
+
+    def run(self, sql: str, data: bytes = b"") -> bytes:
+        self.calls += 1
+        if self.calls == self.call:
+            ClickHouseStore(HttpEngine(self.url)).upsert(given(0, [(NOON, "ann", 9)], "price", "offline", "q2"))
+        return super().run(sql, data)
+
+
+def test_two_writers_add_their_columns_at_any_moment_of_each_other(clickhouse_url: str) -> None:
+    plain = HttpEngine(clickhouse_url)
+    for call in range(1, 40):
+        for table in ("t", "t_rows", "t_batches"):
+            plain.run(f"DROP TABLE IF EXISTS {table}")
+        disturbed = Disturbed(clickhouse_url, call)
+        ClickHouseStore(disturbed).upsert(given(0, [(NOON, "ann", 1)]))
+        if disturbed.calls < call:
+            break
+        assert plain.run("SELECT user, clicks, price FROM t FORMAT TabSeparated").split() == [b"ann", b"1", b"9"], f"at statement {call}"
+    assert 8 < call < 39, "before each of its statements"
 
 
 def test_engines_of_several_folders_are_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@
 
 Is: two batch reads, compared by Spark; a report. Isn't: repair (`heliograph audit`), or payloads: only coordinates are read.
 What is missing in a copy is one of: `gap` (later messages of that origin are there), `behind` (none is: it has not arrived yet), `before` (none that is
-earlier is there: trimmed, or replicated from later on). Lag: of what is `behind`, the time from its publication to the moment of the audit.
+earlier is there: trimmed, or replicated from later on). Lag: of what is `behind`, the time from its publication to the moment of the audit; of what both
+have, the time from when the origin stored it to when the other region did, by the two regions' clocks.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ _KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_ma
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")
 _MESSAGE = (*_ORIGIN, "ledger", "entry", "batch_index")
 _SCHEMA = (
-    "topic string, origin_region string, publish_time timestamp,"
+    "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
     " coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 )
 KINDS = ("gap", "behind", "before")
+_PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _COLORS = {"p50": "#2a78b5", "p90": "#e69f00", "p99": "#d55e00", "max": "#7a1fa2"}
-_LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 100
+_LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 1
 RANGES = ("topic", "missing_in", "kind", "origin_region", "region", "epoch", "incarnation", "ledger", "first_entry", "last_entry", "messages", "oldest_ms")
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
-    """Writes report.json, ranges.csv, and, where something is missing, lag.svg into `path`. No streaming query: it is done when this returns."""
+    """Writes report.json, ranges.csv, and, where a lag is known, lag.svg into `path`. No streaming query: it is done when this returns."""
     where = f"[[query]] {name}"
     refuse_unknown(options, _KNOWN, where)
     regions = options.get("regions")
@@ -55,7 +57,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         writer.writeheader()
         writer.writerows(ranges)
     picture = plot(report)
-    report["plot"] = "lag.svg" if picture else "none: nothing is missing"
+    report["plot"] = "lag.svg" if picture else "none: nothing is missing, and nothing came from the other region"
     if picture:
         (folder / "lag.svg").write_text(picture)
     else:
@@ -69,7 +71,9 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
     names = list(sources)
     sides = [_side(spark, source).withColumn("side", sf.lit(number)) for number, source in enumerate(sources.values())]
     counts = [sf.sum((sf.col("side") == number).cast("int")).alias(f"n{number}") for number in (0, 1)]
-    messages = sides[0].unionAll(sides[1]).groupBy(*_MESSAGE).agg(*counts, sf.min("publish_time").alias("at")).persist()
+    came = sf.unix_millis("stored_time") - sf.unix_millis("origin_time")  # of two copies, the first counts: the other one is a duplicate
+    lags = [sf.min(sf.when((sf.col("side") == n) & (sf.col("origin_region") != names[n]), came)).alias(f"lag{n}") for n in (0, 1)]
+    messages = sides[0].unionAll(sides[1]).groupBy(*_MESSAGE).agg(*counts, *lags, sf.min("publish_time").alias("at")).persist()
     try:
         place = sf.struct("ledger", "entry")
         bounds = [
@@ -79,19 +83,24 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
         ]
         known = messages.groupBy(*_ORIGIN).agg(*bounds)
         topics = _topics(messages, names)
+        for number, region in enumerate(names):
+            for row in _arrived(messages, number).collect():
+                lag = dict(zip(_PARTS, row["lags"], strict=True))
+                topics[row["topic"]]["arrived"].append({"in": region, "from": row["origin_region"], "messages": row["messages"], "lag_ms": lag})
         missing = [_missing(messages, known, number, names[number], now_ms) for number in (0, 1)]
         lost = missing[0].unionAll(missing[1]).persist()
         kinds = lost.groupBy("topic", "missing_in", "kind").agg(
-            sf.count("*").alias("messages"), sf.percentile_approx("age_ms", [0.5, 0.9, 0.99, 1.0], 10_000).alias("ages")
+            sf.count("*").alias("messages"), sf.percentile_approx("age_ms", [*_PARTS.values()], 10_000).alias("ages")
         )
         for row in kinds.collect():
-            ages = dict(zip(("p50", "p90", "p99", "max"), row["ages"], strict=True))
+            ages = dict(zip(_PARTS, row["ages"], strict=True))
             topics[row["topic"]]["missing"].append({"in": row["missing_in"], "kind": row["kind"], "messages": row["messages"], "age_ms": ages})
         ranges = [row.asDict() for row in _ranges(lost).limit(ranges_max).collect()]
         lost.unpersist()
     finally:
         messages.unpersist()
     for topic in topics.values():
+        topic["arrived"].sort(key=lambda each: (each["in"], each["from"]))
         topic["missing"].sort(key=lambda each: (each["in"], each["kind"]))
         topic["same"] = not topic["missing"] and not any(topic["duplicates"].values())
     report = {"at_ms": now_ms, "regions": names, "same": all(each["same"] for each in topics.values()), "topics": dict(sorted(topics.items()))}
@@ -100,7 +109,7 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
 
 def _side(spark: Any, source: dict[str, str]) -> Any:
     rows = spark.read.format("heliograph").schema(_SCHEMA).options(**source).load()
-    return rows.select("topic", "origin_region", "publish_time", "coordinate.*")
+    return rows.select("topic", "origin_region", "publish_time", "stored_time", "origin_time", "coordinate.*")
 
 
 def _topics(messages: Any, names: list[str]) -> dict[str, Any]:
@@ -110,8 +119,15 @@ def _topics(messages: Any, names: list[str]) -> dict[str, Any]:
     found = {}
     for row in messages.groupBy("topic").agg(both, *sums, *twice).collect():
         of = {what: {name: row[f"{what}{number}"] for number, name in enumerate(names)} for what in ("rows", "twice")}
-        found[row["topic"]] = {"both": row["both"], "messages": of["rows"], "duplicates": of["twice"], "missing": []}
+        found[row["topic"]] = {"both": row["both"], "messages": of["rows"], "duplicates": of["twice"], "arrived": [], "missing": []}
     return found
+
+
+def _arrived(messages: Any, number: int) -> Any:
+    """How long messages of other regions took to the copy `number`; a lag below 0, of clocks that differ, is 0."""
+    lag = sf.greatest(sf.col(f"lag{number}"), sf.lit(0))
+    counted = sf.count("*").alias("messages"), sf.percentile_approx(lag, [*_PARTS.values()], 10_000).alias("lags")
+    return messages.where(sf.col(f"lag{number}").isNotNull()).groupBy("topic", "origin_region").agg(*counted)
 
 
 def _missing(messages: Any, known: Any, number: int, region: str, now_ms: int) -> Any:
@@ -137,14 +153,16 @@ def _ranges(lost: Any) -> Any:
 
 
 def plot(report: dict[str, Any]) -> str:
-    """An SVG picture: a line for each topic and region that lack something, the forty with the oldest, by seconds on a logarithmic scale. "": nothing lacks."""
-    rows = [(f"{topic.rpartition('/')[2]}: {each['kind']} in {each['in']}", each["age_ms"]) for topic, of in report["topics"].items() for each in of["missing"]]
+    """An SVG picture: a line for each topic and region that lack something, or got something, the forty longest, by seconds on a logarithmic scale; or ""."""
+    named = [(topic.rpartition("/")[2], of) for topic, of in report["topics"].items()]
+    rows = [(f"{topic}: {each['kind']} in {each['in']}", each["age_ms"]) for topic, of in named for each in of["missing"]]
+    rows += [(f"{topic}: {each['from']} to {each['in']}", each["lag_ms"]) for topic, of in named for each in of["arrived"]]
     rows = sorted(rows, key=lambda row: row[1]["max"])[-_LINES:]
     if not rows:
         return ""
-    decades = max(1, math.ceil(math.log10(max(ages["max"] for _, ages in rows) / _LEAST_MS)))
+    decades = max(1, math.ceil(math.log10(max(_LEAST_MS, *(ages["max"] for _, ages in rows)) / _LEAST_MS)))
     step, bottom = _WIDTH / decades, _TOP + _LINE * len(rows)
-    parts = [f'<text x="{_LEFT}" y="20">seconds since publication, of what is missing</text>']
+    parts = [f'<text x="{_LEFT}" y="20">seconds since publication, of what is missing; from the origin to the other region, of what came</text>']
     for number in range(decades + 1):
         x = _LEFT + step * number
         parts.append(f'<line x1="{x:.0f}" y1="{_TOP}" x2="{x:.0f}" y2="{bottom}" stroke="#ddd"/>')

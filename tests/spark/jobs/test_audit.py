@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,3 +27,15 @@ def test_what_is_wrong_is_said(options: dict[str, Any], what: str, tmp_path: Pat
 
     with pytest.raises(ConfigError, match=what):
         start(None, {}, "audit", options)
+
+
+@pytest.mark.parametrize("longest_ms", [0, 1, 90_000])
+def test_a_picture_shows_what_took_no_time_by_the_clocks_too(longest_ms: int) -> None:
+    from heliograph.spark.jobs.audit import plot
+
+    lag = dict.fromkeys(("p50", "p90", "p99"), 0) | {"max": longest_ms}
+    picture = plot({"topics": {"persistent://a/b/t": {"missing": [], "arrived": [{"in": "eu", "from": "<us>", "messages": 9, "lag_ms": lag}]}}})
+    root = ElementTree.fromstring(picture)
+    assert "t: <us> to eu" in [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    spots = [float(each.get("cx", "")) for each in root.iter("{http://www.w3.org/2000/svg}circle")][:4]
+    assert spots[:3] == [spots[0]] * 3 and (spots[3] > spots[0]) == (longest_ms > 1)
