@@ -147,7 +147,7 @@ class BrokerFaces:
         from region_node.kafka.listener import KafkaListener
         from region_node.topics.ids import TopicIds
 
-        config, ids = ConfigAdmin(broker.config), TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
+        config, ids = ConfigAdmin(broker.config, rng=broker.runtime.rng), TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
         broker.stops.append(closing(ids.close))
         broker.kafka = KafkaBroker(
             topics=broker.topics,
@@ -206,7 +206,7 @@ class BrokerFaces:
             topics=broker.topics,
             links=broker.links,
             view=broker.view,
-            config=ConfigAdmin(broker.config, broker.deferred),
+            config=ConfigAdmin(broker.config, broker.deferred, broker.runtime.rng),
             clock=broker.runtime.clock,
             version=__version__,
             config_status=broker.config.status,
@@ -216,13 +216,14 @@ class BrokerFaces:
             authenticate_metrics=broker.settings.security.authenticate_metrics,
             inside=broker.certificates.dialer("broker", "broker"),
             to_bookies=broker.certificates.dialer("broker", "bookie"),
+            outward=broker.certificates.outward(),
             usage=broker.usage,
             usage_store=broker.meta,
             urls=UrlList(broker.settings.security.allowed_urls),
             entry_cache=broker.entry_cache,
             appends=broker.appends,
             lookups=broker.listener.lookups,
-            metrics_topics_max=own.metrics_topics_max,
+            metrics_series=own.topic_series(),
             metrics_consumers=own.metrics_consumers,
             connection_counts=lambda: broker.listener.counts(),
             stores=broker.store_counts,
@@ -236,6 +237,7 @@ class BrokerFaces:
             turns=broker.turns,
             deferred=broker.deferred,
             promises=broker.promises,
+            end=broker.told_to_end.tell,
             tombstones=broker.tombstones,
             signer=Signer(broker.settings.region, broker.meta, broker.config, broker.runtime.rng),
             canary=broker.canary,

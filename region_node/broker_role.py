@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from heliograph.model.leadership import is_subscription
 from heliograph.model.names import TopicName
 from region_node.broker_faces import BrokerFaces
-from region_node.runtime import Runtime, closing, meta_client, replicator_tls
+from region_node.runtime import Runtime, Told, closing, meta_client, replicator_tls
 from region_node.settings import ProcessSettings
 from region_node.tls import Certificates, client_context
 from region_node.usage import Usage
@@ -87,6 +87,7 @@ class BrokerRole:
         self.promises: Promises
         self.tombstones: Tombstones
         self.transactions: Transactions | None = None
+        self.told_to_end = Told()
 
     async def start(self) -> dict[str, int]:
         await self._connect()
@@ -119,7 +120,8 @@ class BrokerRole:
             await self.stops.pop()()
 
     async def failed(self) -> None:
-        await self.epoch.replaced()
+        """Returns where an admin has this broker end."""
+        await self.told_to_end.before(self.epoch.replaced())
 
     # -- start, in this order -----------------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class BrokerRole:
         self.deferred = DeferredEdits(self.config, self.meta, self.view, region=self.settings.region, clock=self.runtime.clock)
         self.stops.append(self.deferred.stop)
         await self.deferred.start()
-        self.epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.runtime.rng)
+        self.epoch = RegionEpoch(self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.runtime.rng)
         self.stops.append(self.epoch.stop)
         await self.epoch.start()
         self.leases = WriteLeases(
@@ -219,7 +221,7 @@ class BrokerRole:
             name=self.settings.region,
             factory=factory,
             view=self.view,
-            config=ConfigAdmin(self.config),
+            config=ConfigAdmin(self.config, rng=self.runtime.rng),
             topics=lambda: self.topics,
             collects=lambda: self.recovery.auditor,
             disk=self.runtime.disk,
@@ -271,7 +273,7 @@ class BrokerRole:
                 compaction=own.compaction,
                 loads_max=own.topic_loads_max,
             ),
-            create_partitioned=ConfigAdmin(self.config).create_partitioned,
+            create_partitioned=ConfigAdmin(self.config, rng=self.runtime.rng).create_partitioned,
             yielding=self.links.yielding,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
@@ -282,7 +284,7 @@ class BrokerRole:
         self.topics.gate_of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
-        self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config), self.view, name)
+        self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name)
         self.turns = SubscriptionTurns(self.leases, self.config, lambda: self.topics, region=self.settings.region, clock=clock)
         self.topics.turn_of = self.turns.of
         self.stops.append(self.turns.stop)
@@ -329,7 +331,7 @@ class BrokerRole:
             self.topics.on_held = self.transactions.arrivals.on_held
             self.stops.append(self.transactions.close)
         metadata = partial(spoken, self.meta, self.meta.members)
-        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config), self.ownership.brokers, metadata)
+        self.level = RegionLevel(self.settings.region, self.meta, self.view, ConfigAdmin(self.config, rng=self.runtime.rng), self.ownership.brokers, metadata)
         self.stops.append(closing(self.level.close))
         self.level.check_own()
         self.sealing.permit = partial(self.level.reach, SEALED_RUNS, "encryption at rest")

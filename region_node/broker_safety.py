@@ -73,8 +73,8 @@ def tombstones_of(broker: BrokerRole) -> Tombstones:
         return not any([await broker.topics.exists(name) for name in await names(found)])
 
     async def forget(found: Tombstone) -> None:
-        config = ConfigAdmin(broker.config)
-        await Switching(broker.config, broker.runtime.clock.wall_ms).forget(found.topic)
+        config = ConfigAdmin(broker.config, rng=broker.runtime.rng)
+        await Switching(broker.config, broker.runtime.clock.wall_ms, broker.runtime.rng).forget(found.topic)
         try:
             await (config.delete_namespace if found.whole else config.delete_partitioned)(found.topic)
         except NotFound:

@@ -1,4 +1,4 @@
-"""The servers' commands: `standalone`, `up`, `status`, `down`, `wan`, `process`, `demo`.
+"""The servers' commands: `standalone`, `up`, `status`, `down`, `wan`, `demo`.
 
 Is: options, and what a person sees. Isn't: the supervisor (`region_node.instance.supervisor`), which these start and ask.
 """
@@ -25,6 +25,7 @@ from region_node import (
     key_commands,
     ledger_commands,
     member_commands,
+    process_commands,
     region_commands,
     rolling_commands,
     scaling_commands,
@@ -34,7 +35,7 @@ from region_node import (
     topic_commands,
     unknown_commands,
 )
-from region_node.instance.control import STARTED_S, call
+from region_node.instance.control import call
 from region_node.instance.launch import start_background, stop_background, toxiproxy_path
 from region_node.instance.layout import InstancePlan, load_plan, make_plan, save_plan
 
@@ -57,10 +58,7 @@ def register(app: typer.Typer) -> None:
     wan.command("cut")(wan_cut)
     wan.command("heal")(wan_heal)
     app.add_typer(wan, name="wan")
-    process = typer.Typer(help="Kill and start single processes of a running instance, to rehearse failures.", no_args_is_help=True)
-    process.command("kill")(process_kill)
-    process.command("start")(process_start)
-    app.add_typer(process, name="process")
+    process_commands.register(app)
     bookie_commands.register(app)
     host_commands.register(app)
     certificate_commands.register(app)
@@ -185,10 +183,11 @@ def _plan(data: Path, regions: list[str], wanted: dict[str, Any], *, standalone:
     if plan.standalone != standalone or have != regions:
         kind = "a standalone" if plan.standalone else f"an instance of regions {','.join(have)}"
         raise ConfigError(f"the data folder {data} belongs to {kind}: start it as that, or give another folder with --data")
-    counts = {r.name: len(r.brokers) for r in plan.regions}
-    if counts != wanted["brokers"] or any(len(r.bookies) != wanted["bookies"] for r in plan.regions) or (plan.wan, plan.tls) != (wanted["wan"], wanted["tls"]):
-        bookies = len(plan.regions[0].bookies)
-        shape = ",".join(f"{name}={count}" for name, count in counts.items())
+    begun = {r.name: tuple(r.begun or r.sizes) for r in plan.regions}  # some may have been added or removed since
+    fits = all((wanted["brokers"][r.name], wanted["bookies"]) in (r.sizes, begun[r.name]) for r in plan.regions)
+    if not fits or (plan.wan, plan.tls) != (wanted["wan"], wanted["tls"]):
+        bookies = begun[plan.regions[0].name][1]
+        shape = ",".join(f"{name}={brokers}" for name, (brokers, _) in begun.items())
         raise ConfigError(
             f"the data folder {data} belongs to an instance with --brokers {shape} --bookies {bookies} --wan {plan.wan}{' --tls' if plan.tls else ''}: "
             "give the same, or another folder with --data"
@@ -301,16 +300,6 @@ def wan_heal(source: str, target: str, data: DataOption = _DEFAULT_DATA, one_way
     """Heal what `wan cut` cut."""
     names = call(data.resolve(), "heal", source=source, target=target, both=not one_way)["proxies"]
     typer.echo(f"healed: {', '.join(names)}")
-
-
-def process_kill(name: str, data: DataOption = _DEFAULT_DATA) -> None:
-    """Kill a process (SIGKILL) by its name in `heliograph status`, and keep it down."""
-    typer.echo(f"killed {name}, process {call(data.resolve(), 'kill', process=name)['pid']}")
-
-
-def process_start(name: str, data: DataOption = _DEFAULT_DATA) -> None:
-    """Start a process that was killed."""
-    typer.echo(f"{name} is up, process {call(data.resolve(), 'start', timeout_s=STARTED_S, process=name)['pid']}")
 
 
 def demo(

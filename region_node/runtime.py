@@ -63,6 +63,27 @@ class Role(Protocol):
         ...
 
 
+class Told:
+    """Whether somebody has said a word that others wait for."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def tell(self) -> None:
+        self._event.set()
+
+    async def before(self, fault: Awaitable[None]) -> None:
+        """Returns once it is said; raises what `fault` raises before that."""
+        failing, told = asyncio.ensure_future(fault), asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait((failing, told), return_when=asyncio.FIRST_COMPLETED)
+            if failing.done():
+                failing.result()
+        finally:
+            failing.cancel()
+            told.cancel()
+
+
 async def for_ever() -> None:
     await asyncio.get_running_loop().create_future()
 

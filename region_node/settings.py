@@ -29,6 +29,7 @@ from region_node.kafka.settings import KafkaSettings
 from region_node.logs import LogSettings
 from region_node.ownership.core import OwnershipSettings
 from region_node.security.settings import SecuritySettings, TlsSettings
+from region_node.topic_series import TopicSeries
 from region_node.tracing import TracingSettings
 from region_node.transactions.settings import TransactionSettings
 from region_node.usage_settings import UsageSettings
@@ -97,7 +98,11 @@ class BrokerSettings:
     message_bytes_max: int = 5 << 20
     """Pulsar's maxMessageSize: of one entry; clients are told. At most 5 MiB."""
     metrics_topics_max: int = 10_000
-    """Loaded topics above which /metrics speaks of namespaces, and not of single topics."""
+    """Loaded topics above which /metrics speaks of namespaces, and not of single topics, as long as `metrics_topics` is "auto"."""
+    metrics_topics: str = "auto"
+    """What /metrics has rows of: topics or namespaces by their number (`auto`), topics however many there are (`all`), or namespaces."""
+    metrics_top_topics: int = 100
+    """So many topics with the most traffic are named in any case, in families of their own; 0: none."""
     metrics_consumers: bool = False
     """Pulsar's exposeConsumerLevelMetricsInPrometheus: a series for every consumer, too."""
     policies: dict[str, Any] = field(default_factory=dict)
@@ -154,6 +159,7 @@ class BrokerSettings:
         if not 1 <= self.racks_min <= 64:
             raise ConfigError(f"broker.racks_min must be 1 (no demand) to 64, not {self.racks_min}")
         self.entry_cache()
+        self.topic_series()
         if not 0 < self.drain_timeout_s <= 600:
             raise ConfigError(f"broker.drain_timeout_s must be above 0 and at most 600, not {self.drain_timeout_s}")
         for name, url in self.listeners.items():
@@ -166,6 +172,10 @@ class BrokerSettings:
             raise ConfigError(f"broker.cache_eviction must be one of {', '.join(names)}, not {self.cache_eviction!r}")
         eviction = Eviction(self.cache_eviction)
         return CacheSettings(eviction=eviction, backlogged_entries=self.cache_backlogged_entries, time_ms=self.cache_time_ms)
+
+    def topic_series(self) -> TopicSeries:
+        """Raises ConfigError."""
+        return TopicSeries(topics=self.metrics_topics, topics_max=self.metrics_topics_max, top=self.metrics_top_topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,30 @@ class Certificates:
 
         return self.keep(make, self._tls.client_ca or self._tls.ca, cert, key)
 
+    def outward(self) -> Callable[[], ssl.SSLContext]:
+        """For requests to brokers' pages, of any region: the newest context. It believes the machine's authorities and the instance's, and checks host names.
+
+        Raises ConfigError where the CA cannot be used.
+        """
+        newest = self._outward()
+
+        def renewed() -> None:
+            nonlocal newest
+            newest = self._outward()
+
+        if self._tls is not None:
+            self.follow((self._tls.ca,), renewed)
+        return lambda: newest
+
+    def _outward(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self._tls is not None:
+            try:
+                context.load_verify_locations(self._tls.ca)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError(f"tls: {self._tls.ca} cannot be used: {error}") from error
+        return context
+
     # -- renewal --------------------------------------------------------------------------------------------------------
 
     def keep(self, make: Callable[[str, str, str], ssl.SSLContext], ca: str, cert: str, key: str, *, roles: tuple[str, ...] = ()) -> ssl.SSLContext:

@@ -21,9 +21,11 @@ from region_node import tier_commands
 Topic = Annotated[str, typer.Argument(help="persistent://tenant/namespace/topic, or one partition of it.")]
 Coordinate = Annotated[str, typer.Argument(help="region.epoch.incarnation:ledger:entry, as `topics coordinate` prints it.")]
 _REPAIR_S = 3600.0
+_RANGES_SHOWN = 3
 _SAYS = {
     "awaited": "has not arrived in this region yet, or was not published yet",
-    "trimmed": "is gone: retention has taken it, or what was left in its place",
+    "trimmed": "is gone: retention has taken it, here or before it came here, or what was left in its place",
+    "deleted": "is gone: an admin deleted it, here or where it was published, before it was everywhere",
     "lost": "will never come: a SKIP says that it is lost",
     "filtered": "is not meant for this region",
     "hidden": "holds no message",
@@ -69,8 +71,19 @@ def vector(topic: Topic, admin: AdminOption = ADMIN, token: TokenOption = "", js
         for row in told["origins"]:
             name = answer["numbers"].get(str(row["region"]), row["region"])
             age = "now" if not told["age_s"] else f"{told['age_s']:.0f} s ago"
-            table.add_row(region, f"{name} ({row['origin']})", ":".join(map(str, row["through"])), str(len(row["missing"]) or ""), age)
+            table.add_row(region, f"{name} ({row['origin']})", ":".join(map(str, row["through"])), _missing(row), age)
     Console().print(table)
+
+
+def _missing(row: dict[str, Any]) -> str:
+    """The newest ranges, each with why nothing of it came."""
+    lines = [f"{_behind(*one['after'])} to {one['through'][0]}:{one['through'][1]} {one['reason'] or ''}".rstrip() for one in row.get("reasons", ())]
+    older = [f"and {len(lines) - _RANGES_SHOWN} before them: --json"] if len(lines) > _RANGES_SHOWN else []
+    return "\n".join(lines[-_RANGES_SHOWN:] + older) or str(len(row["missing"]) or "")
+
+
+def _behind(ledger: int, entry: int) -> str:
+    return "the beginning" if ledger < 0 else f"behind {ledger}:{entry}"
 
 
 def seek(

@@ -3,8 +3,9 @@
 Is: rows of numbers read straight from loaded topics, in slices, and their text by families; kept for a moment. Isn't: TopicStats (the admin
 interface's), or any counting.
 Invariants: the loop is held for one slice at a time; above `topics_max` rows are namespaces (Pulsar's names and labels for that case), so that the
-number of series is bounded; scrapes that come together are answered by one; no scrape but the first waits for one that takes long, and what it
-gets is at most AHEAD_PAUSE_MAX_S older than what it would have waited for.
+number of series is bounded; the heaviest topics have families of their own, so that no sum counts anything twice; scrapes that come together are
+answered by one; no scrape but the first waits for one that takes long, and what it gets is at most AHEAD_PAUSE_MAX_S older than what it would have
+waited for.
 Source: Prometheus text format 0.0.4; Pulsar's metric names.
 """
 
@@ -23,6 +24,7 @@ from region_node.subscriptions.consumer import Consumer
 from region_node.subscriptions.delayed import DELAYED_ENTRY_BYTES
 from region_node.subscriptions.shared import SharedDispatcher
 from region_node.subscriptions.subscription import Subscription
+from region_node.topic_series import TopicSeries, TopTopics
 from region_node.topics.incoming_rates import NOTHING
 from region_node.topics.topic import Topic
 from storage.managed_ledger.cursor import Cursor
@@ -147,24 +149,40 @@ LINK: Columns = (
     ("heliograph_replication_backlog_bytes", "gauge"),
     ("pulsar_replication_delay_in_seconds", "gauge"),
 )
+Way = Callable[[float, float], float]
+WORST: Mapping[str, Way] = {"pulsar_replication_connected_count": min, "pulsar_replication_delay_in_seconds": max}
+"""Of a namespace's links, which alerts ask for: whether all are connected, and how old the oldest is."""
+TOP_TOPIC: Columns = (
+    *((name.replace("pulsar_", "heliograph_top_topic_", 1), kind) for name, kind in TOPIC[: [name for name, _ in TOPIC].index(ACK_RATE)]),
+    ("heliograph_top_topic_replication_rate_in", "gauge"),
+    ("heliograph_top_topic_replication_throughput_in", "gauge"),
+)
+"""The last two: what comes from all other regions together."""
 TOTALS = (
     "subscriptions_count", "producers_count", "consumers_count", "msg_backlog", "rate_in", "throughput_in", "rate_out", "throughput_out", "storage_size"
 )  # fmt: skip
 """Names behind pulsar_broker_, in the order of TOPIC."""
 _SIZES = ("pulsar_storage_size", "pulsar_storage_logical_size")
 _BACKLOG, _SIZE = TOTALS.index("msg_backlog"), TOTALS.index("storage_size")
+_IN_BYTES, _OUT_BYTES = (TOPIC.index((f"pulsar_{way}_bytes_total", "counter")) for way in ("in", "out"))
 
 
 class Rows:
-    """Labels, as text -> numbers in the order of the columns. A row that comes twice is added up."""
+    """Labels, as text -> numbers in the order of the columns. A row that comes twice is added up, but for columns that `ways` names."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, ways: Mapping[str, Way] | None = None) -> None:
         self.columns = columns
+        self._ways: list[Way] | None = [ways.get(name, add) for name, _ in columns] if ways else None
         self._rows: dict[str, list[float]] = {}
 
     def add(self, labels: str, numbers: Iterable[float]) -> None:
         known = self._rows.get(labels)
-        self._rows[labels] = list(numbers) if known is None else list(map(add, known, numbers))
+        if known is None:
+            self._rows[labels] = list(numbers)
+        elif self._ways is None:
+            self._rows[labels] = list(map(add, known, numbers))
+        else:
+            self._rows[labels] = [way(so_far, number) for way, so_far, number in zip(self._ways, known, numbers, strict=True)]
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -201,7 +219,7 @@ class TopicMetrics:
         *,
         region: str,
         clock: Clock,
-        topics_max: int,
+        series: TopicSeries,
         consumers: bool = False,
         more: Callable[[], Iterable[str]] = tuple,
         bundle: Callable[[TopicName], str] = lambda _: "",
@@ -210,7 +228,8 @@ class TopicMetrics:
         """consumers: a series for each of them, and for each cursor, too. more: families that come besides, in pieces that each take a moment.
         bundle: labels of the one that a topic lies in; "": it is in none."""
         self._consumers, self._more, self._bundle = consumers, more, bundle
-        self._topics, self._links, self._region, self._clock, self._topics_max = topics, links, region, clock, topics_max
+        self._topics, self._links, self._region, self._clock, self._series = topics, links, region, clock, series
+        self._top = TopTopics(series.top)
         self.stored: dict[str, int] = {}
         """Bytes of each tenant's topics, as of what was made last."""
         self._marked: dict[str, float] = {}
@@ -253,8 +272,10 @@ class TopicMetrics:
 
     async def _make(self) -> tuple[bytes, dict[str, float]]:
         topics = list(self._topics())
-        single = len(topics) <= self._topics_max
-        by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK), Rows(COMPACTION)
+        single = self._series.by_topic(len(topics))
+        began = self._clock.monotonic()
+        ranking = self._top.begin(began)
+        by_topic, by_subscription, by_link, by_compaction = Rows(TOPIC), Rows(SUBSCRIPTION), Rows(LINK, WORST), Rows(COMPACTION)
         by_filter, by_transaction, by_consumer = Rows(FILTERING), Rows(TRANSACTIONS), Rows(CONSUMER)
         by_namespace, by_cursor, by_bundle, by_quota, by_mark = Rows(NAMESPACE), Rows(CURSOR), Rows(BUNDLE), Rows(QUOTA), Rows(MARKED)
         count_of: dict[str, int] = {}
@@ -275,12 +296,16 @@ class TopicMetrics:
                 found_so = unused.setdefault((topic.name.tenant, topic.name.namespace_local), [0, 0.0])
                 found_so[0] += 1
                 found_so[1] += topic.ledger.size_bytes
+                if ranking is not None and topic.incoming_rates is not None:
+                    ranking.show(topic, brought_bytes(topic), 0)
                 continue
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
             found = topic_numbers(topic)
             stored[topic.name.tenant] = stored.get(topic.name.tenant, 0) + int(found[_SIZE])
             by_topic.add(labels, found)
+            if ranking is not None:
+                ranking.show(topic, int(found[_IN_BYTES] + found[_OUT_BYTES]) + brought_bytes(topic), int(found[_BACKLOG]))
             space = self._labels(topic.name, False, known)
             by_namespace.add(space, (found[_BACKLOG], found[_SIZE]))
             if topic.name.persistent:
@@ -319,8 +344,13 @@ class TopicMetrics:
             by_topic.add(labels, [size if name in _SIZES else 0 for name, _ in TOPIC])
             by_namespace.add(labels, (0, size))
             by_mark.add(labels, (0,))
+        by_top = Rows(TOP_TOPIC)
+        for at, topic in enumerate(self._top.end(ranking, began)):
+            if at % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            by_top.add(self._labels(topic.name, True, known), top_topic_numbers(topic))
         families = [] if single else [*_counts(count_of)]
-        some = by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle, by_quota, self._rates_of(by_mark)
+        some = by_top, by_compaction, by_filter, by_transaction, by_consumer, by_namespace, by_cursor, by_bundle, by_quota, self._rates_of(by_mark)
         besides = {ACK_RATE: by_consumer.column(-1, ACK_RATE), DELAYED_SIZE: by_subscription.column(-1, DELAYED_SIZE)}
         for rows in (by_topic, by_subscription, by_link, *(rows for rows in some if rows)):
             for family in rows.lines(besides if rows is by_topic else None):
@@ -386,6 +416,18 @@ def topic_numbers(topic: Topic) -> list[float]:
     totals = topic.messages_in, topic.bytes_in, messages, size_bytes
     limited = topic.rate_limited, delayed * DELAYED_ENTRY_BYTES
     return [*counts, *into, rate, throughput, ledger.size_bytes, backlog_bytes, *totals, acked, ledger.size_bytes, *limited]
+
+
+def brought_bytes(topic: Topic) -> int:
+    """By links from other regions, since it was loaded."""
+    return topic.incoming_rates.size_bytes if topic.incoming_rates is not None else 0
+
+
+def top_topic_numbers(topic: Topic) -> list[float]:
+    """In the order of TOP_TOPIC."""
+    coming = [rates for _, rates in topic.incoming_rates.all()] if topic.incoming_rates is not None else []
+    brought = (sum(rates[at] for rates in coming) for at in range(len(NOTHING)))
+    return [*topic_numbers(topic)[: len(TOP_TOPIC) - len(NOTHING)], *brought]
 
 
 def delayed_count(subscription: Subscription) -> int:

@@ -20,6 +20,13 @@ SOURCE = DataSourceRef("prometheus", "${source}")
 HERE = 'cluster=~"$region"'
 OF_TOPICS = f'{HERE}, namespace=~"$namespace"'
 OF_READERS = f'{OF_TOPICS}, subscription=~"$subscription"'
+
+
+def named(number: str) -> str:
+    """pulsar_NUMBER of topics that have rows of their own; of a broker with rows of namespaces, of those that it names as its heaviest."""
+    return f'pulsar_{number}{{{OF_TOPICS}, topic!=""}} or heliograph_top_topic_{number}{{{OF_TOPICS}}}'
+
+
 PROCESS, TO, FROM = "{{cluster}} {{instance}}", "{{cluster}} to {{remote_cluster}}", "{{remote_cluster}} to {{cluster}}"
 READER, QUERY = "{{topic}} {{subscription}}", "{{cluster}} {{subscription}}"
 
@@ -188,8 +195,9 @@ TOPICS = Board(
         (
             "Topics",
             (
-                ("Messages in, the ten largest", "mps", f"topk(10, sum by (topic) (pulsar_rate_in{{{OF_TOPICS}}}))", "{{topic}}"),
-                ("Messages out, the ten largest", "mps", f"topk(10, sum by (topic) (pulsar_rate_out{{{OF_TOPICS}}}))", "{{topic}}"),
+                ("Messages in, the ten largest", "mps", f"topk(10, sum by (topic) ({named('rate_in')}))", "{{topic}}"),
+                ("Messages out, the ten largest", "mps", f"topk(10, sum by (topic) ({named('rate_out')}))", "{{topic}}"),
+                ("Backlog, the ten largest", "short", f"topk(10, sum by (topic) ({named('msg_backlog')}))", "{{topic}}"),
                 ("Bytes in by namespace", "Bps", f"sum by (namespace) (pulsar_throughput_in{{{OF_TOPICS}}})", "{{namespace}}"),
                 ("Stored by namespace", "bytes", f"sum by (namespace) (pulsar_storage_size{{{OF_TOPICS}}})", "{{namespace}}"),
                 ("Producers by namespace", "short", f"sum by (namespace) (pulsar_producers_count{{{OF_TOPICS}}})", "{{namespace}}"),
@@ -314,7 +322,7 @@ SPARK = Board(
                 (
                     "Held for them, the longest backlog",
                     "bytes",
-                    f"topk(10, sum by (cluster, topic) (pulsar_storage_backlog_size{{{OF_TOPICS}}}))",
+                    f"topk(10, sum by (cluster, topic) ({named('storage_backlog_size')}))",
                     "{{cluster}} {{topic}}",
                 ),
             ),

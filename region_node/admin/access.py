@@ -28,7 +28,7 @@ class Access(Enum):
 _NAMESPACE = r"/admin/v2/namespaces/\{tenant\}/\{namespace\}"
 _TOPICS = r"/admin/v2/\{domain\}/\{tenant\}/\{namespace\}"
 _TOPIC = _TOPICS + r"/\{topic\}"
-_READ = r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|schemaValidationEnforced|properties"
+_READ = r"stats|internalStats|partitioned-stats|partitioned-internalStats|internal-info|partitions|schemaValidationEnforced|properties|deduplicationEnabled"
 _CONSUMER = r"subscriptions|subscription/.*|lastMessageId|messageid/.*|examinemessage|ledger/.*|backlogSize|backlog"
 
 ROWS: tuple[tuple[str, str, Access], ...] = (
@@ -39,8 +39,9 @@ ROWS: tuple[tuple[str, str, Access], ...] = (
     ("GET", r"/admin/v2/clusters|/admin/v2/brokers/version", Access.ANY),
     ("*", rf"{_NAMESPACE}/persistence/bookieAffinity|{_NAMESPACE}/(antiAffinity|resourcegroup.*)", Access.SUPER),
     ("PUT", rf"{_NAMESPACE}/\{{bundle\}}/split", Access.SUPER),
+    ("GET", r"/admin/v2/broker-stats/.*", Access.SUPER),
     ("*", r"/admin/v2/resource-quotas(/.*)?", Access.SUPER),
-    ("GET", rf"{_NAMESPACE}/topics|{_TOPICS}|{_TOPICS}/partitioned", Access.LIST),
+    ("GET", rf"{_NAMESPACE}/(topics|deduplication)|{_TOPICS}|{_TOPICS}/partitioned", Access.LIST),
     ("GET", rf"{_TOPIC}/({_READ})", Access.LOOK_UP),
     ("*", rf"{_TOPIC}/({_CONSUMER})", Access.CONSUME),
     ("GET", r"/lookup/v2/topic/.*", Access.LOOK_UP),

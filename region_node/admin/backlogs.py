@@ -47,11 +47,11 @@ async def _subscriptions(admin: Admin, topic: str) -> list[str]:
 async def hash_positions(admin: Admin, request: web.Request) -> Any:
     """Where topics of a bundle lie in it."""
     chosen = {name for name in request.query.get("topics", "").split(",") if name}
-    found = {str(name): f"0x{topic_hash(str(name)):08x}" for name in await _topics(admin, request)}
+    found = {str(name): topic_hash(str(name)) for name in await _topics(admin, request)}
     return {
         "namespace": admin.namespace(request),
         "bundle": request.match_info["bundle"],
-        "hashPositions": {topic: at for topic, at in found.items() if not chosen or topic in chosen},
+        "topicHashPositions": {topic: at for topic, at in found.items() if not chosen or topic in chosen},
     }
 
 

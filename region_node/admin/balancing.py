@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean, pstdev
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -18,6 +19,8 @@ from region_node.admin.context import Admin, Malformed, flag
 from region_node.balance.service import Balancer
 
 _PAUSE_MAX_S = 86_400.0
+_RESOURCES = {"cpu": "cpu", "memory": "memory", "network_in": "bandwidthIn", "network_out": "bandwidthOut"}
+"""Our names -> those of Pulsar's load reports."""
 
 
 async def show(admin: Admin, request: web.Request) -> Any:
@@ -52,6 +55,22 @@ async def _moves(admin: Admin, balancer: Balancer) -> list[dict[str, Any]]:
     except (HeliographError, KeyError):  # it is gone, or of an older version
         return []
     return found
+
+
+async def availability(admin: Admin, request: web.Request) -> Any:
+    """What the brokers that may serve the namespace use of what they have, in percent, as they said last; of one that has not said it yet, nothing."""
+    namespace = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+    admin.policies(namespace)
+    balancer, permitted = _balancer(admin), set(admin.ownership.permitted((namespace, 0)))
+    answer: dict[str, Any] = {}
+    for record in admin.ownership.brokers():
+        if record.broker not in permitted:
+            continue
+        report, address = balancer.reports.get(record.broker), urlsplit(record.admin_url).netloc
+        measured = report.used if report is not None else {}
+        usage = {theirs: {"usage": measured[ours] * 100, "limit": 100.0} for ours, theirs in _RESOURCES.items() if ours in measured}
+        answer[address] = {"resourceId": address, "availableResource": {"resourceUsage": usage}}
+    return answer
 
 
 async def pause(admin: Admin, request: web.Request) -> Any:
@@ -114,6 +133,7 @@ def _balancer(admin: Admin) -> Balancer:
 
 
 ROUTES = (
+    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", availability),
     ("GET", "/heliograph/v1/balance", show),
     ("POST", "/heliograph/v1/balance/pause", pause),
     ("DELETE", "/heliograph/v1/balance/pause", resume),

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
-from region_node import link_metrics, lookup_metrics, metrics, storage_metrics, transaction_metrics, usage
+from region_node import link_metrics, lookup_metrics, metrics, recovery_metrics, storage_metrics, transaction_metrics, usage
 from region_node.admin import balancing, conflicts, members
 from region_node.admin.context import Admin
 from region_node.ownership.records import BrokerRecord
@@ -137,6 +137,15 @@ async def bookie_operations(admin: Admin, request: web.Request) -> Any:
     return {}
 
 
+async def allocator(admin: Admin, request: web.Request) -> Any:
+    """Of the two that Pulsar has: memory is taken from the interpreter as it is needed, so there are no arenas, and no caches of threads."""
+    name = request.match_info["name"]
+    if name not in ("default", "ml-cache"):
+        raise NotFound(f"Allocator {name} does not exist: there are default and ml-cache")
+    counts = ("numDirectArenas", "numHeapArenas", "numThreadLocalCaches", "normalCacheSize", "smallCacheSize", "tinyCacheSize")
+    return {**dict.fromkeys(counts, 0), "directArenas": [], "heapArenas": []}
+
+
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +181,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
     yield from admin.topics.group_samples()
     for store in admin.stores:
         yield from store.samples(admin.region)
+    if admin.recovery is not None:
+        yield from recovery_metrics.samples(admin.region, admin.recovery)
     if admin.transactions is not None:
         yield from transaction_metrics.samples(admin.region, admin.transactions)
     if admin.promises is not None:
@@ -199,6 +210,7 @@ ROUTES = (
     ("GET", "/admin/v2/broker-stats/metrics", metrics_as_json),
     ("GET", "/admin/v2/broker-stats/mbeans", metrics_as_json),
     ("GET", "/admin/v2/broker-stats/bookieops", bookie_operations),
+    ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", allocator),
     ("GET", "/status.html", health),
     ("GET", "/metrics", scrape),
     ("GET", "/metrics/", scrape),

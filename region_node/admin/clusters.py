@@ -16,7 +16,7 @@ from aiohttp import web
 from heliograph.model.errors import NotFound
 from heliograph.model.names import check_name
 from heliograph.model.policies import PulsarCluster, RegionInfo
-from region_node.admin.context import Admin, Malformed, body
+from region_node.admin.context import Admin, Malformed, body, typed_body
 
 _TOKENS = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _CERTIFICATES = "org.apache.pulsar.client.impl.auth.AuthenticationTls"
@@ -28,7 +28,8 @@ async def list_all(admin: Admin, request: web.Request) -> Any:
 
 
 async def get(admin: Admin, request: web.Request) -> Any:
-    return _shown(_found(admin, request))
+    found = _found(admin, request)
+    return {**_shown(found), "peerClusterNames": list(admin.view.peers(found.name))}
 
 
 async def create(admin: Admin, request: web.Request) -> Any:
@@ -83,7 +84,6 @@ def _shown(found: RegionInfo | PulsarCluster) -> dict[str, Any]:
         "serviceUrl": found.admin_url,
         "brokerServiceUrl": found.service_url,
         "brokerClientTlsEnabled": found.service_url.startswith("pulsar+ssl:") and isinstance(found, PulsarCluster),
-        "peerClusterNames": [],
     }
     if isinstance(found, RegionInfo):
         return {**shown, "number": found.number, "epoch": found.epoch}
@@ -172,10 +172,19 @@ def _proofs(plugin: str, parameters: str) -> dict[str, str]:
     )
 
 
-async def none_listed(admin: Admin, request: web.Request) -> Any:
-    """Peers: a region has none."""
-    _found(admin, request)
-    return []
+async def peers(admin: Admin, request: web.Request) -> Any:
+    return list(admin.view.peers(_found(admin, request).name))
+
+
+async def set_peers(admin: Admin, request: web.Request) -> Any:
+    """In place of those that were there. A record: regions replicate what namespaces say, whoever is whose peer."""
+    name, wanted = _found(admin, request).name, await typed_body(request, list, 'names of clusters, such as ["eu"]')
+    if not all(isinstance(peer, str) for peer in wanted):
+        raise Malformed('expected names of clusters in the body, such as ["eu"]')
+    before = admin.view.peers(name)
+    after = await admin.config.peers.set(name, wanted)
+    await admin.seen(lambda: admin.view.peers(name) == after.names)
+    admin.changed(request, list(before), list(after.names))
 
 
 async def not_migrated(admin: Admin, request: web.Request) -> Any:
@@ -186,7 +195,8 @@ async def not_migrated(admin: Admin, request: web.Request) -> Any:
 ROUTES = (
     ("GET", "/admin/v2/clusters", list_all),
     ("GET", "/admin/v2/clusters/{cluster}", get),
-    ("GET", "/admin/v2/clusters/{cluster}/peers", none_listed),
+    ("GET", "/admin/v2/clusters/{cluster}/peers", peers),
+    ("POST", "/admin/v2/clusters/{cluster}/peers", set_peers),
     ("GET", "/admin/v2/clusters/{cluster}/migrate", not_migrated),
     ("PUT", "/admin/v2/clusters/{cluster}", create),
     ("POST", "/admin/v2/clusters/{cluster}", update),

@@ -9,6 +9,7 @@ Source: docs/operating/console.md; docs/decisions/0092-a-console-of-static-files
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Collection
 from functools import cache
 from html import escape
@@ -106,6 +107,7 @@ def _published(admin: Admin, region: str) -> str:
 async def _ask(admin: Admin, request: web.Request, url: str, region: str, brokers: Collection[str]) -> tuple[int, str]:
     """brokers: the addresses that may be followed to; none: those that `allowed_urls` names."""
     headers = {name: request.headers[name] for name in (*_PASSED_ON, "Content-Type") if name in request.headers} | request_ids.header()
+    trusted: ssl.SSLContext | bool = admin.outward() if admin.outward is not None else True
     body, schemes = await request.read(), ("https",) if url.startswith("https:") else ("http", "https")
     try:
         async with ClientSession(timeout=_TIMEOUT) as session:
@@ -114,7 +116,8 @@ async def _ask(admin: Admin, request: web.Request, url: str, region: str, broker
                     _check(url, brokers)
                 else:
                     admin.urls.check(url, schemes)
-                async with session.request(request.method, URL(url, encoded=True), headers=headers, data=body or None, allow_redirects=False) as answer:
+                asked = session.request(request.method, URL(url, encoded=True), headers=headers, data=body or None, allow_redirects=False, ssl=trusted)
+                async with asked as answer:
                     if answer.status == 307:
                         url = answer.headers.get("Location", "")
                         continue

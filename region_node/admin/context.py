@@ -33,6 +33,7 @@ from region_node.ownership.service import Ownership
 from region_node.security.service import Security, open_security
 from region_node.security.urls import UrlList
 from region_node.topic_metrics import TopicMetrics
+from region_node.topic_series import TopicSeries
 from region_node.usage import Usage
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Admin:
     """With which this broker calls the region's other brokers; None: plainly."""
     to_bookies: ssl.SSLContext | None = None
     """The same for bookies' HTTP."""
+    outward: Callable[[], ssl.SSLContext] | None = None
+    """With which admin URLs by TLS are asked in a caller's name: `region_node.tls.Certificates.outward`; None: as the machine trusts."""
     authenticate_metrics: bool = False
     urls: UrlList = field(default_factory=lambda: UrlList(()))
     """Which hosts a region's URLs may name."""
@@ -141,10 +144,12 @@ class Admin:
     """Of subscriptions that are active in one region at a time."""
     stores: Sequence[StoreCounts] = ()
     """What this broker asked of its metadata stores."""
-    metrics_topics_max: int = 10_000
+    metrics_series: TopicSeries = field(default_factory=TopicSeries)
     metrics_consumers: bool = False
     connection_counts: Callable[[], tuple[int, int, int, int, int, int]] | None = None
     """Of the Pulsar listener: open, made, refused, gone, held, held for memory."""
+    end: Callable[[], None] | None = None
+    """Has this broker drained, and its process ended; None: it is ended otherwise."""
     audit: AuditLog = field(init=False)
     topic_metrics: TopicMetrics = field(init=False)
     _session: ClientSession | None = field(default=None)
@@ -156,7 +161,7 @@ class Admin:
             self.links.each,
             region=self.region,
             clock=self.clock,
-            topics_max=self.metrics_topics_max,
+            series=self.metrics_series,
             consumers=self.metrics_consumers,
             more=self._append_metrics,
             bundle=self._bundle_labels,

@@ -90,7 +90,7 @@ async def remove(admin: Admin, request: web.Request) -> Any:
         if uses:
             raise NotAllowed(
                 f"{len(uses)} topics may hold entries that are sealed with data key {text}, {', '.join(uses[:3])} among them: let them be trimmed, "
-                "or write them anew; with force they cannot be read any more"
+                "or publish what has to stay once more and delete them; with force they cannot be read any more"
             )
     await sealing.remove(tenant, number)
     return None

@@ -285,7 +285,7 @@ async def elsewhere(admin: Admin, request: Caller, region: str, method: str, pat
     try:
         async with (
             ClientSession(timeout=_TIMEOUT) as session,
-            session.request(method, info.admin_url.rstrip("/") + path, headers=headers, json=given) as answer,
+            session.request(method, info.admin_url.rstrip("/") + path, headers=headers, json=given, ssl=admin.outward() if admin.outward else True) as answer,
         ):
             text = await answer.text()
     except (ClientError, TimeoutError, OSError) as error:

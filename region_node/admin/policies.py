@@ -235,25 +235,30 @@ def _part(level: Level, name: str, field: str, unset: int | None) -> tuple[Handl
     return get, set_, remove
 
 
-def _keyed(level: Level, name: str, key: str, read: Callable[[Any], Any]) -> tuple[Handler, Handler, Handler]:
-    """One value of a policy that is an object of free names; the name is part `key` of the path."""
+def _keyed(level: Level, name: str, key: str, read: Callable[[Any], Any], *, tells: bool = False) -> tuple[Handler, Handler, Handler]:
+    """One value of a policy that is an object of free names; the name is part `key` of the path. tells: what is removed is the answer."""
+
+    def said(found: Any) -> Any:
+        return web.Response(text=found) if isinstance(found, str) else shown(found)
 
     async def get(admin: Admin, request: web.Request) -> Any:
-        found = (await level.read(admin, request)).get(name, {}).get(request.match_info[key])
-        return web.Response(text=found) if isinstance(found, str) else shown(found)
+        return said((await level.read(admin, request)).get(name, {}).get(request.match_info[key]))
 
     async def set_(admin: Admin, request: web.Request) -> Any:
         chosen, value = request.match_info[key], read(request.match_info.get("value") or await body(request))
         await level.write(admin, request, lambda p: p | {name: p.get(name, {}) | {chosen: value}})
 
     async def unset(admin: Admin, request: web.Request) -> Any:
-        chosen = request.match_info[key]
+        chosen, removed = request.match_info[key], None
 
         def change(policies: dict[str, Any]) -> dict[str, Any]:
+            nonlocal removed
+            removed = policies.get(name, {}).get(chosen)
             left = {item: value for item, value in policies.get(name, {}).items() if item != chosen}
             return policies | {name: left} if left else removing(name)(policies)
 
         await level.write(admin, request, change)
+        return said(removed) if tells else None
 
     return get, set_, unset
 
@@ -298,7 +303,7 @@ def _namespace_routes() -> tuple[Route, ...]:
     ]
     for path, field, unset_value in _OFFLOAD_PARTS:
         routes += _three(f"{_NAMESPACE}/{path}", "PUT", _part(NAMESPACE, "offloadPolicies", field, unset_value))
-    get, set_, unset = _keyed(NAMESPACE, "properties", "key", str)
+    get, set_, unset = _keyed(NAMESPACE, "properties", "key", str, tells=True)  # as Pulsar
     routes += [("GET", f"{_NAMESPACE}/property/{{key}}", get), ("DELETE", f"{_NAMESPACE}/property/{{key}}", unset)]
     routes += [("PUT", f"{_NAMESPACE}/property/{{key}}/{{value}}", set_)]
     return tuple(routes)

@@ -15,11 +15,13 @@ from aiohttp import web
 from heliograph.model.coordinates import Vector, format_coordinate, parse_coordinate
 from heliograph.model.errors import NotAllowed, NotFound
 from heliograph.model.positions import Position
+from heliograph.wire.link import SkipReason
 from region_node.admin.context import Admin, Malformed, body
 from region_node.topics.topic import Topic
 from replicator.durability import RegionWaits
 from replicator.log import ReplicatedLog
 from replicator.lookup import Status, coordinate_of, position_of
+from replicator.reasons import HERE
 
 
 async def position(admin: Admin, request: web.Request) -> Any:
@@ -33,6 +35,7 @@ async def position(admin: Admin, request: web.Request) -> Any:
         "status": found.status,
         "position": _list(found.position),
         "following": _list(found.following),
+        "reason": _name(found.reason),
     }
 
 
@@ -55,9 +58,9 @@ async def coordinate(admin: Admin, request: web.Request) -> Any:
 async def vectors(admin: Admin, request: web.Request) -> Any:
     """What each region holds of each origin, as this one has last heard."""
     log = await admin.log(admin.topic(request))
-    regions = {admin.region: {"age_s": 0.0, "origins": _origins(log.vector)}}
+    regions = {admin.region: {"age_s": 0.0, "origins": _origins(log, HERE, log.vector)}}
     for region, (vector, heard_ms) in sorted(log.known.items()):
-        regions[region] = {"age_s": max(0.0, (admin.clock.wall_ms() - heard_ms) / 1000), "origins": _origins(vector)}
+        regions[region] = {"age_s": max(0.0, (admin.clock.wall_ms() - heard_ms) / 1000), "origins": _origins(log, region, vector)}
     return {"topic": log.topic, "numbers": {str(r.number): r.name for r in admin.view.regions()}, "regions": regions}
 
 
@@ -125,16 +128,25 @@ async def _subscription(admin: Admin, request: web.Request) -> tuple[Topic, str,
     return topic, name, await admin.log(admin.topic(request))
 
 
-def _origins(vector: Vector) -> list[dict[str, Any]]:
+def _origins(log: ReplicatedLog, region: str, vector: Vector) -> list[dict[str, Any]]:
+    """reasons: of another region only what was named to it from here."""
     return [
         {
             "origin": format_coordinate((origin, (0, 0)))[:-4],
             "region": origin[0],
             "through": _list(vector.prefix(origin)),
             "missing": [[list(after), list(through)] for after, through in vector.missing(origin)],
+            "reasons": [
+                {"after": list(after), "through": list(through), "reason": _name(reason)}
+                for after, through, reason in log.state.reasons.explain(region, origin, vector.missing(origin))
+            ],
         }
         for origin in vector
     ]
+
+
+def _name(reason: SkipReason | None) -> str | None:
+    return None if reason is None else reason.name.lower()
 
 
 def _list(found: Position | None) -> list[int] | None:

@@ -103,7 +103,7 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
     given = await body(request)
     if name.partition >= 0:
         raise NotAllowed(f"{name}: a partition cannot be partitioned")
-    if str(name) in await admin.topics.topics(name.namespace):
+    if await _is_there(admin, name):
         raise web.HTTPConflict(reason=f"This topic already exists: {name}")
     properties = given.get("properties") or {} if isinstance(given, dict) else {}
     if SHADOW_SOURCE in properties:  # what it is must be known before it is made, and each part of its source must be there
@@ -117,6 +117,11 @@ async def create_partitioned(admin: Admin, request: web.Request) -> Any:
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
     if properties:
         await _set_properties(admin, request, name, properties)
+
+
+async def _is_there(admin: Admin, name: TopicName) -> bool:
+    """Whether a persistent topic is stored that was not deleted; the others of its namespace, a million maybe, are not looked at."""
+    return name.persistent and await admin.topics.exists(str(name)) and not admin.topics.tombstone_of(name)
 
 
 async def grow(admin: Admin, request: web.Request) -> Any:

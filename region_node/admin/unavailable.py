@@ -14,12 +14,7 @@ from region_node.admin.context import Admin
 
 _FUNCTIONS = "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
 _PACKAGES = "there is no package store here: functions are not part of this service"
-_PEERS = "regions are peers by their namespaces alone: name the regions of a namespace (set-clusters)"
-_RACKS = "a bookie says itself in which rack it is: set bookie.rack in its settings and start it again"
-_ROOM = "GET /heliograph/v1/balance (`heliograph brokers balance`) says what each broker carries, as a share of what it can"
 _MIGRATION = "a cluster is not migrated by redirecting its clients here: replicate to the other region, then move the clients"
-_SHUTDOWN = "stop a broker by SIGTERM to its process (`heliograph process kill NAME` in an instance): it gives its bundles away first"
-_ALLOCATOR = "there is no memory allocator to show: /metrics has the memory of the process"
 
 _CLUSTER = "/admin/v2/clusters/{cluster}"
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
@@ -30,12 +25,6 @@ ABSENT: tuple[tuple[str, str, str], ...] = (
     ("*", "/admin/v2/{kind:worker|worker-stats|functions}{rest:.*}", _FUNCTIONS),
     ("POST", f"{_NAMESPACE}/migration", _MIGRATION),
     ("POST", f"{_CLUSTER}/migrate", _MIGRATION),
-    ("POST", f"{_CLUSTER}/peers", _PEERS),
-    ("POST", "/admin/v2/brokers/shutdown", _SHUTDOWN),
-    ("GET", "/admin/v2/broker-stats/allocator-stats/{name}", _ALLOCATOR),
-    ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", _ROOM),
-    ("POST", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
-    ("DELETE", "/admin/v2/bookies/racks-info/{bookie}", _RACKS),
 )
 
 

@@ -162,3 +162,5 @@ class BoundedReads:
                 await self._waiting.popleft()()
         finally:
             self._free += 1
+            if self._waiting:  # this one failed: those behind it do not wait until somebody else comes
+                self.start(self._waiting.popleft())

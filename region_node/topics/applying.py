@@ -17,6 +17,7 @@ from heliograph.runtime.clock import Clock
 from region_node.subscriptions.ready import Tasks
 from region_node.topics.filter_book import FilterBook
 from region_node.topics.keeping import Keeper
+from region_node.topics.memory import MemoryLog
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import LinksPort, ViewPort
 from region_node.topics.rates import Groups
@@ -49,6 +50,12 @@ class PolicyApplier:
         policies = self._policies.of(topic.name)
         topic.obey(policies, self.groups.rates(policies.values.get("resourceGroup", "")), self._filters.of(policies))
         self._keeper.follow(topic)
+        own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
+        wanted = policies.values.get("replication")
+        regions = [name for name in wanted or (namespace.regions if namespace is not None else ()) if self._view.cluster(name) is None]
+        elsewhere = targets(policies.values.get("replicationRoutes"), own, regions)
+        if isinstance(topic.log, MemoryLog):
+            topic.log.not_sent_to([region for region in elsewhere if region != own])
         if topic.volatile:
             return
         if topic.log.deduplication != policies.deduplication:
@@ -60,11 +67,8 @@ class PolicyApplier:
         topic.ledger.follow_sealing()
         if topic.shadow_of:  # its source has the links
             return
-        own, namespace = self._region().name, self._view.namespace(topic.name.namespace)
-        wanted = policies.values.get("replication")
-        regions = [name for name in wanted or (namespace.regions if namespace is not None else ()) if self._view.cluster(name) is None]
         behind = self._behind(own, namespace.clusters if namespace is not None else (), wanted)
-        self._links.attach(topic.log, [*targets(policies.values.get("replicationRoutes"), own, regions), *behind])
+        self._links.attach(topic.log, [*elsewhere, *behind])
         self._links.obey(topic.log, policies.values)
 
     def _behind(self, own: str, clusters: Sequence[str], wanted: Sequence[str] | None) -> list[str]:

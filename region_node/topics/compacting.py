@@ -6,12 +6,15 @@ Invariants: nothing of it is made for a topic that nobody compacts.
 
 from __future__ import annotations
 
+from typing import Any
+
 from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from region_node.compaction.compactor import Compactor, TopicCompaction
 from region_node.compaction.entries import last_kept_index
 from region_node.topics.positions import last_visible
 from region_node.topics.subscribing import SubscribingTopic
+from replicator.deleting import truncate
 
 
 class CompactingTopic(SubscribingTopic):
@@ -61,7 +64,8 @@ class CompactingTopic(SubscribingTopic):
         """Nothing that was published so far is there any more."""
         if self._compaction is not None and self._compactor is not None:
             await self._compactor.truncate(self)
-        self._dropped(await self.ledger.truncate(), "truncated")
+        log: Any = self.log
+        self._dropped(await truncate(log), "truncated")
         self.touch()
 
     async def last_message(self) -> tuple[Position, int]:

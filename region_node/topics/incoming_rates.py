@@ -23,10 +23,12 @@ class Counted(Protocol):
 class IncomingRates:
     """Of one topic."""
 
-    __slots__ = ("_meters",)
+    __slots__ = ("_meters", "size_bytes")
 
     def __init__(self) -> None:
         self._meters: dict[str, Meter] = {}
+        self.size_bytes = 0
+        """Of all regions together, as of the last tick."""
 
     def tick(self, links: Mapping[str, Counted], elapsed_s: float) -> bool:
         """links: by region. Returns whether any rate is above 0."""
@@ -37,6 +39,7 @@ class IncomingRates:
                 meter = self._meters[region] = Meter(2)
             if meter is not None and meter.tick(elapsed_s, link.messages, link.size_bytes):
                 busy = True
+        self.size_bytes = sum(link.size_bytes for link in links.values())
         return busy
 
     def of(self, region: str) -> Sequence[float]:

@@ -1,12 +1,13 @@
 """MemoryLog: a topic without storage. Non-persistent topics have one in place of a replicated log.
 
 Is: the run that is published just now, handed to whoever has room for it in this very turn. Isn't: kept, acknowledged, or replicated:
-what nobody takes is dropped, and counted by its subscription.
+what nobody takes is dropped, and counted by its subscription; what other regions of its namespace do not get is counted by region.
 Invariants: entry ids only grow while the topic is loaded; nothing of a run is held once `publish` has returned. Receipts say (0, 0), as Pulsar's do.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from heliograph.model.errors import HeliographError, TopicClosed
@@ -143,8 +144,14 @@ class MemoryLedger:
 
 
 class MemoryLog:
-    def __init__(self) -> None:
+    """of_broker: messages that no other region got, by region, of all such topics of a broker, also those that were unloaded."""
+
+    def __init__(self, of_broker: Counter[str] | None = None) -> None:
         self.ledger = MemoryLedger()
+        self.unsent: Counter[str] = Counter()
+        """By each other region of the namespace: messages of this topic that it did not get."""
+        self._of_broker: Counter[str] = Counter() if of_broker is None else of_broker
+        self._elsewhere: tuple[str, ...] = ()
         self.deduplication = self.aliases = False
         self._closed = False
 
@@ -152,8 +159,17 @@ class MemoryLog:
         if self._closed:
             failed(TopicClosed("the topic is being unloaded"))
             return
+        for region in self._elsewhere:
+            self.unsent[region] += run.messages
+            self._of_broker[region] += run.messages
         self.ledger.offer(run)
         done([(1, 0, 0)] * run.count)
+
+    def not_sent_to(self, regions: Collection[str]) -> None:
+        """The other regions that a persistent topic in its place would go to. From now on; what was counted before stays."""
+        self._elsewhere = tuple(regions)
+        for region in self._elsewhere:
+            self.unsent[region] += 0
 
     def last_sequence(self, producer: str) -> int:
         return -1

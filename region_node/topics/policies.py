@@ -15,11 +15,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from global_config.tries import Tries
 from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
 from heliograph.model.names import TopicName
 from heliograph.model.policies import NamespacePolicies, TenantInfo, TopicPolicies
 from heliograph.model.policy_table import Applied, Level, applied, checked
 from heliograph.raft.store import ABSENT, MetadataStore
+from heliograph.runtime.clock import Rng
 from local_meta import keys
 
 log = logging.getLogger("region_node.topics")
@@ -29,7 +31,6 @@ _NAMESPACES = "/namespaces/"
 _TOPICS = "/topic-policies/"
 _GROUPS = "/resource-groups/"
 _CLUSTERS = "/clusters/"
-_TRIES_MAX = 16
 
 
 class PoliciesView(Protocol):
@@ -45,10 +46,10 @@ class PoliciesView(Protocol):
 
 
 class PolicyBook:
-    """`brokers`: what the settings file of this broker says. Make it on the event loop."""
+    """`brokers`: what the settings file of this broker says. rng: spreads tries that collided. Make it on the event loop."""
 
-    def __init__(self, meta: MetadataStore, view: PoliciesView, brokers: Level) -> None:
-        self._meta, self._view = meta, view
+    def __init__(self, meta: MetadataStore, view: PoliciesView, brokers: Level, rng: Rng | None = None) -> None:
+        self._meta, self._view, self._rng = meta, view, rng
         self._settings = checked(brokers)
         self._dynamic: dict[str, Any] = {}
         self._topics: dict[str, TopicPolicies] = {}
@@ -142,7 +143,8 @@ class PolicyBook:
             await self._meta.delete(keys.topic_policies(base))
 
     async def _change(self, key: str, change: Callable[[TopicPolicies], TopicPolicies]) -> tuple[TopicPolicies, TopicPolicies]:
-        for attempt in range(_TRIES_MAX):
+        lost: VersionConflict | OutcomeUnknown | None = None
+        async for _ in Tries(self._rng):
             found = await self._meta.get(key)
             before, version = (_NOTHING, ABSENT) if found is None else (TopicPolicies.decode(found[0]), found[1])
             after = change(before)
@@ -151,12 +153,12 @@ class PolicyBook:
             checked(after.policies)
             try:
                 await self._meta.put(key, after.encode(), expected=version)
-            except (VersionConflict, OutcomeUnknown):
-                if attempt == _TRIES_MAX - 1:
-                    raise
+            except (VersionConflict, OutcomeUnknown) as error:
+                lost = error
                 continue
             return before, after
-        raise AssertionError("the last attempt returns or raises")
+        assert lost is not None
+        raise lost
 
     # -- watches ------------------------------------------------------------------------------------------------------
 

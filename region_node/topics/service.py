@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ from region_node.topics.named import NamedTopics
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
+from replicator.deleting import recall, remember
+from replicator.log import ReplicatedLog
 from storage.managed_ledger.shadow import SHADOW_SOURCE
 
 if TYPE_CHECKING:
@@ -146,6 +149,7 @@ class TopicService(NamedTopics):
         self._loop = asyncio.get_running_loop()
         self.tasks = Tasks()
         self.ready = ReadyQueue(self._loop.call_soon)
+        self._unsent: Counter[str] = Counter()
         self._meta = meta
         self.compactor = Compactor(context, meta, clock, self.tasks, self.settings.compaction, self._cold) if context is not None else None
         self.lists = TopicLists(meta, self._loop.call_soon)
@@ -158,7 +162,7 @@ class TopicService(NamedTopics):
         self._unloading: dict[str, asyncio.Future[None]] = {}
         self._closed = False
         self._on_fatal = self._fatal  # one for all topics
-        self.policies = PolicyBook(meta, view, self.settings.policies)
+        self.policies = PolicyBook(meta, view, self.settings.policies, rng)
         self.filters = filters or FilterBook()
         self._applier = PolicyApplier(self.policies, view, links, self._keeper, self.loaded, region, self.tasks, clock, self.filters)
         self.creation = Creation(self.policies, view, self.exists, self._factory.count, create_partitioned, allowed=self.settings.auto_create)
@@ -170,8 +174,10 @@ class TopicService(NamedTopics):
         self._group_use = GroupUse(self._applier.groups, broker=broker, lease=lease, meta=self._meta, tasks=self.tasks, clock=self._clock)
 
     def group_samples(self) -> Iterable[Sample]:
-        """Metrics of resource groups on this broker."""
-        return self._applier.groups.samples(self._region().name)
+        """Metrics of resource groups on this broker, and of what non-persistent topics did not send to other regions."""
+        yield from self._applier.groups.samples(self._region().name)
+        for region, messages in sorted(self._unsent.items()):
+            yield "heliograph_replication_unsent_messages_total", "counter", {"cluster": self._region().name, "remote_cluster": region}, messages
 
     def _cold(self) -> ColdReads | None:
         return getattr(self._factory, "cold", None)
@@ -244,7 +250,7 @@ class TopicService(NamedTopics):
                 raise NotFound(f"{text} does not exist")
             if create:
                 await self.creation.check_room(name)
-            opened: LogPort = await self._open_log(text, self.policies.of(name), create) if name.persistent else MemoryLog()
+            opened: LogPort = await self._open_log(text, self.policies.of(name), create) if name.persistent else MemoryLog(self._unsent)
             if self._closed or not self._owns(text):
                 await self._close_log(opened)
                 raise NotOwner(f"this broker does not own {text} any more")
@@ -278,12 +284,12 @@ class TopicService(NamedTopics):
 
     async def _open_replicated(self, topic: str, policies: Applied, create: bool) -> LogPort:
         from region_node.topics.shadow import ShadowLog
-        from replicator.log import ReplicatedLog
 
         factory: Any = self._factory
         if source := self.shadow_source(topic):
             return await ShadowLog.follow(factory, topic, source, region=self._region(), policies=policies, rng=self._rng, create=create)
         opened: Any = await ReplicatedLog.open(factory, topic, region=self._region(), policies=policies, clock=self._clock, rng=self._rng, create=create)
+        await recall(opened, self._meta)
         opened.tracing = self.tracing
         checked: LogPort = opened
         return checked
@@ -403,6 +409,8 @@ class TopicService(NamedTopics):
         async with self._kept_out(loaded.text):
             if not loaded.volatile:
                 await self._leave(loaded.name)
+                if isinstance(loaded.log, ReplicatedLog):
+                    await remember(loaded.log, self._meta)
                 await loaded.forget_compacted()
                 await self._factory.delete(loaded.text)
             await self._forget(loaded.name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from region_node.subscriptions.meter import iso_time
 from region_node.topics.incoming_rates import NOTHING
+from region_node.topics.memory import MemoryLog
 from region_node.topics.producers import Producer
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         "publishers": [producer_stats(p) for p in topic.producers.producers.values()],
         "waitingPublishers": len(topic.producers.waiting),
         "subscriptions": subscriptions,
-        "replication": {link.target: link_stats(link, NOTHING if rates is None else rates.of(link.target)) for link in links},
+        "replication": {
+            **{link.target: link_stats(link, NOTHING if rates is None else rates.of(link.target)) for link in links},
+            **({region: unsent_stats(messages, rate_in) for region, messages in topic.log.unsent.items()} if isinstance(topic.log, MemoryLog) else {}),
+        },
         "backlogQuotaLimitSize": (topic.policies.quota("destination_storage") or (-1,))[0],
         "backlogQuotaLimitTime": (topic.policies.quota("message_age") or (-1,))[0],
         "publishRateLimitedTimes": topic.rate_limited,
@@ -78,6 +82,12 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
         "clientVersion": producer.client_version,
         "metadata": producer.metadata,
     }
+
+
+def unsent_stats(messages: int, rate: float) -> dict[str, Any]:
+    """Of a non-persistent topic, in Pulsar's NonPersistentReplicatorStats: what a region did not get, which is everything. rate: messages a second."""
+    rates = dict.fromkeys(("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "msgRateExpired"), 0.0)
+    return {**rates, "msgDropRate": rate, "connected": False, "replicationBacklog": 0, "msgDropCount": messages, "state": "none", "cause": "non-persistent"}
 
 
 def link_stats(link: Any, coming: Sequence[float]) -> dict[str, Any]:

@@ -97,7 +97,9 @@ class TopicTransactions:
                 await self._stored(marker_run(txn, action, low, others), lambda: None)
             return True
         if self._topic.terminated and (buffer is None or (None, *txn) not in buffer.open):
-            return False  # nothing of it is here, and nothing can come
+            # Nothing of it is open here, and nothing can come. Was it told before a coordinator's crash, and forgotten since? Then other regions still wait
+            # for this topic's part; where there is none, they wait in vain, which ends.
+            return buffer is not None and commit and buffer.may_have_committed(txn)
         await self._append(txn, action, low, others)
         return True
 

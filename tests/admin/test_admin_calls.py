@@ -1,8 +1,12 @@
-"""The rest of the admin interface against two real brokers: messages, partitions, subscriptions, settings, groups, the audit log."""
+"""The rest of the admin interface against two real brokers: messages, partitions, subscriptions, settings, groups, the audit log.
+
+What a real Pulsar can pass is marked `either`: there, both brokers are the one that it has.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,9 +15,9 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
-from tests.live import TOPICS, provisioned, until
+from tests.live import TOPICS, until
+from tests.pulsar.either import ORACLE, Either, either
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
@@ -22,14 +26,14 @@ NAMESPACES = "/admin/v2/namespaces"
 
 
 @pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+def region(tmp_path_factory: pytest.TempPathFactory, pulsar_server: Either | None) -> Iterator[Either]:
     quick = {"report_s": 1, "cycle_s": 1, "shedding": {"moves_per_minute": 0}}
-    with provisioned(tmp_path_factory.mktemp("calls"), brokers=2, policies={"maxConsumers": 77}, balance=quick) as region:
+    with either(tmp_path_factory.mktemp("calls"), pulsar_server, brokers=2, policies={"maxConsumers": 77}, balance=quick) as region:
         yield region
 
 
 @pytest.fixture(scope="module")
-def other(region: Region) -> Rest:
+def other(region: Either) -> Rest:
     return Rest(region.admin_url(1))
 
 
@@ -48,6 +52,7 @@ def make(namespace: str, rest: Rest, other: Rest, **fields: Any) -> None:
     until(lambda: other("GET", f"{NAMESPACES}/{namespace}")[0] == 200)
 
 
+@pytest.mark.either
 def test_single_messages_are_peeked_skipped_and_expired(client: pulsar.Client, rest: Rest, other: Rest) -> None:
     one = f"{TOPICS}/single"
     assert rest("PUT", f"{one}/subscription/s", {"ledgerId": -1, "entryId": -1})[0] == 204
@@ -55,39 +60,43 @@ def test_single_messages_are_peeked_skipped_and_expired(client: pulsar.Client, r
     sent = [producer.send(b"message-%d" % n, properties={"n": str(n)}, partition_key="k") for n in range(10)]
     data, headers = raw(rest, f"{one}/subscription/s/position/3")
     assert data == b"message-2" and headers["X-Pulsar-Message-ID"] == f"{sent[2].ledger_id()}:{sent[2].entry_id()}"
-    assert headers["X-Pulsar-PROPERTY"] == '{"n": "2"}' and headers["X-Pulsar-partition-key"] == "k"
+    assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"n": "2"} and headers["X-Pulsar-partition-key"] == "k"
     assert raw(other, f"{one}/ledger/{sent[7].ledger_id()}/entry/{sent[7].entry_id()}")[0] == b"message-7"
     assert raw(rest, f"{one}/examinemessage?initialPosition=earliest&messagePosition=2")[0] == b"message-1"
     assert raw(rest, f"{one}/examinemessage?initialPosition=latest&messagePosition=1")[0] == b"message-9"
     assert rest("GET", f"{one}/subscription/s/position/11")[0] == 404
-    assert rest("GET", f"{one}/ledger/{sent[0].ledger_id()}/entry/99")[0] == 404
+    assert rest("GET", f"{one}/ledger/{sent[0].ledger_id()}/entry/99")[0] == (500 if ORACLE else 404)
     assert other("POST", f"{one}/subscription/s/skip/4")[0] == 204
     assert backlog(rest, "single", "s") == 6 and raw(rest, f"{one}/subscription/s/position/1")[0] == b"message-4"
     position = {"ledgerId": sent[5].ledger_id(), "entryId": sent[5].entry_id()}
     assert rest("POST", f"{one}/subscription/s/expireMessages", position)[0] == 204
-    assert backlog(rest, "single", "s") == 4
+    until(lambda: backlog(rest, "single", "s") == 4)
     found = rest("POST", f"{one}/subscription/s/analyzeBacklog", {})[1]
-    assert (found["entries"], found["messages"], found["aborted"]) == (4, 4, False)
+    assert (found["entries"], found["messages"], found["aborted"]) == ((10, 10, False) if ORACLE else (4, 4, False)), "Pulsar's is from the beginning on"
     assert rest("PUT", f"{one}/backlogSize", position)[1] > 0
     assert rest("PUT", f"{one}/subscription/s/properties", {"a": "b"})[0] == 204
     assert other("GET", f"{one}/subscription/s/properties") == (200, {"a": "b"})
     assert rest("POST", f"{one}/subscription/s/replicatedSubscriptionStatus", True)[0] == 204
     assert rest("GET", f"{one}/subscription/s/replicatedSubscriptionStatus") == (200, {"persistent://public/default/single": True})
     internal = rest("GET", f"{one}/internalStats")[1]
-    assert internal["numberOfEntries"] == 10 and internal["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == 4
-    assert rest("GET", f"{one}/internal-info")[1]["cursors"]["s"]["markDelete"] == position
-    assert rest("GET", f"{one}/backlog")[1]["messageBacklog"] == 4
+    assert internal["numberOfEntries"] == 10
+    assert internal["cursors"]["s"]["numberOfEntriesSinceFirstNotAckedMessage"] == (1 if ORACLE else 4), "Pulsar's ends where it has read to"
+    if not ORACLE:  # it stores a cursor while nobody consumes only when its ledger is closed, and its other backlog is of topics that are not loaded
+        assert rest("GET", f"{one}/internal-info")[1]["cursors"]["s"]["markDelete"] == position
+        assert rest("GET", f"{one}/backlog")[1]["messageBacklog"] == 4
     stats = rest("GET", f"{one}/stats?getEarliestTimeInBacklog=true&excludePublishers=true")[1]
     assert stats["publishers"] == [] and abs(stats["subscriptions"]["s"]["earliestMsgPublishTimeInBacklog"] / 1000 - time.time()) < 60
     assert rest("DELETE", f"{one}/truncate")[0] == 204
     assert backlog(rest, "single", "s") == 0
-    until(lambda: rest("GET", f"{one}/internalStats")[1]["numberOfEntries"] == 0)
+    if not ORACLE:  # its ledgers go later
+        until(lambda: rest("GET", f"{one}/internalStats")[1]["numberOfEntries"] == 0)
     producer.send(b"goes on")
     assert backlog(rest, "single", "s") == 1
     producer.close()
 
 
-def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(client: pulsar.Client, rest: Rest, other: Rest, region: Region) -> None:
+@pytest.mark.either
+def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(client: pulsar.Client, rest: Rest, other: Rest, region: Either) -> None:
     one = f"{TOPICS}/wide"
     assert rest("PUT", f"{one}/partitions", 3)[0] == 204
     until(lambda: other("GET", f"{one}/partitions") == (200, {"partitions": 3, "deleted": False}))
@@ -103,7 +112,8 @@ def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(c
     assert backlog(rest, "wide", "s", "partitioned-stats") == 0
     assert rest("POST", f"{one}/subscription/s/resetcursor/0")[0] == 204
     assert backlog(rest, "wide", "s", "partitioned-stats") == 12
-    assert other("POST", f"{one}/all_subscription/expireMessages/0")[0] == 204
+    everything = f"{one}/subscription/s/skip_all" if ORACLE else f"{one}/all_subscription/expireMessages/0"  # which does nothing there
+    assert other("POST", everything)[0] == 204
     assert backlog(rest, "wide", "s", "partitioned-stats") == 0
     assert rest("POST", f"{one}/subscription/none/skip_all")[0] == 404
     assert rest("POST", f"{one}/subscription/s/skip/1")[0] == 405
@@ -112,7 +122,12 @@ def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(c
     assert rest("POST", f"{one}/createMissedPartitions")[0] == 204
     assert sum("/wide-partition-" in name for name in rest("GET", f"{NAMESPACES}/public/default/topics")[1]) == 5
     assert rest("POST", f"{TOPICS}/wide/maxProducers", 9)[0] == 204
-    until(lambda: rest("GET", f"{TOPICS}/wide-partition-2/maxProducers?applied=true") == (200, 9))
+    until(lambda: rest("GET", f"{TOPICS}/wide{'' if ORACLE else '-partition-2'}/maxProducers?applied=true") == (200, 9))
+    rate = f"{TOPICS}/wide/s/dispatchRate"
+    assert rest("POST", rate, {"dispatchThrottlingRateInMsg": 5})[0] == 204
+    until(lambda: (rest("GET", rate)[1] or {}).get("dispatchThrottlingRateInMsg") == 5)
+    assert rest("DELETE", rate) == (204, None)
+    until(lambda: not rest("GET", rate)[1])
     assert rest("PUT", f"{one}/properties", {"team": "x"})[0] == 204 and rest("PUT", f"{one}/properties", {"tier": "1"})[0] == 204
     assert other("DELETE", f"{one}/properties?key=team")[0] == 204
     until(lambda: rest("GET", f"{one}/properties") == (200, {"tier": "1"}))
@@ -125,12 +140,13 @@ def test_a_partitioned_topic_is_handled_as_a_whole_and_grows_under_its_clients(c
     assert rest("GET", f"{TOPICS}/wide/maxProducers")[0] == 404
 
 
-def test_whole_namespaces(client: pulsar.Client, rest: Rest, other: Rest) -> None:
-    assert rest("PUT", "/admin/v2/tenants/t1", {"allowedClusters": ["us"]})[0] == 204
-    rate = {"us": {"publishThrottlingRateInMsg": 7}}
+@pytest.mark.either
+def test_whole_namespaces(client: pulsar.Client, rest: Rest, other: Rest, cluster: str) -> None:
+    assert rest("PUT", "/admin/v2/tenants/t1", {"allowedClusters": [cluster]})[0] == 204
+    rate = {cluster: {"publishThrottlingRateInMsg": 7}}
     make("t1/n", rest, other, bundles={"numBundles": 4}, max_producers_per_topic=5, publishMaxMessageRate=rate)
     found = rest("GET", f"{NAMESPACES}/t1/n")[1]
-    assert found["max_producers_per_topic"] == 5 and found["publishMaxMessageRate"]["us"]["publishThrottlingRateInMsg"] == 7
+    assert found["max_producers_per_topic"] == 5 and found["publishMaxMessageRate"][cluster]["publishThrottlingRateInMsg"] == 7
     for index in range(6):
         assert rest("PUT", f"/admin/v2/persistent/t1/n/t{index}/subscription/s", {"ledgerId": -1, "entryId": -1})[0] == 204
         producer = client.create_producer(f"persistent://t1/n/t{index}")
@@ -142,8 +158,9 @@ def test_whole_namespaces(client: pulsar.Client, rest: Rest, other: Rest) -> Non
 
     assert backlogs() == 6
     bundle = rest("GET", "/lookup/v2/topic/persistent/t1/n/t0/bundle")[1]
-    positions = rest("GET", f"{NAMESPACES}/t1/n/{bundle}/topicHashPositions")[1]["hashPositions"]
-    assert "persistent://t1/n/t0" in positions and sorted(positions) == other("GET", f"/admin/v2/persistent/t1/n?bundle={bundle}")[1]
+    positions = rest("GET", f"{NAMESPACES}/t1/n/{bundle}/topicHashPositions")[1]["topicHashPositions"]
+    low, high = (int(edge, 16) for edge in bundle.split("_"))
+    assert low <= positions["persistent://t1/n/t0"] <= high and sorted(positions) == other("GET", f"/admin/v2/persistent/t1/n?bundle={bundle}")[1]
     assert other("POST", f"{NAMESPACES}/t1/n/{bundle}/clearBacklog/s")[0] == 204
     assert backlogs() == 6 - len(positions)
     assert rest("POST", f"{NAMESPACES}/t1/n/clearBacklog")[0] == 204
@@ -151,10 +168,12 @@ def test_whole_namespaces(client: pulsar.Client, rest: Rest, other: Rest) -> Non
     assert rest("POST", f"{NAMESPACES}/t1/n/unsubscribe/s")[0] == 204
     assert rest("GET", "/admin/v2/persistent/t1/n/t3/subscriptions") == (200, [])
     assert rest("POST", f"{NAMESPACES}/t1/n/antiAffinity", "g")[0] == 204
-    assert rest("GET", f"{NAMESPACES}/us/antiAffinity/g") == (200, ["t1/n"])
+    assert rest("GET", f"{NAMESPACES}/{cluster}/antiAffinity/g?tenant=t1") == (200, [] if ORACLE else ["t1/n"])
     assert rest("PUT", f"{NAMESPACES}/t1/n/property/color/red")[0] == 204
     assert rest("GET", f"{NAMESPACES}/t1/n/property/color") == (200, "red") and rest("GET", f"{NAMESPACES}/t1/n/properties") == (200, {"color": "red"})
-    assert rest("DELETE", f"{NAMESPACES}/t1/n/property/color")[0] == 204 and rest("GET", f"{NAMESPACES}/t1/n/property/color") == (200, None)
+    assert rest("DELETE", f"{NAMESPACES}/t1/n/property/color") == (200, "red") and rest("GET", f"{NAMESPACES}/t1/n/property/color") == (200, None)
+    if ORACLE:  # what follows shows other defaults there, or wants a setting
+        return
     assert rest("PUT", f"{NAMESPACES}/t1/n/offloadThreshold", 1000)[0] == 204
     assert rest("GET", f"{NAMESPACES}/t1/n/offloadPolicies")[1] == {"managedLedgerOffloadThresholdInBytes": 1000}
     assert rest("DELETE", "/admin/v2/tenants/t1")[0] == 409
@@ -253,7 +272,7 @@ def group_shares(rest: Rest, kind: str) -> dict[str, float]:
     return {line.partition('resource_group="')[2].partition('"')[0]: float(line.rpartition(" ")[2]) for line in rows}
 
 
-def test_the_rates_of_a_resource_group_hold_over_both_brokers(region: Region, rest: Rest, other: Rest) -> None:
+def test_the_rates_of_a_resource_group_hold_over_both_brokers(region: Either, rest: Rest, other: Rest) -> None:
     rate, namespace = 40, "public/grouped"
     assert rest("PUT", "/admin/v2/resourcegroups/both", {"publishRateInMsgs": rate, "dispatchRateInMsgs": rate})[0] == 204
     make(namespace, rest, other, bundles={"numBundles": 2})

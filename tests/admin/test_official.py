@@ -18,11 +18,6 @@ ADMIN = "/admin/v2"
 EARLIEST, SHARED = pulsar.InitialPosition.Earliest, pulsar.ConsumerType.Shared
 
 
-@pytest.fixture(scope="module")
-def cluster(rest: Rest) -> str:
-    return str(next(name for name in rest("GET", f"{ADMIN}/clusters")[1] if name != "global"))
-
-
 def test_a_tenant_s_life(cluster: str, rest: Rest) -> None:
     tenant = f"{ADMIN}/tenants/acme"
     assert rest("GET", tenant)[0] == 404

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage.ledger.bookie_client import BookieClient
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.broker.test_takeover import TOPIC, provision, read_all
@@ -56,6 +59,16 @@ def wait_empty(rest: Rest, bookie: str, region: Region) -> None:
         time.sleep(0.1)
 
 
+async def held(port: int) -> int:
+    """Entries that the bookie there says it holds, of all ledgers."""
+    client = BookieClient("asked", "127.0.0.1", port, rng=random.Random(1))
+    try:
+        found = [await client.held(ledger, 0, 10_000) or [] for ledger in await client.ledgers()]
+    finally:
+        client.close()
+    return sum(last - first + 1 for ranges in found for first, last in ranges)
+
+
 def test_two_bookies_lost_one_after_the_other_cost_nothing(tmp_path: Path) -> None:
     with Region(tmp_path) as region:
         region.start(bookies=4, brokers=1, auto_recovery=QUICK)
@@ -72,6 +85,29 @@ def test_two_bookies_lost_one_after_the_other_cost_nothing(tmp_path: Path) -> No
                 region.processes[lost].kill()
                 writer.publish(20)
                 wait_empty(rest, lost, region)
+        finally:
+            writer.client.close()
+        assert read_all(region.service_url()) == writer.sent
+
+
+def test_a_bookie_that_was_away_holds_everything_when_no_ledger_is_marked_any_more(tmp_path: Path) -> None:
+    """Three copies are promised, and two acknowledged: what it missed, and was acknowledged without it, is on its disk afterwards."""
+    with Region(tmp_path) as region:
+        region.start(bookies=3, brokers=1, auto_recovery={**QUICK, "lost_after_s": 600.0})
+        rest = provision(region)
+        quorums = {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2, "managedLedgerMaxMarkDeleteRate": 1.0}
+        assert rest("POST", "/admin/v2/namespaces/public/default/persistence", quorums)[0] == 204
+        writer = Writer(region, rest)
+        try:
+            writer.publish(20)
+            region.processes["us-bookie-1"].kill()
+            writer.publish(20)
+            bookie = region.settings("bookie-1", ["bookie"], **region.addresses, bookie={"port": 0, "http_port": 0})
+            port = region.spawn(bookie).wait_ready().ports["bookie"]
+            deadline = time.monotonic() + PATIENCE_S
+            while asyncio.run(held(port)) < 40:
+                assert time.monotonic() < deadline, (region.folder / "us-broker-0.log").read_text()[-3000:]
+                time.sleep(0.2)
         finally:
             writer.client.close()
         assert read_all(region.service_url()) == writer.sent

@@ -10,6 +10,7 @@ import pytest
 from heliograph.wire.run import Run
 from region_node import topic_metrics
 from region_node.topic_metrics import SLICE, TopicMetrics
+from region_node.topic_series import TopicSeries
 from region_node.usage_days import stored_by_tenant
 from replicator.incoming import IncomingLink, IncomingRegion
 from tests.pulsar.codec import entry, send
@@ -24,8 +25,9 @@ class Link:
         self.state = self.cause = ""
 
 
-def of(broker: Broker, topics_max: int, links: list[Any] | None = None) -> TopicMetrics:
-    return TopicMetrics(lambda: broker.topics.loaded.values(), lambda: links or [], region="us", clock=broker.clock, topics_max=topics_max)
+def of(broker: Broker, topics_max: int, links: list[Any] | None = None, **series: Any) -> TopicMetrics:
+    chosen = TopicSeries(topics_max=topics_max, **series)
+    return TopicMetrics(lambda: broker.topics.loaded.values(), lambda: links or [], region="us", clock=broker.clock, series=chosen)
 
 
 def values(text: bytes, name: str) -> dict[str, float]:
@@ -53,13 +55,19 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         assert values(text, "pulsar_replication_backlog")[f'{one},remote_cluster="eu"}}'] == 7
         assert (totals["topics_count"], totals["msg_backlog"], totals["consumers_count"], totals["producers_count"]) == (2, 9, 1, 1)
         assert values(text, "pulsar_storage_logical_size").keys() == values(text, "pulsar_storage_size").keys() and "pulsar_consumer_available" not in str(text)
-        every = TopicMetrics(lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, topics_max=10, consumers=True)
+        every = TopicMetrics(lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, series=TopicSeries(), consumers=True)
         text, _ = await every.text()
         ((labels, permits),) = values(text, "pulsar_consumer_available_permits").items()
         assert permits == 0 and 'consumer_id="1"' in labels and len(values(text, "pulsar_consumer_msg_ack_rate")) == 3
         pieces = "# TYPE more gauge\n", "more 1\n"
         every = TopicMetrics(
-            lambda: broker.topics.loaded.values(), list, region="us", clock=broker.clock, topics_max=10, more=lambda: pieces, bundle=lambda name: 'bundle="b"'
+            lambda: broker.topics.loaded.values(),
+            list,
+            region="us",
+            clock=broker.clock,
+            series=TopicSeries(),
+            more=lambda: pieces,
+            bundle=lambda name: 'bundle="b"',
         )
         with_bundles, _ = await every.text()
         assert values(with_bundles, "pulsar_bundle_topics_count") == {'{bundle="b"}': 2}
@@ -68,10 +76,15 @@ def test_numbers_by_topic_and_by_namespace() -> None:
         assert values(text, "pulsar_ml_NumberOfMessagesInBacklog") == {'{cluster="us",namespace="public/default"}': 9}
         families = [line for line in text.decode().splitlines() if line.startswith("# TYPE")]
         assert len(families) == len(set(families))
-        text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), Link(TOPIC + "-2", "eu", 2)]).text()
+        late = Link(TOPIC + "-2", "eu", 2)
+        late.connected, late.age_s = False, 60.0
+        text, again = await of(broker, 1, [Link(TOPIC, "eu", 7), late]).text()
         whole = '{cluster="us",namespace="public/default"}'
         assert values(text, "pulsar_topics_count") == {whole: 2} and values(text, "pulsar_msg_backlog") == {whole: 9} and again == totals
-        assert values(text, "pulsar_replication_backlog") == {f'{whole[:-1]},remote_cluster="eu"}}': 9}
+        links = f'{whole[:-1]},remote_cluster="eu"}}'
+        assert values(text, "pulsar_replication_backlog") == {links: 9}
+        assert values(text, "pulsar_replication_connected_count") == {links: 0}, "one link that is down is not outweighed by others"
+        assert values(text, "pulsar_replication_delay_in_seconds") == {links: 60}
         assert values(text, "pulsar_subscription_back_log") == {}
 
     with_broker(test)
@@ -106,6 +119,54 @@ def test_what_links_bring_from_other_regions_is_shown_as_rates() -> None:
     with_broker(test)
 
 
+def test_the_heaviest_topics_are_named_and_no_sum_counts_them_twice() -> None:
+    async def test(broker: Broker) -> None:
+        client = await broker.client()
+        whole = '{cluster="us",namespace="public/default"}'
+        for number in range(12):
+            topic = await broker.topics.get(f"{TOPIC}-{number}", create=True)
+            if number:
+                topic.publish(Run([entry(b"x").ljust(100)] * number, [100] * number), lambda _: None, lambda _: None)
+        await client.subscribe(1, f"{TOPIC}-3", "s", initialPosition=1)
+        await client.flow(1000)
+        await settle()
+        lag = await broker.topics.get(f"{TOPIC}-lag", create=True)
+        await lag.subscription("s", initial=(-1, -1))
+        brought = await broker.topics.get(f"{TOPIC}-brought", create=True)
+        link = IncomingLink(IncomingRegion())
+        link.messages, link.size_bytes = 7, 5000
+        brought.log.incoming = {"eu": link}  # type: ignore[attr-defined]
+        brought.touch()
+        broker.topics._timer.cancel()
+        broker.clock.now += 2
+        broker.topics._visit(broker.clock.now)
+
+        def named(text: bytes, what: str) -> dict[str, float]:
+            return {labels.partition(f'topic="{TOPIC}-')[2].rstrip('"}'): value for labels, value in values(text, f"heliograph_top_topic_{what}").items()}
+
+        text, totals = await of(broker, 3, top=3).text()
+        assert list(named(text, "in_bytes_total")) == ["brought", "11", "10"]
+        assert named(text, "in_bytes_total") == {"brought": 0, "11": 1100, "10": 1000}
+        assert named(text, "replication_throughput_in") == {"brought": 2500, "11": 0, "10": 0}
+        out = named((await of(broker, 3, top=10).text())[0], "out_bytes_total")
+        assert list(out)[-5:] == ["7", "3", "6", "5", "4"] and out["3"] == 300, "what goes out counts, too; of equals, who has a backlog is first"
+        assert values(text, "pulsar_in_bytes_total") == {whole: 6600} and values(text, "pulsar_topics_count") == {whole: 14}
+        families = text.decode().split("# TYPE ")
+        assert {family.split()[0].startswith("heliograph_top_topic_") for family in families if 'topic="' in family} == {True}
+        assert sum(family.startswith("heliograph_top_topic_") for family in families) == len(topic_metrics.TOP_TOPIC)
+        without, same = await of(broker, 3, top=0).text()
+        assert same == totals and without.decode() == "# TYPE ".join(family for family in families if not family.startswith("heliograph_top_topic_"))
+
+        single = values((await of(broker, 20).text())[0], "pulsar_in_bytes_total")
+        for by, topics_max in (("all", 3), ("auto", 14)):
+            text, _ = await of(broker, topics_max, topics=by, top=1).text()
+            assert values(text, "pulsar_in_bytes_total") == single and len(single) == 14 and list(named(text, "rate_in")) == ["brought"]
+        text, _ = await of(broker, 20, topics="namespaces", top=1).text()
+        assert values(text, "pulsar_in_bytes_total") == {whole: 6600} and list(named(text, "rate_in")) == ["brought"]
+
+    with_broker(test)
+
+
 def test_topics_that_nobody_uses_are_summed_up_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: Broker) -> None:
         client = await broker.client()
@@ -135,7 +196,7 @@ def test_a_scrape_gives_way_and_those_that_come_together_are_one() -> None:
             reads += 1
             return [topic] * (40 * SLICE)
 
-        metrics = TopicMetrics(many, list, region="us", clock=broker.clock, topics_max=10)
+        metrics = TopicMetrics(many, list, region="us", clock=broker.clock, series=TopicSeries())
         scrapes = [asyncio.ensure_future(metrics.text()) for _ in range(3)]
         turns = 0
         while not all(scrape.done() for scrape in scrapes):
@@ -169,7 +230,7 @@ def test_what_takes_long_is_made_ahead_while_somebody_asks() -> None:
             pauses[-1][1].set_result(None)
             await settle(400)
 
-        metrics = TopicMetrics(slow, list, region="us", clock=broker.clock, topics_max=10, sleep=sleep)
+        metrics = TopicMetrics(slow, list, region="us", clock=broker.clock, series=TopicSeries(), sleep=sleep)
         await metrics.text()
         await settle()
         assert reads == 1 and not pauses, "it is quick: who asks waits"

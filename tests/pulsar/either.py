@@ -1,7 +1,7 @@
 """A server for a test that a real Pulsar can pass too: Heliograph, or by `make oracle` (HELIOGRAPH_ORACLE=pulsar) Apache Pulsar itself.
 
-A module whose tests only use the official client and Pulsar's REST takes this server, and is marked `either`. Where Pulsar is wanted to differ, the test says
-so by `ORACLE`, and docs/protocols/differences.md why.
+A module whose tests only use the official client and Pulsar's REST takes this server, and is marked `either`; so is a single test of another module, whose
+`region` is this server too. Where Pulsar is wanted to differ, the test says so by `ORACLE`, and docs/protocols/differences.md why.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benchmarks.servers import Pulsar
 from tests.broker.test_admin import Rest
@@ -37,14 +38,16 @@ WITHIN_S = 100.0 if ORACLE else 60.0
 
 
 class Either:
-    def __init__(self, service: str, admin: str) -> None:
-        self._service, self._admin = service, admin
+    def __init__(self, service: str, *admins: str) -> None:
+        """admins: of each broker."""
+        self._service, self._admins = service, admins
 
     def service_url(self) -> str:
         return self._service
 
-    def admin_url(self) -> str:
-        return self._admin
+    def admin_url(self, broker: int = 0) -> str:
+        """Of the broker, or of the only one."""
+        return self._admins[broker % len(self._admins)]
 
 
 @contextmanager
@@ -61,10 +64,10 @@ def oracle(folder: Path) -> Iterator[Either]:
 
 
 @contextmanager
-def either(folder: Path, pulsar: Either | None) -> Iterator[Either]:
-    """pulsar: it is taken where there is one, else Heliograph is started."""
+def either(folder: Path, pulsar: Either | None, *, brokers: int = 1, **settings: Any) -> Iterator[Either]:
+    """pulsar: it is taken where there is one, else Heliograph is started. settings: as of `provisioned`."""
     if pulsar is not None:
         yield pulsar
         return
-    with provisioned(folder) as region:
-        yield Either(region.service_url(), region.admin_url())
+    with provisioned(folder, brokers=brokers, **settings) as region:
+        yield Either(region.service_url(), *(region.admin_url(broker) for broker in range(brokers)))

@@ -14,18 +14,19 @@ import pytest
 
 from region_node.subscriptions.keys import key_hash
 from tests.broker.test_admin import Rest
-from tests.live import until
+from tests.live import TOPICS, until
 from tests.pulsar.either import ORACLE, Either
 
 pytestmark = [pytest.mark.either, pytest.mark.wan, pytest.mark.slow]
 
 SHARED, KEYED = pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared
 EARLIEST = pulsar.InitialPosition.Earliest
+PATIENCE_S, PATIENCE_MS = 120.0, 120_000
 
 
 def drain(consumer: Any, count: int) -> list[Any]:
     """So many messages; acknowledges nothing."""
-    return [consumer.receive(timeout_millis=60_000) for _ in range(count)]
+    return [consumer.receive(timeout_millis=PATIENCE_MS) for _ in range(count)]
 
 
 def more(consumer: Any, wait_ms: int = 300) -> list[Any]:
@@ -306,3 +307,157 @@ def test_schemas_are_kept_checked_and_given_out(region: Either, client: pulsar.C
     assert rest("POST", f"{base}/schema", strategy) == (200, {"version": {"version": 3}})
     producer.close()
     consumer.close()
+
+
+# -- what is not acknowledged
+
+
+def test_what_is_refused_often_enough_becomes_a_dead_letter(region: Either, client: pulsar.Client) -> None:
+    """Its topic, and there the initial subscription, come with the first one, before anybody consumes them: so that nothing of it can be lost."""
+    rest, dead = Rest(region.admin_url()), "letters-s-DLQ"
+    policy = pulsar.ConsumerDeadLetterPolicy(max_redeliver_count=2, initial_subscription_name="held")
+    consumer = client.subscribe("letters", "s", SHARED, negative_ack_redelivery_delay_ms=100, dead_letter_policy=policy)
+    producer = client.create_producer("letters", batching_enabled=False)
+    for data in (b"good", b"poison"):
+        producer.send(data, partition_key="k")
+    tries: list[int] = []
+    while len(tries) < 3:
+        message = consumer.receive(timeout_millis=PATIENCE_MS)
+        if message.data() == b"poison":
+            tries.append(message.redelivery_count())
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    assert tries == [0, 1, 2]
+
+    def backlog(topic: str, subscription: str) -> int | None:
+        status, stats = rest("GET", f"{TOPICS}/{topic}/stats")
+        found = stats["subscriptions"].get(subscription) if status == 200 else None
+        return None if found is None else found["msgBacklog"]
+
+    until(lambda: backlog(dead, "held") == 1, PATIENCE_S)
+    until(lambda: backlog("letters", "s") == 0, PATIENCE_S)
+    letters = client.subscribe(dead, "held")  # from the end of the topic, if it were new
+    letter = letters.receive(timeout_millis=PATIENCE_MS)
+    assert (letter.data(), letter.partition_key()) == (b"poison", "k") and letter.properties()["REAL_TOPIC"].endswith("/letters")
+    assert more(consumer) == []
+    for each in (consumer, letters, producer):
+        each.close()
+
+
+def test_refused_and_forgotten_messages_come_again(client: pulsar.Client) -> None:
+    """At once where a consumer refuses them; where it says nothing, after its time (the client takes 10 s and more). What was acknowledged does not."""
+    consumer = client.subscribe("again", "s", SHARED, negative_ack_redelivery_delay_ms=100, unacked_messages_timeout_ms=10_000)
+    producer = client.create_producer("again", batching_enabled=False)
+    for n in range(3):
+        producer.send(str(n).encode())
+    first = drain(consumer, 3)
+    assert [m.data() for m in first] == [b"0", b"1", b"2"]
+    consumer.acknowledge(first[1])
+    consumer.negative_acknowledge(first[2])
+    (refused,) = drain(consumer, 1)
+    while refused.data() != b"2":  # on a machine so busy that the others' time was over first
+        (refused,) = drain(consumer, 1)
+    assert refused.redelivery_count() >= 1
+    consumer.acknowledge(refused)
+    forgotten = consumer.receive(timeout_millis=PATIENCE_MS)
+    assert forgotten.data() == b"0" and forgotten.redelivery_count() >= 1
+    consumer.acknowledge(forgotten)
+    consumer.close()
+
+
+# -- from where
+
+
+def test_seek_by_id_and_by_time(client: pulsar.Client) -> None:
+    consumer = client.subscribe("sought", "s", initial_position=EARLIEST, start_message_id_inclusive=True)
+    producer = client.create_producer("sought", batching_enabled=False)
+    ids = [producer.send(str(n).encode()) for n in range(3)]
+    between_ms = int(time.time() * 1000) + 2
+    until(lambda: time.time() * 1000 > between_ms + 2)
+    ids += [producer.send(str(n).encode()) for n in range(3, 6)]
+    assert [m.data() for m in drain(consumer, 6)] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    for to, begins in ((ids[4], 4), (pulsar.MessageId.earliest, 0), (between_ms, 3), (ids[1], 1)):
+        consumer.seek(to)
+        assert [int(m.data()) for m in drain(consumer, 6 - begins)] == list(range(begins, 6)), to
+    consumer.seek(pulsar.MessageId.latest)
+    producer.send(b"new")
+    assert [m.data() for m in drain(consumer, 1)] == [b"new"]
+    consumer.close()
+    producer.close()
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["plain", "batched"])
+def test_readers_begin_with_their_message_or_after_it(client: pulsar.Client, batched: bool) -> None:
+    """Also inside of a batch. A reader leaves nothing behind, and says whether there is more."""
+    topic = f"read-{batched}"
+    producer = client.create_producer(topic, batching_enabled=batched, batching_max_publish_delay_ms=200)
+    sent: list[Any] = []
+    for n in range(6):
+        producer.send_async(str(n).encode(), lambda _result, made: sent.append(made))
+    producer.flush()
+    until(lambda: len(sent) == 6, PATIENCE_S)
+    for inclusive, begins in ((True, 3), (False, 4)):
+        reader = client.create_reader(topic, sent[3], start_message_id_inclusive=inclusive)
+        assert [int(reader.read_next(timeout_millis=PATIENCE_MS).data()) for _ in range(begins, 6)] == list(range(begins, 6))
+        assert not reader.has_message_available()
+        reader.close()
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    producer.send(b"new")
+    assert reader.has_message_available() and reader.read_next(timeout_millis=PATIENCE_MS).data() == b"new"
+    reader.close()
+    producer.close()
+
+
+# -- tables, and ends
+
+
+def test_a_table_view_follows_its_topic(region: Either, client: pulsar.Client) -> None:
+    """The last value of each key: of what was there, compacted, and of what comes; an empty one takes the key out."""
+    rest = Rest(region.admin_url())
+    producer = client.create_producer("table", batching_enabled=False)
+    for key, value in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"4"), ("c", b"")):
+        producer.send(value, partition_key=key)
+    assert rest("PUT", f"{TOPICS}/table/compaction")[0] == 204
+    until(lambda: rest("GET", f"{TOPICS}/table/compaction")[1]["status"] == "SUCCESS", PATIENCE_S)
+    table = client.create_table_view("table")
+
+    def rows() -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        table.for_each(found.__setitem__)
+        return found
+
+    until(lambda: rows() == {"a": b"4", "b": b"2"}, PATIENCE_S)
+    assert table.get("a") == b"4" and table.get("c") is None
+    for key, value in (("b", b""), ("d", b"5")):
+        producer.send(value, partition_key=key)
+    until(lambda: rows() == {"a": b"4", "d": b"5"}, PATIENCE_S)
+    table.close()
+    producer.close()
+
+
+def test_a_terminated_topic_is_read_to_its_end_and_no_further(region: Either, client: pulsar.Client) -> None:
+    """Consumers and reader have a client of their own each: it drops its connection, and what it was about to acknowledge on it, when it is told of the
+    end, which it does not understand."""
+    rest = Rest(region.admin_url())
+    own, readers = (pulsar.Client(region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60) for _ in range(2))
+    consumer = own.subscribe("ended", "s")
+    producer = client.create_producer("ended", batching_enabled=False)
+    sent = [producer.send(str(n).encode()) for n in range(3)]
+    last = rest("POST", f"{TOPICS}/ended/terminate")[1]
+    assert (last["ledgerId"], last["entryId"]) == (sent[2].ledger_id(), sent[2].entry_id())
+    with pytest.raises(pulsar.PulsarException):  # TopicTerminated, or AlreadyClosed where the client was told so before
+        producer.send(b"too late")
+    with pytest.raises(pulsar.TopicTerminated):
+        client.create_producer("ended")
+    late = own.subscribe("ended", "late", initial_position=EARLIEST)
+    for each in (consumer, late):
+        assert [m.data() for m in drain(each, 3)] == [b"0", b"1", b"2"] and more(each) == []
+    reader = readers.create_reader("ended", sent[2], start_message_id_inclusive=True)
+    assert reader.read_next(timeout_millis=PATIENCE_MS).data() == b"2"
+    consumer.acknowledge_cumulative(sent[2])  # to the end, and it is told of that
+    until(lambda: rest("GET", f"{TOPICS}/ended/stats")[1]["subscriptions"]["s"]["msgBacklog"] == 0, PATIENCE_S)
+    for each in (own, readers):
+        with contextlib.suppress(pulsar.AlreadyClosed):
+            each.close()

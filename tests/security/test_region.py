@@ -343,6 +343,27 @@ def test_who_came_by_tls_is_redirected_to_tls(region: Secured) -> None:
     assert len(locations) == 1 and any(locations[0].startswith(url) for url in other)
 
 
+def test_the_console_asks_other_brokers_and_regions_by_tls(region: Secured) -> None:
+    """With the caller's credentials, and believing the instance's own CA; a tenant's admin sees by it what is the tenant's, and nothing else."""
+    context = ssl.create_default_context(cafile=str(region.tls / "ca.pem"))
+    bases = [f"https://127.0.0.1:{region.processes[f'us-broker-{broker}'].ports['admin_tls']}" for broker in (0, 1)]
+
+    def asked(base: str, path: str, role: str) -> tuple[int, Any]:
+        return region.rest("GET", "", url=f"{base}/console/at/{path}", auth=bearer(role), context=context)
+
+    assert region.rest("PUT", f"{TOPICS}/shown", auth=bearer("boss"))[0] == 204
+    owners = [asked(base, f"us{TOPICS}/shown/stats", "boss") for base in bases]
+    assert [status for status, _ in owners] == [200, 200] and len({told["ownerBroker"] for _, told in owners}) == 1, owners
+    assert asked(bases[0], f"us{TOPICS}/shown/stats", "stranger")[0] == 403
+    assert asked(bases[0], "us/admin/v2/namespaces/public", "boss") == (200, ["public/default"])
+    assert [asked(bases[0], f"us{path}", "boss")[0] for path in ("/admin/v2/namespaces/other", "/heliograph/v1/audit", "/heliograph/v1/bookies")] == [403] * 3
+    assert region.rest("PUT", "/admin/v2/clusters/far", {"serviceUrl": bases[1]}, auth=bearer("root"))[0] == 204
+    try:
+        until(lambda: asked(bases[0], "far/admin/v2/clusters", "root") == (200, ["far", "us"]))
+    finally:
+        assert region.rest("DELETE", "/admin/v2/clusters/far", auth=bearer("root"))[0] == 204
+
+
 def test_a_grant_that_goes_closes_the_producer(region: Secured) -> None:
     grant(region, "leaver", "produce")
     client = region.client("leaver")

@@ -169,6 +169,21 @@ def test_a_new_ca_is_trusted_without_a_restart(tmp_path: Path) -> None:
     assert met(listener, foreign)
 
 
+def test_pages_of_other_brokers_are_asked_by_who_believes_the_instances_newest_ca_and_checks_names(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ensure_certificates(ours, ["us"])
+    ensure_certificates(theirs, ["us"])
+    certificates = Certificates(settings(ours), "us")
+    outward, listener, other = certificates.outward(), Certificates(settings(ours), "us").for_clients(), Certificates(settings(theirs), "us").for_clients()
+    assert met(listener, outward()) and not met(other, outward()) and outward().check_hostname
+    (ours / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA")
+    certificates.tick()
+    assert met(listener, outward()), "a file that cannot be used changes nothing"
+    (ours / "ca.pem").write_text((theirs / "ca.pem").read_text())
+    certificates.tick()
+    assert met(other, outward()) and not met(listener, outward())
+
+
 def test_what_follows_files_is_told_until_it_can_use_them(tmp_path: Path) -> None:
     file, told = tmp_path / "ca.pem", list[str]()
     file.write_text("first")

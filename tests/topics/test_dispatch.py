@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,26 @@ class Turns:
 
     def spend(self, size_bytes: int) -> None:
         self.spent.append(size_bytes)
+
+
+def test_reads_that_wait_behind_one_that_fails_are_begun_at_once() -> None:
+    async def main() -> None:
+        world, begun = World(), list[int]()
+        reads = BoundedReads(world.tasks, 2)
+
+        async def fails(number: int) -> None:
+            begun.append(number)
+            await asyncio.sleep(0)
+            raise RuntimeError("a fault of ours")
+
+        for number in range(7):
+            reads.start(partial(fails, number))
+        for _ in range(30):
+            await world.settle()
+        assert begun == list(range(7)) and len(world.tasks) == 0 and reads._free == 2
+        await world.tasks.close()
+
+    asyncio.run(main())
 
 
 def test_who_catches_up_gives_way_and_who_is_at_the_tail_or_looks_at_one_place_does_not() -> None:

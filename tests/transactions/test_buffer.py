@@ -156,6 +156,38 @@ def test_a_topic_with_very_many_aborted_transactions(monkeypatch: pytest.MonkeyP
     assert "open" in TransactionBuffer().refuses((0, 1))
 
 
+def test_of_what_is_forgotten_before_its_time_the_highest_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "ENDED_MAX", 3)
+    buffer = TransactionBuffer()
+    for number in range(5, 10):  # transaction 5 has not ended for its coordinator: the watermark stands still
+        buffer.confirm(1, number, marker_run((0, number), COMMIT, 5))
+    again = TransactionBuffer()
+    again.load(unpack("buffer", pack(buffer.dump())))
+    for one in (buffer, again):
+        assert [one.ended((0, n)) for n in (5, 6, 7)] == [None, None, COMMIT]
+        assert [one.may_have_committed((0, n)) for n in (4, 5, 6, 10)] == [True, True, True, False] and not one.may_have_committed((1, 5))
+    earlier = TransactionBuffer()
+    earlier.load(buffer.dump()[:8])  # as versions before this one wrote it
+    assert earlier.ended((0, 9)) == COMMIT and not earlier.may_have_committed((0, 5))
+    for number in range(10, 14):
+        again.confirm(1, number, marker_run((0, number), COMMIT, 10))
+    assert again.may_have_committed((0, 10)) and not again.dump()[8][1:], "one number of each coordinator"
+    again.confirm(1, 14, marker_run((0, 14), COMMIT, 14))
+    assert again.dump()[8] == [] and again.ended((0, 14)) == COMMIT, "everything below the watermark has ended"
+
+
+def test_what_is_held_has_ended_however_many_ended_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "ENDED_MAX", 3)
+    buffer = TransactionBuffer()
+    buffer.confirm(1, 0, run((0, 5), b"there", origin=ORIGIN))
+    buffer.confirm(1, 1, marker_run((0, 5), COMMIT, 5, ["persistent://t/n/other"]).as_replicated(ORIGIN, 9, 5, [1]))
+    for number in range(6, 12):
+        buffer.confirm(1, number, marker_run((0, number), COMMIT, 5).as_replicated(ORIGIN, 9, number, [1]))
+    assert list(buffer.held) == [(ORIGIN, 0, 5)] and buffer.has_ended_abroad(*ORIGIN[:2], 0, 5)
+    buffer.release((ORIGIN, 0, 5))
+    assert not buffer.has_ended_abroad(*ORIGIN[:2], 0, 5), "which nothing but the log tells any more"
+
+
 @pytest.mark.parametrize("end", [(3, 4), (3, 0), (2, 9), (4, 0), (3, 5)])
 def test_pieces_end_before_an_open_transaction(end: Position) -> None:
     pieces = [(3, 0, run(None, b"0", b"1", b"2")), (3, 3, run(None, b"3", b"4"))]

@@ -335,6 +335,33 @@ def test_a_commit_tells_other_regions_of_no_topic_that_had_no_part_in_it() -> No
     with_transactions(test)
 
 
+def test_a_terminated_topic_that_has_forgotten_a_commit_had_a_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator told this topic, and crashed before all were told: in other regions nothing is shown without this topic's part."""
+    monkeypatch.setattr("replicator.transactions.ENDED_MAX", 2)
+
+    async def test(broker: TransactionalBroker) -> None:
+        client = await broker.client()
+        await client.producer(1)
+        await client.producer(2, OTHER)
+        both = await begin(client)
+        await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[TOPIC, OTHER], **both)
+        await publish(client, 0, b"t0", both)
+        await publish(client, 0, b"u0", both, producer_id=2)
+        txn = (both["txnid_most_bits"], both["txnid_least_bits"])
+        assert await broker.transactions.end_here(OTHER, None, txn, commit=True, low=txn[1], others=[TOPIC])
+        for sequence in range(1, 4):
+            later = await begin(client)
+            await ask(client, K.ADD_PARTITION_TO_TXN, partitions=[OTHER], **later)
+            await publish(client, sequence, b"u1", later, producer_id=2)
+            assert await end(client, later) is None
+        await broker.topics.terminate(OTHER)
+        assert await end(client, both) is None
+        assert named(broker, TOPIC) == [[OTHER]], "it is not taken back"
+        assert len(named(broker, OTHER)) == 4
+
+    with_transactions(test)
+
+
 @pytest.mark.parametrize(
     ("policies", "told"),
     [
