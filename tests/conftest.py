@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.broker.test_admin import Rest
 from tests.pulsar.either import ORACLE, Either, either, oracle
+
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")  # the same examples each time, however slow the machine is
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +39,12 @@ def region(tmp_path_factory: pytest.TempPathFactory, pulsar_server: Either | Non
 @pytest.fixture(scope="module")
 def rest(region: Any) -> Rest:
     return Rest(region.admin_url())
+
+
+@pytest.fixture(scope="module")
+def cluster(rest: Rest) -> str:
+    """What the server that is asked calls itself."""
+    return str(next(name for name in rest("GET", "/admin/v2/clusters")[1] if name != "global"))
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
     python -m geo_tests.wan.chaos [--minutes 5] [--seed 1] [--regions us,eu,ap,sa,za] [--kinds cut,kill-broker]
 
 Each of `KINDS` is one way to break something: begun somewhere by chance, held for a few seconds under load, ended (a network heals, a process comes back),
-and then every link must have caught up without anybody's help within PATIENCE_S. In the end: in each region, each message that was acknowledged anywhere
-is there once, in the order of its producer; and what every link says is at risk is nothing. Exits with 1, and says what, where that is not so.
+and then every link must have caught up without anybody's help within PATIENCE_S. While a link is cut, what its source says is at risk is compared with what was
+published and has not arrived (`geo_tests.wan.risk`). In the end: in each region, each message that was acknowledged anywhere is there once, in the order of its
+producer; and what every link says is at risk is nothing. Exits with 1, and says what, where that is not so.
 """
 
 from __future__ import annotations
@@ -22,38 +23,46 @@ from pathlib import Path
 from typing import Any
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
+from geo_tests.wan.risk import Link, Risk
 from geo_tests.wan.test_links import Stream, missing
 
 PATIENCE_S = 120.0
 HOLD_S = 4.0
 NAMESPACE = "public/chaos"
 TOPIC = f"persistent://{NAMESPACE}/t"
+RISK_EVERY_S = 1.0
 Heal = Callable[[], object]
+Where = Callable[[], tuple[str, list[Link]]]
 
 
 class Chaos:
-    """One instance under faults. `events`: (kind, where, seconds until every link had caught up)."""
+    """One instance under faults. `events`: (kind, where, seconds until every link had caught up). `compared`: numbers of risk that were looked at."""
 
     def __init__(self, instance: Instance, regions: Sequence[str], seed: int) -> None:
         self.instance, self.regions, self.rng = instance, list(regions), random.Random(seed)
         self.events: list[tuple[str, str, float]] = []
         instance.namespace(NAMESPACE, self.regions)
         self.streams = [Stream(instance, region, TOPIC) for region in self.regions]
+        self.cut_links: list[Link] = []
+        self.wrong: list[str] = []
+        self.compared = 0
 
     # -- where ---------------------------------------------------------------------------------------------------------
 
-    def edge(self) -> tuple[str, list[Any]]:
+    def edge(self) -> tuple[str, list[Link]]:
         source, target = self.rng.sample(self.regions, 2)
-        return f"{source}-{target}", self.instance.proxies("link", source, target)
+        return f"{source}-{target}", [(source, target)]
 
-    def pair(self) -> tuple[str, list[Any]]:
+    def pair(self) -> tuple[str, list[Link]]:
         a, b = self.rng.sample(self.regions, 2)
-        return f"{a}-{b}", self.instance.proxies("link", a, b) + self.instance.proxies("link", b, a)
+        return f"{a}-{b}", [(a, b), (b, a)]
 
-    def around(self) -> tuple[str, list[Any]]:
+    def around(self) -> tuple[str, list[Link]]:
         region = self.rng.choice(self.regions)
-        others = [other for other in self.regions if other != region]
-        return region, [p for other in others for p in self.instance.proxies("link", region, other) + self.instance.proxies("link", other, region)]
+        return region, [link for other in self.regions if other != region for link in ((region, other), (other, region))]
+
+    def proxies(self, links: list[Link]) -> list[Any]:
+        return [proxy for link in links for proxy in self.instance.proxies("link", *link)]
 
     def process(self, role: str) -> tuple[str, int]:
         rows = self.instance.status()["regions"][self.rng.choice(self.regions)]["processes"]
@@ -62,20 +71,23 @@ class Chaos:
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
-    def toxic(self, where: Callable[[], tuple[str, list[Any]]], kind: str, stream: str, **attributes: int) -> tuple[str, Heal]:
-        name, proxies = where()
+    def toxic(self, where: Where, kind: str, stream: str, **attributes: int) -> tuple[str, Heal]:
+        name, links = where()
+        proxies = self.proxies(links)
         for proxy in proxies:
             proxy.add_toxic(name=f"chaos_{kind}", type=kind, stream=stream, attributes=attributes)
         return name, lambda: [proxy.get_toxic(f"chaos_{kind}") and proxy.destroy_toxic(f"chaos_{kind}") for proxy in proxies]
 
-    def cut(self, where: Callable[[], tuple[str, list[Any]]]) -> tuple[str, Heal]:
-        name, proxies = where()
+    def cut(self, where: Where) -> tuple[str, Heal]:
+        name, self.cut_links = where()
+        proxies = self.proxies(self.cut_links)
         for proxy in proxies:
             self.instance.toxiproxy.cut(proxy.name)
         return name, lambda: [self.instance.toxiproxy.heal(proxy.name) for proxy in proxies]
 
     def flap(self) -> tuple[str, Heal]:
-        name, proxies = self.pair()
+        name, links = self.pair()
+        proxies = self.proxies(links)
         for _ in range(5):
             for proxy in proxies:
                 self.instance.toxiproxy.cut(proxy.name)
@@ -111,9 +123,13 @@ class Chaos:
 
     # -- a run ---------------------------------------------------------------------------------------------------------
 
-    def load(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+    def load(self, seconds: float, risk: Risk | None = None) -> None:
+        """Publishes everywhere. risk: is looked at meanwhile."""
+        until, look = time.monotonic() + seconds, time.monotonic()
         while time.monotonic() < until:
+            if risk is not None and time.monotonic() >= look:
+                risk.sample()
+                look = time.monotonic() + RISK_EVERY_S
             for stream in self.streams:
                 if stream.sent - stream.acked < 400:
                     stream.publish(5)
@@ -121,12 +137,27 @@ class Chaos:
 
     def caught_up(self) -> bool:
         rows = self.instance.links(TOPIC)
-        return len(rows) == len(self.regions) * (len(self.regions) - 1) and not any(row["backlog_messages"] for row in rows.values())
+        return len(rows) == len(self.regions) * (len(self.regions) - 1) and all(row["connected"] and not row["backlog_messages"] for row in rows.values())
+
+    def settle(self) -> None:
+        """Something is published everywhere, and has arrived everywhere."""
+        self.load(0.1)
+        for stream in self.streams:
+            stream.finish()
+        eventually(self.caught_up, "every link is up and has nothing left", PATIENCE_S)
 
     def one(self, kind: str) -> None:
+        self.cut_links, risk = [], Risk(self.instance, TOPIC, {stream.region: stream for stream in self.streams})
         where, heal = KINDS[kind](self)
         try:
-            self.load(HOLD_S)
+            if self.cut_links:
+                risk.begin(self.cut_links)
+                self.load(HOLD_S, risk)
+                wrong, compared = risk.verdict()
+                self.wrong += [f"{kind} at {where}: {what}" for what in wrong]
+                self.compared += compared
+            else:
+                self.load(HOLD_S)
         finally:
             heal()
         began = time.monotonic()
@@ -138,8 +169,8 @@ class Chaos:
         print(f"{kind:22} {where:34} caught up in {self.events[-1][2]:5.1f} s; sent so far: {sent}", flush=True)
 
     def check(self) -> list[str]:
-        """What is wrong with what the regions hold."""
-        wrong = []
+        """What is wrong with what the regions hold, and what was with what they said meanwhile."""
+        wrong = list(self.wrong)
         for region in self.regions:
             copy = self.instance.read_all(region, TOPIC)
             for stream in self.streams:
@@ -188,6 +219,7 @@ def run(data: Path, regions: Sequence[str], kinds: Sequence[str], seed: int, min
     instance = Instance(data / "data", regions=regions, wan=str(wan))
     try:
         chaos = Chaos(instance, regions, seed)
+        chaos.settle()
         until = time.monotonic() + minutes * 60
         while len(chaos.events) < len(kinds) or time.monotonic() < until:
             for kind in chaos.rng.sample(list(kinds), len(kinds)):
@@ -198,6 +230,7 @@ def run(data: Path, regions: Sequence[str], kinds: Sequence[str], seed: int, min
         slowest = max(chaos.events, key=lambda event: event[2])
         sent, tried = sum(stream.sent for stream in chaos.streams), len({kind for kind, _, _ in chaos.events})
         print(f"{len(chaos.events)} faults of {tried} kinds, {sent} messages, slowest recovery {slowest[2]:.1f} s after {slowest[0]} at {slowest[1]}")
+        print(f"{chaos.compared} numbers of what is at risk compared with what was")
         return wrong
     finally:
         instance.down()

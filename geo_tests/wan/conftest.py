@@ -25,10 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """Regions us (two brokers) and eu, 20 ms apart, namespace public/geo replicated between them."""
+    """Regions us (two brokers) and eu, 20 ms apart, namespace public/geo replicated between them, a folder as their object store."""
     folder = tmp_path_factory.mktemp("pair")
     (folder / "wan.json").write_text(json.dumps({"us-eu": {"rtt_ms": 20, "jitter_ms": 4}}))
-    instance = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1", bookies=3)
+    tiered = {"HELIOGRAPH_BROKER__TIERED__STORE": f"file://{folder}/objects", "HELIOGRAPH_BROKER__TIERED__TICK_S": "1"}
+    instance = Instance(folder / "data", regions=("us", "eu"), wan=str(folder / "wan.json"), brokers="us=2,eu=1", bookies=3, environment=tiered)
     try:
         instance.namespace("public/geo", ["us", "eu"])
         yield instance

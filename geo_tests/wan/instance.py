@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,15 @@ PATIENCE_S = 120.0
 """For what takes a second on a machine with nothing else to do."""
 
 
-def heliograph(*arguments: str, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    """What the program answers. Where it takes too long it is interrupted, as by Ctrl-C, so that it ends what it has started."""
-    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def heliograph(
+    *arguments: str, check: bool = True, timeout_s: float = 300, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What the program answers. Where it takes too long it is interrupted, as by Ctrl-C, so that it ends what it has started.
+
+    environment: beside what this process has.
+    """
+    variables = {**os.environ, **(environment or {})}
+    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
     try:
         said, told = process.communicate(timeout=timeout_s)
     except BaseException:
@@ -67,17 +74,19 @@ def eventually(good: Callable[[], Any], what: str, patience_s: float = PATIENCE_
 
 
 class Instance:
-    """`heliograph up` on a folder."""
+    """`heliograph up` on a folder. environment: of all its processes, beside what this one has."""
 
-    def __init__(self, data: Path, *, regions: Iterable[str], wan: str, brokers: str = "1", bookies: int = 2) -> None:
-        self.data = data
+    def __init__(
+        self, data: Path, *, regions: Iterable[str], wan: str, brokers: str = "1", bookies: int = 2, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.data, self._environment = data, environment
         self._arguments = ("--data", str(data), "--regions", ",".join(regions), "--wan", wan, "--brokers", brokers, "--bookies", str(bookies))
         self.clients: list[Any] = []
         self.up()
 
     def up(self) -> None:
         try:
-            self.state: dict[str, Any] = json.loads(heliograph("up", *self._arguments, "--json").stdout)
+            self.state: dict[str, Any] = json.loads(heliograph("up", *self._arguments, "--json", environment=self._environment).stdout)
         except BaseException:  # else a supervisor that took too long would stay, and nobody would know of it
             heliograph("down", "--data", str(self.data), check=False)
             raise

@@ -204,7 +204,8 @@ def secure_region(folder: Path) -> Iterator[Region]:
     tls = {"ca": str(folder / "tls" / "ca.pem"), "server_cert": str(folder / "tls" / "broker.us.pem"), "server_key": str(folder / "tls" / "broker.us.key")}
     with Region(folder) as made:
         made.start(brokers=0)
-        fields = {"port": 0, "admin_port": 0, "kafka": {"port": 0, "tls_port": 0, "rebalance_delay_ms": 0}}
+        ports = {"port": 0, "tls_port": 0, "admin_port": 0, "admin_tls_port": 0}
+        fields = {**ports, "kafka": {"port": 0, "tls_port": 0, "rebalance_delay_ms": 0}}
         settings = made.settings("broker-0", ["broker"], **made.addresses, broker=fields, security=security)
         if not (folder / "tls" / "broker.us.pem").exists():
             pytest.fail(f"no broker certificate in {sorted(p.name for p in (folder / 'tls').iterdir())}")

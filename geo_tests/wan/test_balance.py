@@ -19,7 +19,8 @@ from heliograph.model.names import bundle_of, bundle_range
 
 BUNDLES = 8
 TOPICS = [f"persistent://public/busy/t{index}" for index in range(24)]
-FAST = '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "cool_down_s": 5, "moves_per_minute": 60}'
+FAST = '{"report_s": 1, "cycle_s": 1, "shedding": {"threshold": 0.01, "floor": 0.01, "gain": 0.001, "least": 0.0005, "patience_s": 0, "cool_down_s": 5'
+FAST += ', "moves_per_minute": 60}'
 SPLITTING = '"split": {"load": 0.02, "reports": 2, "rest_s": 3, "bundles_max": 16}'
 
 

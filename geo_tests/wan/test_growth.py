@@ -1,4 +1,4 @@
-"""An instance of two regions grows to three and shrinks back, by one command each, while messages and configuration writes go on."""
+"""An instance grows and shrinks, by one command each, while messages and configuration writes go on: a region, a broker, a bookie."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph
+from geo_tests.wan.test_balance import owners
 from geo_tests.wan.test_links import Stream
 from region_node.demo import _rest as rest
 from region_node.instance.control import call
@@ -65,6 +66,34 @@ class Writers:
             thread.join()
 
 
+class Follower(threading.Thread):
+    """A consumer at work. `bodies`: what it was given, without what it is given again as its acknowledgment was under way when it connected anew."""
+
+    def __init__(self, client: Any, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._consumer = client.subscribe(topic, "follower", initial_position=pulsar.InitialPosition.Earliest)
+        self.bodies: dict[str, None] = {}
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                message = self._consumer.receive(timeout_millis=500)
+            except pulsar.Timeout:
+                continue
+            self.bodies.setdefault(message.data().decode())
+            self._consumer.acknowledge(message)
+
+    def finish(self, count: int) -> list[str]:
+        try:
+            eventually(lambda: len(self.bodies) >= count, "the consumer has all")
+        finally:
+            self._ended.set()
+            self.join()
+        return list(self.bodies)
+
+
 def members(instance: Instance, region: str) -> dict[str, Any]:
     answer: dict[str, Any] = rest("GET", f"{instance.admin(region)}/heliograph/v1/config/members")
     return answer
@@ -76,15 +105,18 @@ def test_a_region_joins_and_leaves_under_writes(instance: Instance) -> None:
     instance.namespace("public/geo", ["us", "eu"])
     rest("POST", f"{us}/admin/v2/namespaces/public/geo/permissions/ann", ["produce"])
     stream = Stream(instance, "us", topic)
+    follower = Follower(instance.client("us"), topic)
     writers = Writers(instance, stream)
     try:
+        scale_out_and_in(instance, data, us, stream)
         grow_and_shrink(instance, data, us, topic, stream)
     finally:
         writers.end()
     stream.finish()
+    assert follower.finish(stream.sent) == stream.bodies(), "the consumer at work had each in order"
     assert not writers.failed and writers.configured > 2, (writers.configured, writers.failed)  # they went on; how fast is the machine's affair
     eventually(lambda: len(instance.read_all("eu", topic)) == stream.sent, "all of it in eu")
-    assert instance.read_all("eu", topic) == stream.bodies(), "each once, in order"
+    assert instance.read_all("eu", topic) == stream.bodies() == instance.read_all("us", topic), "each once, in order"
 
 
 def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: Stream) -> None:
@@ -113,6 +145,53 @@ def grow_and_shrink(instance: Instance, data: str, us: str, topic: str, stream: 
     report = members(instance, "us")
     assert [row["member"] for row in report["members"]] == ["eu", "us"] and report["leader"] in ("eu", "us") and report["writes"]["count"] is not None
     assert sorted(call(instance.data, "status")["regions"]) == ["eu", "us"] and (instance.data / "ap").is_dir()
+
+
+def scale_out_and_in(instance: Instance, data: str, us: str, stream: Stream) -> None:
+    """A bookie and a broker more in us, and less: the broker that was alone, and the bookie that was added."""
+
+    def on_the_new_bookie() -> bool:
+        return bool(rest("GET", f"{us}/heliograph/v1/bookies/us-bookie-2/decommission")["open_ledgers_left"])
+
+    before = names(instance)
+    refused = heliograph("process", "remove", "us-bookie-0", "--data", data, check=False)
+    assert refused.returncode == 2 and "process add bookie --region us" in refused.stderr
+    said = heliograph("process", "add", "bookie", "--region", "us", "--data", data).stdout
+    assert "us-bookie-2 is registered" in said
+    client = instance.client("us")
+    for number in range(30):
+        client.create_producer(f"persistent://public/default/new-{number}").send(b"new")
+        if on_the_new_bookie():
+            break
+    assert on_the_new_bookie(), "new ledgers are put on it, without anything else being done"
+
+    heliograph("process", "add", "broker", "--region", "us", "--data", data)
+    assert names(instance) == {*before, "us-bookie-2", "us-broker-1"}
+    held = {bundle for bundle, owner in owners(instance, "public/geo").items() if owner == "us-broker-0"}
+    assert held, "the publisher's bundle is somewhere"
+    for bundle in held:
+        heliograph("namespaces", "unload", "public/geo", "--bundle", bundle, "--to", "us-broker-1", "--admin", us)
+    acked = stream.acked
+    eventually(lambda: stream.acked > acked + 10 and owners(instance, "public/geo").get(next(iter(held))) == "us-broker-1", "it serves there")
+
+    heliograph("process", "remove", "us-broker-0", "--data", data)
+    eventually(lambda: ids(f"{us}/heliograph/v1/status", "brokers") == ["us-broker-1"], "the brokers know it")
+    assert set(owners(instance, "public/geo").values()) <= {"us-broker-1"}
+    gone = json.loads(heliograph("process", "remove", "us-bookie-2", "--data", data, "--json").stdout)
+    assert gone["done"] and Path(gone["data"]).is_dir()
+    assert names(instance) == {*before, "us-broker-1"} - {"us-broker-0"}
+    eventually(lambda: ids(f"{us}/heliograph/v1/bookies") == ["us-bookie-0", "us-bookie-1"], "and no mark is left")
+    acked = stream.acked
+    eventually(lambda: stream.acked > acked + 10, "it is published on")
+
+
+def ids(url: str, part: str = "") -> list[str]:
+    answer = rest("GET", url)
+    return sorted(row["id"] for row in (answer[part] if part else answer))
+
+
+def names(instance: Instance) -> set[str]:
+    return {row["name"] for row in instance.status()["regions"]["us"]["processes"] if row["ready"]}
 
 
 def published_where_us_cannot_hear_it(instance: Instance) -> list[str]:

@@ -63,6 +63,11 @@ def test_rows_are_what_was_published(pair: Instance, spark: Any) -> None:
         if region == "us":
             there = coordinates
     assert coordinates == there, "the same messages have the same coordinates in both regions"
+    unregistered = spark.newSession()
+    unregistered.sql(f"CREATE TEMPORARY VIEW found USING heliograph OPTIONS (admin_url '{pair.admin('eu')}', topic '{TOPIC}')")
+    assert unregistered.table("found").count() == expected.total(), "Spark finds the format by the module that is named so"
+    where = spark.sparkContext.parallelize([1], 1).map(lambda _: __import__("pyspark").__file__).collect()[0]
+    assert where == pyspark.__file__, "workers have byte code, not the zip that they would compile anew"
 
 
 def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: Instance, spark: Any, tmp_path: Path) -> None:
@@ -232,6 +237,10 @@ def test_declared_columns_are_read_and_a_bad_message_is_put_aside(pair: Instance
     assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "out")).collect()) == [n for n in range(500) if n % 100]
     with pytest.raises(Exception, match="keys are strings"):
         spark.read.format("heliograph").schema("a map<int,string>").options(**options).load().count()
+    wrong = spark.readStream.format("heliograph").schema("a map<int,string>").options(**options).load().writeStream.format("noop")
+    query = started(wrong.option("checkpointLocation", str(tmp_path / "wrong")).trigger(availableNow=True).start)
+    with pytest.raises(Exception, match="keys are strings"):  # said by whoever plans the first micro-batch's tasks
+        query.awaitTermination(600)
 
 
 def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,7 +29,7 @@ from heliograph.model.errors import ConfigError
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
-from tests.spark.running import NAMESPACE, PATIENT, forget, publish, run
+from tests.spark.running import NAMESPACE, PATIENT, forget, publish, run, started
 from tests.spark.stores.support import dying
 
 pyspark = pytest.importorskip("pyspark")
@@ -360,6 +361,36 @@ def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client
     assert rows[-1].publish_time.timestamp() - rows[0].publish_time.timestamp() > 1.5
 
 
+def test_a_model_learns_from_a_stream_as_the_page_says(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    """The sample of docs/spark.md, with this test's names; a micro-batch that comes again teaches nothing."""
+    rng = random.Random(4)
+    told = [{"price": rng.random(), "visits": rng.random()} for _ in range(1500)]
+    publish(client, "offers", [json.dumps({**each, "bought": each["visits"] > each["price"]}) for each in told])
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+    (text,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def learn(" in block]
+    for theirs, mine in (("/data/", f"{tmp_path}/"), ("http://127.0.0.1:8080", region.admin_url()), (".start()", ".trigger(availableNow=True).start()")):
+        assert theirs in text
+        text = text.replace(theirs, mine)
+    model = tmp_path / "offers.model"
+
+    def run_it() -> dict[str, Any]:
+        def start() -> Any:
+            names: dict[str, Any] = {}
+            exec(text, names)
+            return names["query"]
+
+        query = started(start)
+        assert query.awaitTermination(600) and query.exception() is None
+        found: dict[str, Any] = json.loads(model.read_text())
+        return found
+
+    learned = run_it()
+    _, price, visits = learned["weights"]
+    assert learned["batch"] == 0 and price < -1 and visits > 1
+    forget(tmp_path / "offers.state")
+    assert run_it() == learned
+
+
 def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: Path) -> None:
     topics = [f"persistent://public/geo/audited-{n}" for n in range(2)]
     for topic in topics:
@@ -379,17 +410,23 @@ def test_two_regions_copies_are_compared(pair: Instance, spark: Any, tmp_path: P
     assert report["same"] and sorted(report["topics"]) == topics
     assert all(found["both"] == 200 and found["messages"] == {"us": 200, "eu": 200} for found in report["topics"].values())
     assert (tmp_path / "audit" / "ranges.csv").read_text().count("\n") == 1
+    for found in report["topics"].values():
+        assert [(each["from"], each["in"], each["messages"]) for each in found["arrived"]] == [("us", "eu", 100), ("eu", "us", 100)]
+        assert all(0 <= each["lag_ms"]["p50"] <= each["lag_ms"]["p99"] <= each["lag_ms"]["max"] < 3_600_000 for each in found["arrived"])
+    assert report["plot"] == "lag.svg" and "audited-0: us to eu" in (tmp_path / "audit" / "lag.svg").read_text()
 
 
 def test_what_differs_between_two_copies_is_found(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from heliograph.spark.jobs import audit as audit_module
 
-    def message(topic: str, entry: int, ledger: int = 3) -> tuple[Any, ...]:
-        return topic, "us", datetime.fromtimestamp(entry, UTC), 1, 1, "abcd", ledger, entry, 0
+    def message(topic: str, entry: int, ledger: int = 3, late: int = 0) -> tuple[Any, ...]:
+        at = datetime.fromtimestamp(entry, UTC)
+        return topic, "us", at, at + timedelta(seconds=late), at, 1, 1, "abcd", ledger, entry, 0
 
-    columns = "topic string, origin_region string, publish_time timestamp, region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
+    columns = "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
+    columns += " region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
     us = [*(message("t", n) for n in range(10)), message("twin", 0)]
-    eu = [*(message("t", n) for n in (2, 3, 6, 6, 7)), message("twin", 0)]
+    eu = [*(message("t", n, late=late) for n, late in ((2, 1), (3, 2), (6, 3), (6, 90), (7, -5))), message("twin", 0, late=7)]
     given = {"us": us, "eu": eu}
     monkeypatch.setattr(audit_module, "_side", lambda spark, source: spark.createDataFrame(given[source["region"]], columns))
     report, ranges = audit_module.audit(spark, {"us": {"region": "us"}, "eu": {"region": "eu"}}, 100_000, 100)
@@ -397,17 +434,19 @@ def test_what_differs_between_two_copies_is_found(spark: Any, tmp_path: Path, mo
     found = report["topics"]["t"]
     assert (found["both"], found["messages"], found["duplicates"]) == (4, {"us": 10, "eu": 5}, {"us": 0, "eu": 1})
     assert [(each["in"], each["kind"], each["messages"]) for each in found["missing"]] == [("eu", "before", 2), ("eu", "behind", 2), ("eu", "gap", 2)]
+    lag = {"p50": 1000, "p90": 3000, "p99": 3000, "max": 3000}
+    assert found["arrived"] == [{"in": "eu", "from": "us", "messages": 4, "lag_ms": lag}], "the second copy of a message is no arrival"
+    assert report["topics"]["twin"]["arrived"][0]["lag_ms"]["max"] == 7000
     assert found["missing"][1]["age_ms"] == {"p50": 91_000, "p90": 92_000, "p99": 92_000, "max": 92_000}
     assert [(r["kind"], r["first_entry"], r["last_entry"], r["messages"]) for r in ranges] == [("before", 0, 1, 2), ("gap", 4, 5, 2), ("behind", 8, 9, 2)]
-    given["<us>"] = given.pop("us")
-    for lines in (3, 0):  # as a user runs it: the report, the ranges, and their picture, which goes when nothing is missing any more
-        job = {"topics": ["t"], "regions": {"<us>": "http://us", "eu": "http://eu"}, "path": str(tmp_path)}
+    for lines in (5, 0):  # as a user runs it: the report, the ranges, and their picture, which goes when there is no lag to show any more
+        job = {"topics": ["t"], "regions": {"us": "http://us", "eu": "http://eu"}, "path": str(tmp_path)}
         assert audit_module.start(spark, {}, "audit", job) == []
-        assert json.loads((tmp_path / "report.json").read_text())["plot"] == ("lag.svg" if lines else "none: nothing is missing")
+        assert json.loads((tmp_path / "report.json").read_text())["plot"].partition(":")[0] == ("lag.svg" if lines else "none")
         assert (tmp_path / "lag.svg").exists() == bool(lines)
         if lines:
             picture = ElementTree.parse(tmp_path / "lag.svg")
             texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
-            assert {"t: gap in eu", "t: behind in eu", "t: before in eu", "p99", "max"} <= set(texts)
+            assert {"t: gap in eu", "t: behind in eu", "t: before in eu", "t: us to eu", "twin: us to eu", "p99", "max"} <= set(texts)
             assert len(list(picture.iter("{http://www.w3.org/2000/svg}title"))) == 4 * lines
-        given["eu"] = given["<us>"]
+        given["eu"] = given["us"] = []

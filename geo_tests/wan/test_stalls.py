@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.request
 from typing import Any
@@ -94,3 +95,68 @@ def test_the_topic_is_deleted_at_the_target(pair: Instance) -> None:
     stream.publish(20)
     assert_same_everywhere(pair, topic, [stream])
     assert "moved" in causes(pair, topic)
+
+
+def test_what_a_non_persistent_topic_does_not_send_is_counted(pair: Instance) -> None:
+    """By region, in the topic's statistics and in the metrics of its broker; a persistent one beside it goes on as ever."""
+    topic = "non-persistent://public/geo/dropped"
+    stream = Stream(pair, "eu", topic)
+    stream.publish(25)
+    stream.finish()
+    stats = rest("GET", f"{pair.admin('eu')}/admin/v2/non-persistent/public/geo/dropped/stats")["replication"]
+    assert {region: (row["msgDropCount"], row["connected"], row["cause"]) for region, row in stats.items()} == {"us": (25, False, "non-persistent")}
+    scraped = urllib.request.urlopen(f"{pair.admin('eu')}/metrics", timeout=60).read().decode()
+    (line,) = [line for line in scraped.splitlines() if line.startswith("heliograph_replication_unsent_messages_total{") and 'remote_cluster="us"' in line]
+    assert float(line.rpartition(" ")[2]) == 25
+    kept, persistent = published(pair, "not-dropped", 5)
+    assert_same_everywhere(pair, kept, [persistent])
+
+
+def test_what_an_admin_deletes_before_it_has_arrived_is_named_with_its_reason(pair: Instance) -> None:
+    """Truncated, and then deleted and made again at its source, while the link is cut: eu shows which coordinates it lacks, and why."""
+    topic, stream = published(pair, "deleted-here", 10)
+    path = f"{pair.admin('us')}/admin/v2/persistent/public/geo/deleted-here"
+    for proxy in pair.proxies("link", "us", "eu"):
+        proxy.disable()
+    try:
+        eventually(lambda: not pair.links(topic)[("us", "eu")]["connected"], "cut")
+        stream.publish(20)
+        stream.finish()
+        rest("DELETE", f"{path}/truncate")
+        stream.publish(5)
+        stream.finish()
+        rest("PUT", f"{path}/unload")  # another owner has not seen where the link stood
+    finally:
+        for proxy in pair.proxies("link", "us", "eu"):
+            proxy.enable()
+    eventually(lambda: pair.read_all("eu", topic) == [f"us-{n}" for n in (*range(10), *range(30, 35))], "what was published since")
+    (row,) = lacking(pair, topic)
+    assert [one["reason"] for one in row["reasons"]] == ["deleted"] and len(row["missing"]) == 1
+    coordinate = f"{row['origin']}:{row['missing'][0][1][0]}:{row['missing'][0][1][1]}"
+    told = heliograph("topics", "position", topic, coordinate, "--admin", pair.admin("eu"), "--json", check=False).stdout
+    assert json.loads(told)["status"] == json.loads(told)["reason"] == "deleted"
+    assert "deleted" in heliograph("topics", "vector", topic, "--admin", pair.admin("eu")).stdout
+    for proxy in pair.proxies("link", "us", "eu"):
+        proxy.disable()
+    try:
+        eventually(lambda: not pair.links(topic)[("us", "eu")]["connected"], "cut again")
+        stream.publish(5)
+        stream.finish()
+        rest("DELETE", f"{path}?force=true")
+    finally:
+        for proxy in pair.proxies("link", "us", "eu"):
+            proxy.enable()
+    stream.publish(3)  # its producer comes back, and so does the topic
+    stream.finish()
+    former = eventually(lambda: next((r for r in lacking(pair, topic) if r["origin"] == row["origin"] and len(r["reasons"]) == 2), None), "told")
+    assert [one["reason"] for one in former["reasons"]] == ["deleted", "deleted"]
+    last = f"{row['origin']}:{former['through'][0]}:{former['through'][1]}"
+    told = heliograph("topics", "position", topic, last, "--admin", pair.admin("eu"), "--json", check=False).stdout
+    assert json.loads(told)["status"] == "deleted"
+    eventually(lambda: pair.read_all("eu", topic)[-3:] == [f"us-{n}" for n in range(40, 43)], "what was published to the new one")
+
+
+def lacking(instance: Instance, topic: str) -> list[dict[str, Any]]:
+    """Of which origins eu lacks something, as it tells."""
+    answer = rest("GET", f"{instance.admin('eu')}/heliograph/v1/topics/{topic.removeprefix('persistent://')}/vectors")
+    return [row for row in answer["regions"]["eu"]["origins"] if row["missing"]]

@@ -14,7 +14,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
-WAIT_MS = 60_000
+WAIT_MS = 120_000
 PAGES = ("#/map", "#/topics/public", "#/topics/public/geo/seen", "#/topics/public/geo/wide", "#/region", "#/disaster", "#/disaster/public/geo", "#/audit")
 ACCESSIBLE = Path(__file__).with_name("accessible.js").read_text()
 
@@ -202,8 +202,8 @@ def cut(browser: Browser, base: str, toxiproxy: str, proxies: list[str], picture
     return {"down": down, "said": said}
 
 
-def signed_in(browser: Browser, base: str, root: str, tenant: str) -> dict[str, Any]:
-    """Without a token, with a wrong one, as root, and as a role that may only consume."""
+def signed_in(browser: Browser, base: str, root: str, tenant: str, owner: str) -> dict[str, Any]:
+    """Without a token, with a wrong one, as root, as a role that may only consume, and as the admin of tenant shop."""
     said: list[str] = []
     page = _page(browser, said)
 
@@ -228,7 +228,23 @@ def signed_in(browser: Browser, base: str, root: str, tenant: str) -> dict[str, 
     page.get_by_role("button", name="Unload this topic…").click()
     page.get_by_role("dialog").get_by_role("button", name="Unload", exact=True).click()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Refused")
-    return {"wrong": wrong, "kept": kept, "refused": refused, "act": page.get_by_role("dialog").get_by_role("alert").inner_text()}
+    act = page.get_by_role("dialog").get_by_role("alert").inner_text()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Sign out").click()
+    enter(owner)
+    page.goto(f"{base}/console/#/topics/shop")
+    expect(page.locator("main")).to_contain_text("shop/web/orders")
+    own = page.inner_text("main")
+    others = {}
+    for place in ("topics/public", "region", "audit"):
+        page.goto(f"{base}/console/#/{place}")
+        expect(page.locator("main .refusal").first).to_contain_text("Refused")
+        others[place] = page.inner_text("main")
+    page.goto(f"{base}/console/#/topics/shop/web/orders")
+    page.get_by_role("button", name="Unload this topic…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unload", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("was unloaded")
+    return {"wrong": wrong, "kept": kept, "refused": refused, "act": act, "own": own, "others": others}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from benchmarks.cache import once
 
 TOFU, HCL = "v1.12.6", "v2.20.2-0.20251021132045-587d123c2828"
 HELM, KUBECONFORM = "v4.3.0", "v0.8.0"
+PULSARCTL = "v0.5.0"
+"""The newest of which the checksum database knows: later ones have versions that a Go module of that name cannot have."""
 _BUILD_S = 1800
 _TRIES, _PAUSE_S = 3, 5.0
 
@@ -70,6 +72,17 @@ def kubeconform() -> Path:
     return _built(f"kubeconform-{KUBECONFORM}", _installing(f"github.com/yannh/kubeconform/cmd/kubeconform@{KUBECONFORM}", "kubeconform"))
 
 
+def pulsarctl() -> Path:
+    """The module proxy has this version, and no list of them, which `go install` and `go get` ask for: so it is a dependency of an empty module."""
+
+    def build(go: Callable[..., None], scratch: Path) -> None:
+        go("mod", "init", "pulsarctl")
+        go("mod", "edit", "-require", f"github.com/streamnative/pulsarctl@{PULSARCTL}")
+        go("build", "-mod", "mod", "-ldflags", "-s -w", "-o", str(scratch / "made"), "github.com/streamnative/pulsarctl")
+
+    return _built(f"pulsarctl-{PULSARCTL}", build)
+
+
 def promtool() -> Path:
     return _unpacked("prometheus") / "usr" / "bin" / "promtool"
 
@@ -100,6 +113,11 @@ def fiu_preload() -> dict[str, str]:
         "LD_PRELOAD": " ".join(str(libraries / "fiu" / name) for name in ("fiu_run_preload.so", "fiu_posix_preload.so")),
         "LD_LIBRARY_PATH": str(libraries),
     }
+
+
+def rsyslogd() -> Path:
+    """rsyslog, to be run with `LD_LIBRARY_PATH` of `libraries`; its modules are in lib/*/rsyslog beside them."""
+    return _unpacked("rsyslog", "rsyslog-relp", "librelp0", "libestr0", "libfastjson4", "liblognorm5") / "usr" / "sbin" / "rsyslogd"
 
 
 def redis_server() -> Path:

@@ -190,10 +190,15 @@ def test_signing_in_and_what_is_refused(tmp_path: Path) -> None:
     interpreter(), chromium()
     with secure_region(tmp_path) as region:
         bearer: dict[str, Any] = {"Authorization": f"Bearer {token('root')}"}
-        made = urllib.request.Request(f"{region.admin_url()}/admin/v2/persistent/public/default/mine", headers=bearer, method="PUT")
-        urllib.request.urlopen(made, timeout=30).read()
-        found = drive(SCRIPT, "signed_in", base=region.admin_url(), root=token("root"), tenant=token("bob"))
+        shop = json.dumps({"allowedClusters": ["us"], "adminRoles": ["dora"]}).encode()
+        paths: dict[str, bytes | None] = {"persistent/public/default/mine": None, "tenants/shop": shop, "namespaces/shop/web": None}
+        for path, body in {**paths, "persistent/shop/web/orders": None}.items():
+            headers = {**bearer, "Content-Type": "application/json"}
+            urllib.request.urlopen(urllib.request.Request(f"{region.admin_url()}/admin/v2/{path}", body, headers, method="PUT"), timeout=60).read()
+        found = drive(SCRIPT, "signed_in", base=region.admin_url(), root=token("root"), tenant=token("bob"), owner=token("dora"))
     assert found["kept"][:2] == [[], ""], "the token is in this tab's session alone"
     assert token("root") not in found["kept"][2]
     assert "'bob'" in found["refused"]
     assert "'bob' may not PUT" in found["act"]
+    assert "Use of this tenant" in found["own"], "a tenant's admin sees what is the tenant's"
+    assert all("public/default" not in seen and "us-bookie" not in seen for seen in found["others"].values()), found["others"]

@@ -66,7 +66,9 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
 
     scaling = Reader(Page.read("scaling.md"), shell)
     assert "heaviest bundles" in scaling.section("See the load")[0]
+    scaling.section("A broker or a bookie more, or one less")
     before = {row["name"]: row["pid"] for row in status(tmp_path)["regions"]["us"]["processes"]}
+    assert {"us-broker-1", "us-bookie-3"}.isdisjoint(before) and "us-bookie-2" in before
     scaling.section("Rolling restart and upgrade")
     scaling.finish()
     assert not set(before.values()) & {row["pid"] for row in status(tmp_path)["regions"]["us"]["processes"]}

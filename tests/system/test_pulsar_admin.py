@@ -1,10 +1,13 @@
-"""The official pulsar-admin, line by line (`admin_lines.txt`): against Heliograph and a real Pulsar it does and prints the same."""
+"""The official pulsar-admin and pulsarctl, line by line (`admin_lines.txt`, `pulsarctl_lines.txt`): against Heliograph and a real Pulsar they do and print
+the same."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,13 @@ from typing import Any
 import pytest
 
 from benchmarks.servers import Heliograph, Pulsar, Server
+from tests.broker.test_admin import Rest
 from tests.system.jvm import AdminShell, jars
+from tests.system.programs import pulsarctl
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
-LINES = [line for line in (Path(__file__).parent / "admin_lines.txt").read_text().splitlines() if line and not line.startswith("#")]
+Outcome = dict[str, Any]
+"""`ok`, `out`, and `err`: what was printed."""
 SCHEMA = {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}), "properties": {}}
 
 
@@ -33,18 +39,21 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ser
             server.stop()
 
 
-def walk(server: Server, schema: Path) -> list[dict[str, Any] | None]:
+def read_lines(name: str) -> list[str]:
+    return [line for line in (Path(__file__).parent / name).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def walk(server: Server, lines: list[str], schema: Path, run: Callable[[list[str]], Outcome]) -> list[Outcome | None]:
     """What each line did; None for those that are Heliograph's only."""
-    (name, (_, web)) = next(iter(server.regions.items()))
-    with AdminShell(web) as admin:
-        out: list[dict[str, Any] | None] = []
-        for line in LINES:
-            words = shlex.split(line.lstrip("!-?").replace("{cluster}", name).replace("{schema}", str(schema)))
-            out.append(None if line.startswith("-") and server.kind == "pulsar" else admin(words))
+    name = next(iter(server.regions))
+    out: list[Outcome | None] = []
+    for line in lines:
+        words = shlex.split(line.lstrip("!-?").replace("{cluster}", name).replace("{schema}", str(schema)))
+        out.append(None if line.startswith("-") and server.kind == "pulsar" else run(words))
     return out
 
 
-def differs(line: str, ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> bool:
+def differs(line: str, ours: Outcome | None, theirs: Outcome | None) -> bool:
     assert ours is not None
     if theirs is None:  # only ours: refused, with a sentence
         return bool(ours["ok"]) or len(ours["err"].split()) < 5
@@ -55,11 +64,45 @@ def differs(line: str, ours: dict[str, Any] | None, theirs: dict[str, Any] | Non
     return (ours["ok"], ours["out"].strip()) != (theirs["ok"], theirs["out"].strip())
 
 
-def test_every_line_does_and_prints_the_same(both: tuple[Server, Server], tmp_path: Path) -> None:
-    schema = tmp_path / "schema.json"
+def compare(both: tuple[Server, Server], file: str, folder: Path, walked: Callable[[Server, list[str], Path], list[Outcome | None]]) -> None:
+    """walked: what each line of the file did at that server, with that file of a schema."""
+    schema, lines = folder / "schema.json", read_lines(file)
     schema.write_text(json.dumps(SCHEMA))
     with ThreadPoolExecutor(2) as pool:
-        ours, theirs = pool.map(lambda server: walk(server, schema), both)
-    assert [(line, a, b) for line, a, b in zip(LINES, ours, theirs, strict=True) if differs(line, a, b)] == []
+        ours, theirs = pool.map(lambda server: walked(server, lines, schema), both)
+    assert [(line, a, b) for line, a, b in zip(lines, ours, theirs, strict=True) if differs(line, a, b)] == []
     done = sum(1 for a in ours if a is not None and a["ok"])
-    assert done > 0.7 * len(LINES)  # most lines are to succeed: a server that refuses everything would be alike, too
+    assert done > 0.7 * len(lines)  # most lines are to succeed: a server that refuses everything would be alike, too
+
+
+def web_port(server: Server) -> int:
+    return next(iter(server.regions.values()))[1]
+
+
+def test_every_line_of_pulsar_admin_does_and_prints_the_same(both: tuple[Server, Server], tmp_path: Path) -> None:
+    def walked(server: Server, lines: list[str], schema: Path) -> list[Outcome | None]:
+        with AdminShell(web_port(server)) as admin:
+            return walk(server, lines, schema, admin)
+
+    compare(both, "admin_lines.txt", tmp_path, walked)
+
+
+@pytest.mark.timeout(2400)  # the first time, it is built
+def test_every_line_of_pulsarctl_does_and_prints_the_same(both: tuple[Server, Server], tmp_path: Path) -> None:
+    program = str(pulsarctl())
+
+    def walked(server: Server, lines: list[str], schema: Path) -> list[Outcome | None]:
+        url = f"http://127.0.0.1:{web_port(server)}"
+        rest = Rest(url)
+
+        def run(words: list[str]) -> Outcome:
+            if words[0].startswith("+"):
+                return {"ok": rest(words[0][1:], f"/admin/v2/{words[1]}")[0] == 204, "out": "", "err": ""}
+            command = [program, "-C", "false", "-s", url, *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"HOME": str(tmp_path)})
+            said = " ".join(re.findall(r"code: \d+", done.stdout + done.stderr)[:1]) if done.returncode else done.stdout
+            return {"ok": done.returncode == 0, "out": said, "err": done.stderr}
+
+        return walk(server, lines, schema, run)
+
+    compare(both, "pulsarctl_lines.txt", tmp_path, walked)

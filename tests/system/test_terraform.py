@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cache import once
 from geo_tests.wan.instance import eventually
 from tests.guide.page import Page
 from tests.guide.shell import Reader, Shell
 from tests.system import programs
 from tests.system.hosts import PYTHON, Network
 from tests.system.prometheus import PATIENCE_S, RULES, Prometheus
+from tests.system.releases import wheels
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(2400)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ MIRROR = "providers.tfrc"
 ALL = ["meta", "config", "bookie", "broker"]
 ENVIRONMENT = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_CLI_ARGS": "-no-color"}
 PLACES = {
-    " --http 10.2.0.11:8202": "",  # here us-a has two bookies
+    "--http 10.1.0.13:8000": "--http 10.66.0.13:8000 --http 10.66.0.15:8000",  # here eu has another bookie
     "git clone … heliograph && cd heliograph/terraform/": "cd ",
     "tofu init": "tofu init -input=false",
     "tofu apply": "tofu apply -auto-approve -input=false",
@@ -131,41 +131,6 @@ def test_the_modules_own_tests_pass(copied: Path) -> None:
 # -- an instance --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def dependencies() -> Path:
-    """Wheels of all that the servers want, fetched once for a lock file."""
-    lock = ROOT / "requirements" / "lock.txt"
-
-    def fetch(scratch: Path) -> None:
-        wanted = re.findall(r'^    "([^"]+)",$', (ROOT / "pyproject.toml").read_text().partition("[project.optional")[0], re.MULTILINE)
-        command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(scratch), "-c", str(lock), "-r", str(ROOT / "requirements" / "server.in"), *wanted]
-        try:
-            programs.fetch(command, scratch)
-        except subprocess.SubprocessError as error:
-            pytest.skip(f"the wheels that hosts install cannot be fetched here: {programs.reason(error)}")
-
-    return once(f"wheels-{programs.digest(lock, ROOT / 'pyproject.toml')}", fetch)
-
-
-def wheels(dependencies: Path, folder: Path, version: str) -> Path:
-    """A folder with everything that a host installs; of this checkout, called `version`."""
-    source = folder / "source"
-    parts = ["heliograph", "pyspark_heliograph.py", "global_config", "local_meta", "storage", "replicator", "region_node", "packaging", "tools"]
-    for part in [*parts, "pyproject.toml", "README.md", "LICENSE"]:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            source.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / part, source / part)
-    for name in ("pyproject.toml", "packaging/server/pyproject.toml", "heliograph/__init__.py"):
-        text = (source / name).read_text()
-        assert "0.1.0" in text
-        (source / name).write_text(text.replace("0.1.0", version))
-    shutil.copytree(dependencies, folder / "wheels", copy_function=os.link)
-    subprocess.run([sys.executable, str(source / "tools" / "wheels.py"), str(folder / "wheels")], check=True, capture_output=True)
-    return folder / "wheels"
-
-
 class Deployed:
     """`examples/ssh`, given to hosts by `tofu apply`."""
 
@@ -236,8 +201,8 @@ def turns(said: str, region: str) -> list[str]:
     return [host for at, host in enumerate(hosts) if at == 0 or hosts[at - 1] != host]
 
 
-def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Network, dependencies: Path, tmp_path: Path) -> None:
-    instance = Deployed(copied, network, wheels(dependencies, tmp_path / "first", "0.1.0"))
+def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Network, tmp_path: Path) -> None:
+    instance = Deployed(copied, network, wheels(tmp_path / "first", "0.1.0"))
     with Shell(copied, places=PLACES, prefix=network.inside([]), **ENVIRONMENT) as shell:
         shell.program("tofu", [str(programs.tofu())])
         shell.program("ssh", instance.ssh)
@@ -246,7 +211,7 @@ def test_an_instance_over_ssh_from_nothing_to_nothing(copied: Path, network: Net
         page.section("Hosts over SSH")
         page.section("Watch it")
         at_a_cut(network, tmp_path / "prometheus", instance.folder / "targets.json")
-        follow_the_rest(instance, page, tmp_path, dependencies)
+        follow_the_rest(instance, page, tmp_path)
 
 
 def at_a_cut(network: Network, folder: Path, targets: Path) -> None:
@@ -265,19 +230,42 @@ def at_a_cut(network: Network, folder: Path, targets: Path) -> None:
 
 
 def restored(instance: Deployed, shell: Shell, urls: dict[str, str]) -> None:
-    """us loses its metadata, and gets it back from a backup: what was there is there, and messages go both ways."""
+    """eu loses the metadata of its three voters, and gets it back from a backup: what was there is there, and messages go both ways."""
     reader = Reader(Page.read("restore.md"), shell)
     for heading in reader.page.headings:
         reader.section(heading)
     reader.finish()
-    kept = shell.run(f"heliograph consume {TOPIC} -n 3 -s again --earliest --timeout 300 --service {urls['us']}")
+    kept = shell.run(f"heliograph consume {TOPIC} -n 3 -s again --earliest --timeout 300 --service {urls['eu']}")
     assert all(f"from {region}" in kept for region in urls), kept
-    for region, other, reads in (("us", "eu", "-n 1 -s reader-eu"), ("eu", "us", "-n 2 -s again")):
+    members = json.loads(shell.run(f"heliograph meta members --admin http://{instance.address('eu-a')}:8080 --json"))["members"]
+    assert {row["member"]: row["role"] for row in members} == {f"eu-{name}-meta": "voter" for name in "abc"}
+    for region, other, reads in (("eu", "us", "-n 1 -s reader-us"), ("us", "eu", "-n 2 -s again")):
         shell.run(f"heliograph produce {TOPIC} -m 'restored, {region}' --service {urls[region]}")
         assert f"restored, {region}" in shell.run(f"heliograph consume {TOPIC} {reads} --timeout 300 --service {urls[other]}")
 
 
-def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path, dependencies: Path) -> None:
+class Publisher:
+    """A client in eu that publishes without a pause, while something is done to the region."""
+
+    def __init__(self, network: Network, shell: Shell, urls: dict[str, str], topic: str) -> None:
+        self._shell, self._read = shell, f"heliograph consume {topic} -s all --timeout 300 --service {urls['ap']} -n"
+        shell.run(f"heliograph consume {topic} -n 0 -s all --timeout 1 --service {urls['ap']}")
+        program = str(Path(__file__).with_name("through_an_upgrade.py"))
+        words = network.inside([sys.executable, program, urls["eu"], topic])
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None and self._process.stdout.readline() == "publishing\n"
+
+    def ended(self) -> None:
+        """It saw no error, and in another region everything that was confirmed is there, once and in order."""
+        assert self._process.poll() is None
+        told, _ = self._process.communicate("", timeout=300)
+        result = json.loads(told.splitlines()[-1])
+        assert result["confirmed"] > 0 and result["errors"] == 0, result
+        read = self._shell.run(f"{self._read} {result['confirmed']}")
+        assert read.split() == [str(at) for at in range(result["confirmed"])]
+
+
+def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path) -> None:
     network, shell = instance.network, page.shell
     # Messages go round: what any region publishes is read in each.
     urls = instance.urls()
@@ -292,27 +280,18 @@ def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path, dependenci
     assert "No changes" in instance.do("plan", "-input=false")
 
     # An upgrade rolls while a client publishes: one host at a time, and what was confirmed is there.
-    topic = "persistent://public/default/through-an-upgrade"
-    shell.run(f"heliograph consume {topic} -n 0 -s all --timeout 1 --service {urls['ap']}")
-    program = str(Path(__file__).with_name("through_an_upgrade.py"))
-    publisher = subprocess.Popen(network.inside([sys.executable, program, urls["eu"], topic]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert publisher.stdout is not None and publisher.stdout.readline() == "publishing\n"
-    instance.given["wheels"] = str(wheels(dependencies, tmp_path / "second", "0.1.1"))
+    publisher = Publisher(network, shell, urls, "persistent://public/default/through-an-upgrade")
+    instance.given["wheels"] = str(wheels(tmp_path / "second", "0.1.1"))
     instance.write()
     before = network.disk("eu-b", "opt").joinpath("heliograph/etc/tls/broker.eu.pem").read_bytes()
     said = page.section("Before you rely on it")[-1]
     page.finish()
     instance.given["renew"] = "autumn"
     assert network.disk("eu-b", "opt").joinpath("heliograph/etc/tls/broker.eu.pem").read_bytes() != before
-    assert publisher.poll() is None
-    told, _ = publisher.communicate("", timeout=300)
-    result = json.loads(told.splitlines()[-1])
+    publisher.ended()
     assert sorted(turns(said, "eu")) == ["eu-a", "eu-b", "eu-c", "eu-d"], said
     for host in ("eu-a", "us-a"):
         assert "0.1.1" in shell.run(f"ssh root@{instance.address(host)} /opt/heliograph/current/bin/heliograph version")
-    assert result["confirmed"] > 0 and result["errors"] == 0, result
-    read = shell.run(f"heliograph consume {topic} -n {result['confirmed']} -s all --timeout 300 --service {urls['ap']}")
-    assert read.split() == [str(at) for at in range(result["confirmed"])]
 
     # A host is lost with its disks, and another one takes its place.
     network.break_down("eu-c")
@@ -328,9 +307,11 @@ def follow_the_rest(instance: Deployed, page: Reader, tmp_path: Path, dependenci
     shell.run(f"heliograph produce {TOPIC} -m 'after the loss' --service pulsar://{network.address(14)}:6650")
     assert "after the loss" in shell.run(f"heliograph consume {TOPIC} -n 3 -s reader-ap --timeout 300 --service {urls['ap']}")
 
-    # A host is taken away while all goes on: its bookie's copies go to others first.
+    # A host is taken away while a client publishes: its broker's topics and its bookie's copies go to others first.
+    publisher = Publisher(network, shell, urls, "persistent://public/default/through-a-removal")
     del instance.given["regions"]["eu"]["hosts"]["eu-d"]
     instance.apply()
+    publisher.ended()
     assert not network.processes("eu-d") and not list(network.disk("eu-d", "opt").iterdir()) and not list(network.disk("eu-d", "srv").iterdir())
     listed = json.loads(shell.run(f"heliograph bookies list --admin http://{network.address(11)}:8080 --json"))
     assert "eu-d" not in json.dumps(listed) and "eu-c-g2-bookie-0" in json.dumps(listed)
