@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-topics bench-mesh bench-idle bench-idle-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,7 +42,7 @@ bench: setup        ## the publish path against the fdatasync floor
 	@$(BIN)/python -m benchmarks.publish_floor
 
 bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, interleaved in one run
-	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.peers --check
 
 bench-balance: setup  ## worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time
 	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing
@@ -71,14 +71,14 @@ bench-mesh: setup   ## full meshes of 3, 5, and 10 regions in simulation: links,
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover
 
-bench-storage: setup  ## directories of a bookie, a cold drain, cache strategies, cursors, a million topics, embedded stores
-	@for each in directories cold_drain large_entries cache_hits cursor_writes topics metadata_store tiered_read; do \
+bench-storage: setup  ## latency by rate, directories of a bookie, a hundred thousand ledgers on one, a cold drain, cache strategies, cursors, a million topics, embedded stores
+	@for each in curve directories many_ledgers cold_drain large_entries cache_hits cursor_writes topics metadata_store tiered_read; do \
 	  echo "== $$each"; $(BIN)/python -m benchmarks.$$each || exit 1; done
 
 bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
 	@$(BIN)/python -m benchmarks.spark $(CASES)
 
-soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (or tiers)
+soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (and tiers, iceberg, servers)
 	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS))
 
 soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000
@@ -88,6 +88,9 @@ soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=1500
 
 chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1
 	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1)
+
+bench-links: setup  ## a backlog drained over a link with and without a long way, and what that costs local publishing; MEGABYTES=1024 RTT_MS=100
+	@$(BIN)/python -m benchmarks.links --megabytes $(or $(MEGABYTES),1024) --rtt-ms $(or $(RTT_MS),100)
 
 bench-idle-links: setup  ## what many idle replicated topics cost real regions; TOPICS=10000 REGIONS=us,eu,ap
 	@$(BIN)/python -m benchmarks.idle_links --topics $(or $(TOPICS),10000) --regions $(if $(REGIONS),$(REGIONS),us,eu,ap)

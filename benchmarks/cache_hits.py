@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import Position
@@ -30,7 +29,8 @@ from tests.managed_ledger.world import Broker, Region
 WANTED = 0.95
 TOPICS, SUBSCRIPTIONS = 6, 6
 RUN_ENTRIES, ENTRY_BYTES, RUNS_PER_S = 10, 1024, 10
-CACHE_BYTES = 16 << 20
+CACHE_BYTES, TIGHT_BYTES = 16 << 20, 5 << 19
+"""One that never fills, and one that holds less than the strategies would keep."""
 TIME_MS = 10_000
 
 
@@ -111,24 +111,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     console = Console()
-    table = Table("strategy", "hit ratio", "held, mean", "held, most", "entries read")
-    ratios: dict[Eviction, float] = {}
-    for eviction in Eviction:
-        with console.status(f"{eviction.value}: {options.seconds:.0f} s"):
-            result = measured(eviction, options.seed, options.seconds)
-        ratios[eviction] = result.ratio
-        table.add_row(
-            eviction.value,
-            f"{result.ratio:.1%}",
-            f"{result.mean_bytes / (1 << 20):.1f} MiB",
-            f"{result.peak_bytes / (1 << 20):.1f} of {CACHE_BYTES >> 20} MiB",
-            f"{result.entries}",
-        )
     console.print(f"{TOPICS} topics, {SUBSCRIPTIONS} subscriptions each, seed {options.seed}; {TIME_MS // 1000} s at most in the cache")
-    console.print(table)
-    if ratios[Eviction.MARK_DELETE] < WANTED:
-        console.print(f"by mark-delete position it should be at least {WANTED:.0%}")
+    ratios = {(bound, eviction): show(bound, eviction, options.seed, options.seconds, console) for bound in (CACHE_BYTES, TIGHT_BYTES) for eviction in Eviction}
+    if ratios[CACHE_BYTES, Eviction.MARK_DELETE] < WANTED:
+        console.print(f"by mark-delete position it should be at least {WANTED:.0%} where the cache holds what is not acknowledged")
         sys.exit(1)
+
+
+def show(bound: int, eviction: Eviction, seed: int, seconds: float, console: Console) -> float:
+    """One line; its ratio."""
+    with console.status(f"{eviction.value}: {seconds:.0f} s"):
+        result = measured(eviction, seed, seconds, bound)
+    held = f"held {result.mean_bytes / (1 << 20):.1f} MiB, at most {result.peak_bytes / (1 << 20):.1f}"
+    console.print(f"{bound / (1 << 20):4.1f} MiB, {eviction.value:11}: {result.ratio:5.1%} of {result.entries} entries; {held}")
+    return result.ratio
 
 
 if __name__ == "__main__":

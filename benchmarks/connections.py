@@ -1,27 +1,27 @@
 """`make bench-connections`: very many connections to a region's brokers: what each costs, a broker's death, and consumers that read nothing.
 
-Parts (`--part`): `memory`: connections with a producer each, by broker, in KiB. `storm`: one broker is killed, and its clients come back all at once; others
+Parts (`--part`): `memory`: connections with a producer each, by broker, in KiB; and how equally they are served when all of them publish, without and with a
+greedy one. `storm`: one broker is killed, and its clients come back all at once; others
 publish meanwhile. `slow`: consumers that have room for messages and never read their sockets, beside a publisher and a consumer that do.
-Is: real processes, and clients in one process (each of which may have as many files open as `ulimit -n` says). Isn't: a test; promises stand beside figures.
+Is: real processes, and clients in as many processes as their number asks for (`crowd`). Isn't: a test; promises stand beside figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import random
-import resource
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 from rich.console import Console
 
+from benchmarks.crowd import CLIENTS_EACH, PER_TOPIC, Crowd, gathered, may_open
 from benchmarks.raw_client import simple
 from benchmarks.servers import Heliograph, rest
 from benchmarks.steady_client import Steady, quantile
@@ -29,13 +29,13 @@ from heliograph.wire import pulsar_pb2 as pb
 
 NAMESPACE = "public/crowd"
 KIB_EACH = 60.0
-PART_OF_TOPICS = 10
-"""Connections to a topic."""
+FAIR_MESSAGES_S = 1000
+STORM_S = 170.0
 _SLOW_S = 20.0
 
 
-class Crowd:
-    """A region with `brokers`, and what its clients share."""
+class Load:
+    """A region with `brokers`, what is said of it, and the few clients whose publishes are timed: they are in this process, the crowd is not."""
 
     def __init__(self, server: Heliograph, console: Console) -> None:
         self.server, self.console = server, console
@@ -54,72 +54,94 @@ class Crowd:
         if not good:
             self.missed.append(text)
 
-    async def gather(self, count: int, prefix: str, *, every_s: float = 0.0, at_once: int = 200) -> list[Steady]:
-        clients = [
-            Steady(f"persistent://{NAMESPACE}/{prefix}-{index // PART_OF_TOPICS}", self.server.port, f"{prefix}-{index}", every_s=every_s)
-            for index in range(count)
-        ]
-        for start in range(0, count, at_once):
-            part = clients[start : start + at_once]
-            for client in part:
-                client.start()
-            await asyncio.gather(*(asyncio.wait_for(client.ready.wait(), 120) for client in part))
-        return clients
+    async def few(self, count: int, prefix: str, *, every_s: float = 0.0) -> list[Steady]:
+        topics = [f"persistent://{NAMESPACE}/{prefix}-{index // PER_TOPIC}" for index in range(count)]
+        return await gathered([Steady(topic, self.server.port, f"{prefix}-{index}", every_s=every_s) for index, topic in enumerate(topics)])
+
+    async def crowd(self, count: int, prefix: str) -> Crowd:
+        made = await Crowd.of(count, self.server.port)
+        await made.gather(NAMESPACE, prefix)
+        return made
 
 
-async def memory(crowd: Crowd, count: int) -> None:
-    warm = await crowd.gather(50, "warm")
-    before, begun = crowd.memory(), time.perf_counter()
-    clients = await crowd.gather(count, "still")
+async def memory(load: Load, count: int) -> None:
+    warm = await load.few(50, "warm")
+    before, begun = load.memory(), time.perf_counter()
+    crowd = await load.crowd(count, "still")
     seconds = time.perf_counter() - begun
     await asyncio.sleep(3)
-    each = (crowd.memory() - before) / count / 1024
-    times = [psutil.Process(row["pid"]).cpu_times() for row in crowd.rows()]
+    each = (load.memory() - before) / count / 1024
+    times = [psutil.Process(row["pid"]).cpu_times() for row in load.rows()]
     await asyncio.sleep(10)
-    after = [psutil.Process(row["pid"]).cpu_times() for row in crowd.rows()]
+    after = [psutil.Process(row["pid"]).cpu_times() for row in load.rows()]
     busy = sum(b.user + b.system - a.user - a.system for a, b in zip(times, after, strict=True)) / 10
     text = f"{count:,} connections with a producer each: {each:.1f} KiB each (at most {KIB_EACH:.0f}), made at {count / seconds:,.0f}/s"
-    crowd.say(text, good=each <= KIB_EACH)
-    crowd.say(f"processor time of all brokers while they are idle: {busy:.1%} of a core")
-    for client in (*clients, *warm):
+    load.say(text, good=each <= KIB_EACH)
+    load.say(f"processor time of all brokers while they are idle: {busy:.1%} of a core")
+    await fair(load, crowd, count)
+    await crowd.end()
+    for client in warm:
         client.stop()
     await asyncio.sleep(1)
 
 
-async def storm(crowd: Crowd, count: int) -> None:
-    steady = await crowd.gather(100, "steady", every_s=0.2)
-    clients = await crowd.gather(count, "storm")
-    victim = crowd.rows()[0]
+async def fair(load: Load, crowd: Crowd, count: int) -> None:
+    """All of the crowd publish at one pace, together FAIR_MESSAGES_S; then a client beside them publishes as fast as it gets receipts."""
+    every_s = max(1.0, count / FAIR_MESSAGES_S)
+    found: list[tuple[float, float, float, int]] = []
+    for greedy in (False, True):
+        busy = [Steady(f"persistent://{NAMESPACE}/greedy", load.server.port, "greedy", every_s=0.0005, size_bytes=1000)] if greedy else []
+        await gathered(busy)
+        await crowd.pace(every_s)
+        await asyncio.sleep(every_s)
+        since = time.perf_counter()
+        await asyncio.sleep(3 * every_s)
+        until = time.perf_counter() - since
+        await crowd.pace(0)
+        await asyncio.sleep(2)
+        each = await crowd.receipts(since)
+        numbers = [len(one) for one in each]
+        jain = sum(numbers) ** 2 / (len(numbers) * sum(number**2 for number in numbers)) if sum(numbers) else 0.0
+        slowest = sorted(max(one, default=float("inf")) for one in each)
+        every = [second for one in each for second in one]
+        found.append((jain, quantile(every, 0.5), quantile(every, 0.99), sum(one.receipts for one in busy)))
+        beside = f" beside one that stores {sum(one.receipts for one in busy) / (until + every_s + 2):,.0f}/s" if greedy else ""
+        load.say(
+            f"all {count:,} publish every {every_s:.0f} s{beside}: {min(numbers)} to {max(numbers)} receipts each, fairness (Jain's index) {jain:.4f}"
+            f" (at least 0.95); p50 {1000 * found[-1][1]:.1f} ms, p99 {1000 * found[-1][2]:.0f} ms, the worst of any client {1000 * slowest[-1]:.0f} ms",
+            good=jain >= 0.95 and min(numbers) > 0,
+        )
+        for client in busy:
+            client.stop()
+
+
+async def storm(load: Load, count: int) -> None:
+    steady = await load.few(100, "steady", every_s=0.2)
+    crowd = await load.crowd(count, "storm")
+    victim = load.rows()[0]
     port = victim["ports"]["service"]
     await asyncio.sleep(5)
     calm = [seconds for one in steady for _, seconds in one.latencies]
-    mine = [client for client in clients if client._link is not None and client._link.port == port]
-    others = [one for one in steady if one._link is not None and one._link.port != port]
+    mine = await crowd.at(port)
+    others = [one for one in steady if one.port_now not in (0, port)]
     killed = time.perf_counter()
-    await asyncio.to_thread(crowd.server.process, "kill", victim["name"])
-    back: list[float] = []
-
-    async def returned(client: Steady) -> None:
-        while client.ready.is_set() and not client.reconnects:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        await client.ready.wait()
-        back.append(time.perf_counter() - killed)
-
-    await asyncio.wait_for(asyncio.gather(*(returned(client) for client in mine)), 170)
+    await asyncio.to_thread(load.server.process, "kill", victim["name"])
+    back, tries = await crowd.back(killed, STORM_S)
     during = [seconds for one in others for at, seconds in one.latencies if killed <= at <= killed + max(back)]
-    errors = [error for client in (*clients, *steady) for error in client.errors]
-    again = sum(client.reconnects for client in mine) / max(1, len(mine))
-    crowd.say(
-        f"a broker with {len(mine):,} of {count:,} connections is killed: half are back after {quantile(back, 0.5):.1f} s, all after {max(back):.1f} s"
-        f" (the lease is 3 s); {again:.1f} tries each; errors: {len(errors)} {errors[:2]}",
+    errors = await crowd.errors() + [error for client in steady for error in client.errors]
+    busiest = max(sum(1 for second in back if at <= second < at + 1) for at in range(int(max(back)) + 1))
+    load.say(
+        f"a broker with {mine:,} of {count:,} connections is killed: half are back after {quantile(back, 0.5):.1f} s, all after {max(back):.1f} s"
+        f" (the lease is 3 s), {busiest:,} of them in the busiest second; {tries / max(1, mine):.1f} tries each; errors: {len(errors)} {errors[:2]}",
         good=not errors,
     )
-    crowd.say(
+    load.say(
         f"publish at the other brokers: p50 {1000 * quantile(calm, 0.5):.0f} ms, p99 {1000 * quantile(calm, 0.99):.0f} ms before; "
         f"p50 {1000 * quantile(during, 0.5):.0f} ms, p99 {1000 * quantile(during, 0.99):.0f} ms while the others come"
     )
-    await asyncio.to_thread(crowd.server.process, "start", victim["name"])
-    for client in (*clients, *steady):
+    await asyncio.to_thread(load.server.process, "start", victim["name"])
+    await crowd.end()
+    for client in steady:
         client.stop()
     await asyncio.sleep(1)
 
@@ -132,7 +154,7 @@ class Deaf(asyncio.Protocol):
         self.subscribed = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
+        self.transport = cast(asyncio.Transport, transport)
         hello = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         hello.connect.client_version, hello.connect.protocol_version = "deaf", 19
         command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
@@ -156,18 +178,18 @@ class Deaf(asyncio.Protocol):
             self.subscribed.set_result(None)
 
 
-async def slow(crowd: Crowd, count: int) -> None:
+async def slow(load: Load, count: int) -> None:
     """count deaf consumers, each with a subscription of its own on a busy topic, and clients on other topics."""
     loop = asyncio.get_running_loop()
-    steady = await crowd.gather(100, "brisk", every_s=0.2)
-    feeder = Steady(f"persistent://{NAMESPACE}/fed", crowd.server.port, "feeder", every_s=0.01, size_bytes=20_000)
+    steady = await load.few(100, "brisk", every_s=0.2)
+    feeder = Steady(f"persistent://{NAMESPACE}/fed", load.server.port, "feeder", every_s=0.01, size_bytes=20_000)
     feeder.start()
     await feeder.ready.wait()
     assert feeder._link is not None
-    before = crowd.memory()
+    before = load.memory()
     await asyncio.sleep(_SLOW_S)
-    calm, fed = [seconds for one in steady for _, seconds in one.latencies], crowd.memory() - before
-    before, deaf = crowd.memory(), []
+    calm, fed = [seconds for one in steady for _, seconds in one.latencies], load.memory() - before
+    before, deaf = load.memory(), []
     for index in range(count):
         _, one = await loop.create_connection(lambda index=index: Deaf(feeder.topic, f"deaf-{index}"), "127.0.0.1", feeder._link.port)  # type: ignore[misc]
         await asyncio.wait_for(one.subscribed, 30)
@@ -175,10 +197,10 @@ async def slow(crowd: Crowd, count: int) -> None:
     begun = time.perf_counter()
     await asyncio.sleep(_SLOW_S)
     during = [seconds for one in steady for at, seconds in one.latencies if at > begun]
-    grown = (crowd.memory() - before - fed) / count / 1e6  # what is published fills the entry cache with and without them
+    grown = (load.memory() - before - fed) / count / 1e6  # what is published fills the entry cache with and without them
     most = 3 * quantile(calm, 0.99) + 0.05
-    crowd.say(f"{count} consumers that read nothing: the brokers grow by {grown:.2f} MB each (at most 2)", good=grown <= 2)
-    crowd.say(
+    load.say(f"{count} consumers that read nothing: the brokers grow by {grown:.2f} MB each (at most 2)", good=grown <= 2)
+    load.say(
         f"publish of the others: p99 {1000 * quantile(calm, 0.99):.0f} ms without them, {1000 * quantile(during, 0.99):.0f} ms with them",
         good=quantile(during, 0.99) <= most,
     )
@@ -189,22 +211,12 @@ async def slow(crowd: Crowd, count: int) -> None:
 
 
 async def run(server: Heliograph, options: argparse.Namespace, console: Console) -> list[str]:
-    crowd = Crowd(server, console)
+    load = Load(server, console)
     random.seed(1)
     for name, part, count in (("memory", memory, options.connections), ("storm", storm, options.connections), ("slow", slow, options.slow)):
         if options.part in ("all", name):
-            await part(crowd, count)
-    return crowd.missed
-
-
-def _may_open(wanted: int) -> int:
-    """How many files this process may have open by now: as many as anybody allows it, and root allows itself more."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, wanted), max(hard, wanted)))
-        return max(hard, wanted)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+            await part(load, count)
+    return load.missed
 
 
 def main() -> None:
@@ -214,9 +226,11 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--part", choices=("all", "memory", "storm", "slow"), default="all")
     options = parser.parse_args()
-    files = _may_open(options.connections + 500)
-    if files < options.connections + 500:
-        sys.exit(f"this process may have {files} files open: give fewer than {files - 500} connections, or raise `ulimit -Hn`")
+    # a broker that is left has its share of a dead one's connections, and takes a thousand fewer than it may have files
+    files, each = may_open(20_000), options.connections // max(1, options.brokers - 1)
+    if files < max(each + 1500, min(options.connections, CLIENTS_EACH) + 1000):
+        dead = f"more --brokers (once one is dead each of the others has {each:,})"
+        sys.exit(f"a process may have {files} files open: give fewer connections, or {dead}, or raise `ulimit -Hn`")
     os.environ["HELIOGRAPH_BROKER__BALANCE"] = '{"shedding": {"moves_per_minute": 0}, "split": {"enabled": false}}'
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         server = Heliograph(Path(scratch) / "h", brokers=options.brokers)

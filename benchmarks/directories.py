@@ -71,7 +71,7 @@ async def store(bookie: Bookie, frames: list[list[tuple[int, bytes]]]) -> float:
         ends: list[int] = []
         for ledger, one in turn:
             ends.append((ends[-1] if ends else 0) + len(one))
-            wanted[ledger] = wanted.get(ledger, -1) + int.from_bytes(one[6:8], "big")
+            wanted[ledger] = int.from_bytes(one[16:24], "big") + int.from_bytes(one[6:8], "big") - 1
         bookie.on_frames(view, ends, client)
         bookie.commit()
         sent += len(view)
@@ -102,14 +102,20 @@ async def lone(bookie: Bookie, count: int) -> float:
     return median(times)
 
 
-async def one_round(folders: list[Path], shape: tuple[int, int], mib: int) -> tuple[float, float]:
-    """(MB/s, seconds of a lone add) of a new bookie."""
+def started(folders: list[Path], shape: tuple[int, int]) -> tuple[Bookie, list[list[Place]]]:
+    """A bookie with so many journal and ledger directories on these folders, and its directories. Blocking."""
     places = []
     for kind, count in zip(("journal", "ledgers"), shape, strict=True):
         paths = [folders[at % len(folders)] / f"{kind}{at}" for at in range(count)]
         places.append([Place(SystemDisk(path), SystemDisk(path), str(path)) for path in paths])
     bookie = Bookie(*places, BookieSettings(free_bytes_min=0), bookie_id="b", instance="bench", rng=random.Random(1), clock=SystemClock())
     bookie.start()
+    return bookie, places
+
+
+async def one_round(folders: list[Path], shape: tuple[int, int], mib: int) -> tuple[float, float]:
+    """(MB/s, seconds of a lone add) of a new bookie."""
+    bookie, places = started(folders, shape)
     try:
         await store(bookie, [[(1, frame(1, 0, 1))]])
         for _ in range(3):  # spare segments

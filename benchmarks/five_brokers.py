@@ -86,7 +86,8 @@ def main() -> None:
     options = parser.parse_args()
     shedding = {"threshold": THRESHOLD * options.scale, "floor": FLOOR * options.scale, "gain": 0.02 * options.scale, "moves_per_minute": 60}
     splitting = {"rest_s": 3 * options.cycle, "load": SPLIT * options.scale}
-    rules = {"report_s": options.cycle, "cycle_s": options.cycle, "shedding": shedding | {"cool_down_s": 10 * options.cycle}, "split": splitting}
+    shedding |= {"patience_s": 11 * options.cycle, "cool_down_s": 10 * options.cycle}
+    rules = {"report_s": options.cycle, "cycle_s": options.cycle, "shedding": shedding, "split": splitting}
     os.environ["HELIOGRAPH_BROKER__BALANCE"] = json.dumps(rules)
     with tempfile.TemporaryDirectory(prefix="heliograph-bench-") as scratch:
         server = Heliograph(Path(scratch) / "h", brokers=options.brokers)

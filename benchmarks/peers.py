@@ -32,49 +32,63 @@ from rich.table import Table
 
 from benchmarks.servers import Heliograph, Pulsar, Server, rest
 
+Want = tuple[str, float, str]
+"""(figure, bound of the ratio ours/theirs, "min" or "max")."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`command`: module and arguments, {port}, {there}, and {topic} filled in. `want`: {figure: (bound, "min" or "max")} of the ratio ours/theirs."""
+    """`command`: module and arguments, {port}, {there}, and {topic} filled in."""
 
     name: str
     command: tuple[str, ...]
     figure: str
     unit: str
-    want: tuple[tuple[str, float, str], ...] = ()
+    want: tuple[Want, ...] = ()
     size: int = 0
 
 
 RAW, CLIENT, MANY = "benchmarks.raw_client", "benchmarks.client_cases", "benchmarks.many_client"
+CPU: Want = ("cpu", 0.6, "max")
+"""Of a loaded broker; an entry that comes alone costs its wake-ups, there as here, so where latency is the figure nothing is promised of it."""
+
+
+def at_least(ratio: float, *, cpu: bool = True) -> tuple[Want, ...]:
+    return (("rate", ratio, "min"), CPU) if cpu else (("rate", ratio, "min"),)
+
+
+def at_most(figure: str, ratio: float) -> tuple[Want, ...]:
+    return ((figure, ratio, "max"),)
+
+
+CROWD = (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000")
+SHARED = (CLIENT, "shared", "{port}", "{topic}", "100", "60000", "100")
+SYNC = (CLIENT, "sync", "{port}", "{topic}", "3000")
+LATENCY = (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}")
 ONE = (
-    Case("unbatched 100 B", (RAW, "{port}", "{topic}", "100", "400000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
-    Case("unbatched 1 KB", (RAW, "{port}", "{topic}", "1024", "250000", "2000"), "rate", "entries/s", (("rate", 1.0, "min"), ("cpu", 0.6, "max"))),
-    Case("unbatched 64 KB", (RAW, "{port}", "{topic}", "65536", "6000", "48"), "rate", "MB/s", size=65536),
-    Case("unbatched 128 KB", (RAW, "{port}", "{topic}", "131072", "3000", "48"), "rate", "MB/s", size=131072),
-    Case("official client batched 100 B", (CLIENT, "batched", "{port}", "{topic}", "100", "600000"), "rate", "msgs/s"),
-    Case("official client batched 1 KB", (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"), "rate", "msgs/s"),
-    Case(
-        "1,000 producers of a topic, one entry in flight each",
-        (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000"),
-        "rate",
-        "entries/s",
-        (("rate", 1.0, "min"),),
-    ),
-    Case("the same, p99", (MANY, "{port}", "{topic}", "1", "1000", "100", "1", "100", "150000"), "p99_ms", "ms"),
-    Case("100 B entries to 100 subscriptions", (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"), "rate", "msgs/s", (("rate", 1.0, "min"),)),
-    Case("100 B entries to 100 consumers of a shared subscription", (CLIENT, "shared", "{port}", "{topic}", "100", "60000", "100"), "rate", "msgs/s",
-         (("rate", 1.0, "min"),)),
-    Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s"),
-    Case("sync publish 1 KB p50", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p50_ms", "ms", (("p50_ms", 1.0, "max"),)),
-    Case("sync publish 1 KB p99", (CLIENT, "sync", "{port}", "{topic}", "3000"), "p99_ms", "ms"),
-    Case("publish to receive at 1,000/s p50", (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}"), "p50_ms", "ms", (("p50_ms", 0.3, "max"),)),
+    Case("unbatched 100 B", (RAW, "{port}", "{topic}", "100", "400000", "2000"), "rate", "entries/s", at_least(1.2)),
+    Case("unbatched 1 KB", (RAW, "{port}", "{topic}", "1024", "250000", "2000"), "rate", "entries/s", at_least(1.2)),
+    Case("unbatched 64 KB", (RAW, "{port}", "{topic}", "65536", "6000", "48"), "rate", "MB/s", at_least(1.0), size=65536),
+    Case("unbatched 128 KB", (RAW, "{port}", "{topic}", "131072", "3000", "48"), "rate", "MB/s", at_least(1.0), size=131072),
+    Case("official client batched 100 B", (CLIENT, "batched", "{port}", "{topic}", "100", "600000"), "rate", "msgs/s", at_least(1.0)),
+    Case("official client batched 1 KB", (CLIENT, "batched", "{port}", "{topic}", "1024", "300000"), "rate", "msgs/s", at_least(1.0)),
+    Case("1,000 producers of a topic, one entry in flight each", CROWD, "rate", "entries/s", at_least(1.0, cpu=False)),
+    Case("the same, p99", CROWD, "p99_ms", "ms"),
+    Case("100 B entries to 100 subscriptions", (CLIENT, "fanout", "{port}", "{topic}", "100", "2000", "100"), "rate", "msgs/s", at_least(1.0)),
+    Case("100 B entries to 100 consumers of a shared subscription", SHARED, "rate", "msgs/s", at_least(1.0)),
+    Case("receive + acknowledge 1 KB", (CLIENT, "consume", "{port}", "{topic}", "1024", "200000"), "rate", "msgs/s", at_least(1.0)),
+    Case("sync publish 1 KB p50", SYNC, "p50_ms", "ms", at_most("p50_ms", 1.0)),
+    Case("sync publish 1 KB p99", SYNC, "p99_ms", "ms", at_most("p99_ms", 1.0)),
+    Case("publish to receive at 1,000/s p50", LATENCY, "p50_ms", "ms", at_most("p50_ms", 0.2)),
 )
 LINK = (
-    Case("link, unbatched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "40000", "{there}", "0"), "rate", "entries/s"),
-    Case("link, batched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "150000", "{there}", "1"), "rate", "msgs/s"),
-    Case("link, 128 KB", (CLIENT, "link", "{port}", "{topic}", "131072", "2000", "{there}", "0"), "rate", "MB/s", size=131072),
-    Case("link, publish here to receive there p50", (CLIENT, "latency", "{port}", "{topic}", "1000", "4", "{there}"), "p50_ms", "ms"),
+    Case("link, unbatched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "40000", "{there}", "0"), "rate", "entries/s", at_least(3.0)),
+    Case("link, batched 1 KB", (CLIENT, "link", "{port}", "{topic}", "1024", "150000", "{there}", "1"), "rate", "msgs/s", at_least(1.2)),
+    Case("link, 128 KB", (CLIENT, "link", "{port}", "{topic}", "131072", "2000", "{there}", "0"), "rate", "MB/s", at_least(1.0), size=131072),
+    Case("link, publish here to receive there p50", LATENCY, "p50_ms", "ms", at_most("p50_ms", 0.3)),
 )
+START, IDLE, LOADED = 0.5, 0.6, 0.3
+"""At most so much of Pulsar's: seconds until ready; our PSS against its RSS, at rest and after the load."""
 
 
 def measure(server: Server, case: Case, topic: str) -> dict[str, float]:
@@ -239,10 +253,10 @@ def main() -> None:
                 console.print(f"start: {ours.start_s:.1f} s against {theirs.start_s:.1f} s, ratio {ours.start_s / theirs.start_s:.2f}")
                 pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
                 console.print(f"idle memory: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")
-                if ours.start_s > theirs.start_s:
-                    missed.append("start takes longer than Pulsar's")
-                if pss > 0.6 * rss:
-                    missed.append("idle memory is over 0.6 of Pulsar's")
+                if ours.start_s > START * theirs.start_s:
+                    missed.append(f"start takes over {START} of Pulsar's")
+                if pss > IDLE * rss:
+                    missed.append(f"idle memory is over {IDLE} of Pulsar's")
                 with console.status("warming the JVM"):
                     for case in ONE[:2]:
                         measure(theirs, case, "persistent://public/default/warm")
@@ -251,7 +265,10 @@ def main() -> None:
                     table, more = compare(chosen(ONE), ours, theirs, options.rounds, "persistent://public/default", console)
                 missed += more
                 console.print(table)
-                console.print(f"memory after load: PSS {ours.memory_mb('pss'):.0f} MB against RSS {theirs.memory_mb('rss'):.0f} MB")
+                pss, rss = ours.memory_mb("pss"), theirs.memory_mb("rss")
+                console.print(f"memory after load: PSS {pss:.0f} MB against RSS {rss:.0f} MB, ratio {pss / rss:.2f}")
+                if pss > LOADED * rss:
+                    missed.append(f"memory after load is over {LOADED} of Pulsar's")
                 while servers:
                     servers.pop().stop()
             if chosen(LINK) and not options.no_link:

@@ -1,7 +1,8 @@
 """Spark on a region's topics, against Spark's own JSON reader on the same rows, interleaved in one run: `python -m benchmarks.spark [case ...]`.
 
 Is: batch12, batch4 (a noop sink), parquet (streams into parquet), trigger (how long a micro-batch of a few rows takes), source (bytes a core: the reader
-alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics). Isn't: a proof of what is read.
+alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics), wide (one pass against a join).
+Isn't: a proof of what is read.
 Each case prints a line of JSON: ours, native, and the ratio; walls are the best of the rounds, CPU is of the JVM and its Python workers, and of the region.
 """
 
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from heliograph.client.blocks import BlockReader
 from heliograph.client.producer import Message, TopicProducer
 
 NAMESPACE = "public/spark"
-ROWS = 1_000_000
+ROWS = 2_000_000
 DDL4 = "id bigint, user string, score double, country string"
 DDL12 = f"{DDL4}, at timestamp, page string, session string, device string, amount double, count int, flag boolean, note string"
 GATES = {"batch12": 0.60, "batch4": 0.65, "parquet": 0.85}
@@ -283,6 +285,31 @@ def tables(bench: Bench) -> dict[str, Any]:
     return {"topics": topics, "rows": count, "files": len(files), "seconds": round(min(walls[1:]), 2), "cpu_s": round(min(cpus[1:]), 2), "gate_s": 8}
 
 
+def wide(bench: Bench) -> dict[str, Any]:
+    """A column a topic by user, 100,000 users: in one pass over all topics, and by joining what each topic gives."""
+    from pyspark.sql import functions as sf
+
+    options = bench.topics()
+    names = options["topics"].split(",")
+
+    def read(topics: str) -> Any:
+        return bench.spark.read.format("heliograph").schema("user string, amount double, _topic string").options(**{**options, "topics": topics}).load()
+
+    def union() -> Any:
+        columns = [sf.round(sf.sum(sf.when(sf.col("_topic") == name, sf.col("amount"))), 3).alias(f"c{n}") for n, name in enumerate(names)]
+        return read(options["topics"]).groupBy("user").agg(*columns)
+
+    def join() -> Any:
+        sides = [read(name).groupBy("user").agg(sf.round(sf.sum("amount"), 3).alias(f"c{n}")) for n, name in enumerate(names)]
+        return reduce(lambda left, right: left.join(right, "user", "outer"), sides)
+
+    if union().exceptAll(join()).count() or join().exceptAll(union()).count():
+        raise SystemExit("wide: the two tables differ")
+    walls = [[bench.measured(lambda made=made: made().write.format("noop").mode("overwrite").save())[0] for made in (union, join)] for _ in range(bench.rounds)]
+    best = [min(side) for side in zip(*walls, strict=True)]
+    return {"topics": len(names), "union_s": round(best[0], 2), "join_s": round(best[1], 2), "ratio": round(best[1] / best[0], 2), "gate": 1.0}
+
+
 CASES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "batch12": lambda bench: batch(bench, "batch12", DDL12),
     "batch4": lambda bench: batch(bench, "batch4", DDL4),
@@ -291,6 +318,7 @@ CASES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "source": source,
     "tables": tables,
     "discover": discover,
+    "wide": wide,
 }
 
 

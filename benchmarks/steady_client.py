@@ -34,6 +34,8 @@ class Steady:
         self.errors: list[str] = []
         self.reconnects = 0
         self.ready = asyncio.Event()
+        self.ready_at = 0.0
+        """When it had its producer the last time."""
         self.receipts = 0
         self._rng = rng or random.Random(name)
         self._sequence = 0
@@ -46,11 +48,11 @@ class Steady:
         self._entry = b"\x0e\x01" + _U32.pack(crc32c.crc32c(entry)) + entry
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._connect(self.port, False))
-        if self.every_s:
-            self._loop.call_later(self._rng.uniform(0, self.every_s), self._beat)
+        self.pace(self.every_s)
 
     def stop(self) -> None:
         self._stopped = True
@@ -59,12 +61,24 @@ class Steady:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def port_now(self) -> int:
+        """Of the broker that it is connected to, or tries to be; 0: it is between two."""
+        return self._link.port if self._link is not None else 0
+
     # -- publishing
+
+    def pace(self, every_s: float) -> None:
+        """Another pace from now on; 0: it publishes nothing."""
+        self.every_s = every_s
+        if self._timer is not None:
+            self._timer.cancel()  # else a pace that follows soon on a slow one would be twice as fast
+        self._timer = self._loop.call_later(self._rng.uniform(0, every_s), self._beat) if every_s else None
 
     def _beat(self) -> None:
         if self._stopped:
             return
-        self._loop.call_later(self.every_s, self._beat)
+        self._timer = self._loop.call_later(self.every_s, self._beat)
         if len(self._waiting) < 1000:
             self._waiting[self._sequence] = time.perf_counter()
             self._sequence += 1
@@ -86,6 +100,7 @@ class Steady:
 
     def on_producer(self) -> None:
         self._pauses = 0
+        self.ready_at = time.perf_counter()
         self.ready.set()
         for sequence in list(self._waiting):
             self._send(sequence)

@@ -150,8 +150,12 @@ async def metadata(address: str, count: int, report: Report) -> None:
 
 
 def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb: float, admin: str) -> None:
-    broker = pids(server)["standalone-broker-0"]
-    report.say("broker memory of an unloaded topic", 1e6 * (pss_mb(broker) - before_mb) / count, "bytes", most=20)
+    brokers = [pid for name, pid in pids(server).items() if "broker" in name]
+
+    def memory_mb() -> float:
+        return sum(pss_mb(pid) for pid in brokers)
+
+    report.say("memory of all brokers before any topic is loaded, more", memory_mb() - before_mb, "MB", most=max(2.0, 20 * count / 1e6))
     rng = random.Random(2)
     chosen = [name_of(rng.randrange(count)) for _ in range(loads)]
     chosen = list(dict.fromkeys(chosen))
@@ -161,7 +165,7 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
         get(f"{admin}/lookup/v2/topic/{name.replace('://', '/')}")
         looked.append(1000 * (time.perf_counter() - began))
     report.say("lookup over HTTP, median", statistics.median(looked), "ms")
-    empty_mb, took, again = pss_mb(broker), list[float](), list[float]()
+    empty_mb, took, again = memory_mb(), list[float](), list[float]()
     for name in chosen:
         began = time.perf_counter()
         get(f"{admin}/admin/v2/{name.replace('://', '/')}/stats")
@@ -171,16 +175,15 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
         get(f"{admin}/admin/v2/{name.replace('://', '/')}/stats")
         again.append(1000 * (time.perf_counter() - began))
     report.say("a topic loads in, median, without the HTTP around it", statistics.median(took) - statistics.median(again), "ms", most=5)
-    report.say("broker memory of a loaded idle topic", 1e6 * (pss_mb(broker) - empty_mb) / len(chosen), "bytes", most=4096)
-    times = psutil.Process(broker).cpu_times()
+    report.say("broker memory of a loaded idle topic", 1e6 * (memory_mb() - empty_mb) / len(chosen), "bytes", most=4096)
+    busy = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in brokers)
     time.sleep(5)
-    after = psutil.Process(broker).cpu_times()
-    report.say(f"broker CPU with {len(chosen)} idle topics loaded", 100 * (after.user + after.system - times.user - times.system) / 5, "% core")
-    began = time.perf_counter()
+    busy = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in brokers) - busy
+    report.say(f"CPU of all brokers with {len(chosen)} idle topics loaded", 100 * busy / 5, "% core")
     scrape(server, report)
     began = time.perf_counter()
     rest("PUT", f"{admin}/admin/v2/persistent/{NAMESPACE}/parted/partitions", 4096)
-    report.say("a topic of 4,096 partitions made over REST", 1000 * (time.perf_counter() - began), "ms")
+    report.say("a topic of 4,096 partitions made over REST", 1000 * (time.perf_counter() - began), "ms", most=1000)
 
 
 def scrape(server: Heliograph, report: Report) -> None:
@@ -207,6 +210,8 @@ async def at_random(server: Heliograph, count: int, samples: int, report: Report
             await asyncio.sleep(0.001)
         took.append(1000 * (time.perf_counter() - began))
         client.stop()
+    if not took:
+        return
     took.sort()
     report.say("connect, look up, and publish to a random topic, median", statistics.median(took), "ms", most=40)
     report.say("the same, p99", took[99 * len(took) // 100], "ms")
@@ -253,9 +258,13 @@ def main() -> None:
         asyncio.run(pulse(chosen.pulse))
         return
     sizes = [int(part) for part in chosen.curve.split(",") if part] or [chosen.topics]
-    reports = {size: measured(size, chosen) for size in sizes}
-    if len(sizes) > 1:
-        table(reports)
+    reports: dict[int, Report] = {}
+    try:
+        for size in sizes:
+            measured(size, chosen, reports.setdefault(size, Report()))
+    finally:  # what was found is told, also where it was interrupted
+        if len(sizes) > 1:
+            table(reports)
     print(f"memory of this program: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
     missed = [f"{what} at {size:,}" for size, report in reports.items() for what in report.missed]
     print("missed: " + ", ".join(missed) if missed else "every target was met")
@@ -269,9 +278,8 @@ def table(reports: dict[int, Report]) -> None:
         print(f"{what:54}" + "".join(f"{report.numbers.get(what, float('nan')):14.2f}" for report in reports.values()))
 
 
-def measured(count: int, chosen: argparse.Namespace) -> Report:
+def measured(count: int, chosen: argparse.Namespace, report: Report) -> None:
     print(f"-- {count:,} topics, {chosen.brokers} broker(s)", flush=True)
-    report = Report()
     with tempfile.TemporaryDirectory(prefix="heliograph-topics-") as folder:
         server = Heliograph(Path(folder) / "data", brokers=chosen.brokers)
         try:
@@ -279,15 +287,15 @@ def measured(count: int, chosen: argparse.Namespace) -> Report:
             address = f"127.0.0.1:{plan['regions'][0]['metadata']['ports']['meta']}"
             admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
             get(f"{admin}/admin/v2/namespaces/public")
-            before_mb = pss_mb(pids(server)["standalone-broker-0"])
+            before_mb = sum(pss_mb(pid) for name, pid in pids(server).items() if "broker" in name)
             asyncio.run(metadata(address, count, report))
             serve(server, count, min(chosen.loads, count), report, before_mb, admin)
-            asyncio.run(at_random(server, count, chosen.random, report))
+            if chosen.random:
+                asyncio.run(at_random(server, count, chosen.random, report))
             come_back(server, report)
             restart(server, address, count, report)
         finally:
             server.stop()
-    return report
 
 
 if __name__ == "__main__":
