@@ -2,16 +2,19 @@
 
 Is: bytes to meaning and back. Isn't: a comparison, or a repair (`replicator.auditor`). Framing is the link's (`heliograph.wire.link`):
 
-    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing
+    1009 ASK    stream, request, what (1 digest, 2 rows, 3 entries), region, epoch, incarnation, after ledger, entry, through ledger, entry, passing,
+                (1: of rows, with how many positions are taken)
     1010 TELL   stream, request, refusal ("": none), low ledger, entry, upto ledger, entry, holes, (true: with what passes,) then by what was asked:
-                digest: count, checksum · rows: [ledger, entry, checksum] ... · entries: none; payload: blocks, one behind another
+                digest: count, checksum · rows: (positions that are taken,) [ledger, entry, checksum] ... · entries: none; payload: blocks, one
+                behind another
 
 Both ways, between feature levels of 3 and up; a request is numbered by who asks. (after, through] is asked; (low, upto] of it is told: below `low`
 the teller retains nothing, above `upto` it wants to be asked again. `holes`: entries in it that the teller cannot read, or that contradict
 themselves. `passing` (0, 1, or 2; an older version sends none and passes over it): 1: the asker wants to hear also of what it holds for regions behind it
 in the origin's tree; only who is asked so, and knows of it, answers with a `true` behind the holes. 2, of entries: it wants the ends of committed
-transactions and the records of trees as well; who tells them says 2 there, an older version `true`. A checksum is the CRC-32C of an entry as its client
-published it, made from the stored bytes.
+transactions and the records of trees as well; who tells them says 2 there, an older version `true`. A position is *taken* where the teller, whose
+origin is asked about, reads another entry under that very coordinate: of another origin, or not meant for the asker; an older version does not say.
+A checksum is the CRC-32C of an entry as its client published it, made from the stored bytes.
 Invariants: whatever arrives is accepted or raises PeerError.   Source: docs/protocols/links.md, "Audit".
 """
 
@@ -63,13 +66,16 @@ class Ask:
     """Also what the asker holds hidden, for regions behind it."""
     whole: bool = False
     """Of entries: with the ends of transactions that were committed, and the records of the origin's trees. Implies `passing`."""
+    taken: bool = False
+    """Of rows: with how many positions are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """What the other side holds of (low, upto]. refusal: why it does not say now; "" where it does. runs: as a RUN on a link would be.
 
-    passing: it is told of with what the asker holds for regions behind it. whole: as it was asked.
+    passing: it is told of with what the asker holds for regions behind it. whole: as it was asked. taken: positions of the range, all of which were
+    looked at, under which the origin's region has something else.
     """
 
     refusal: str = ""
@@ -82,6 +88,7 @@ class Told:
     runs: tuple[Run, ...] = ()
     passing: bool = False
     whole: bool = False
+    taken: int = 0
 
 
 def digest(rows: Sequence[Row]) -> tuple[int, int]:
@@ -91,7 +98,8 @@ def digest(rows: Sequence[Row]) -> tuple[int, int]:
 
 
 def ask_frame(stream: int, request: int, ask: Ask) -> list[Buffer]:
-    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, _WHOLE if ask.whole else int(ask.passing)])
+    more = [1] if ask.taken else []
+    return frame(Kind.ASK, [stream, request, int(ask.what), *ask.origin, *ask.after, *ask.through, _WHOLE if ask.whole else int(ask.passing), *more])
 
 
 def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
@@ -106,7 +114,8 @@ def read_ask(given: list[Any]) -> tuple[int, int, Ask]:
     if after >= through:
         raise PeerError("link: an empty range is asked for")
     passing = number(given[10]) if len(given) > 10 else 0
-    return number(stream), number(request), Ask(wanted, origin, after, through, passing > 0, passing == _WHOLE and wanted is What.ENTRIES)
+    taken = len(given) > 11 and number(given[11]) == 1 and wanted is What.ROWS
+    return number(stream), number(request), Ask(wanted, origin, after, through, passing > 0, passing == _WHOLE and wanted is What.ENTRIES, taken)
 
 
 def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer]:
@@ -119,6 +128,7 @@ def tell_frame(stream: int, request: int, what: What, told: Told) -> list[Buffer
     if what is What.DIGEST:
         head += [told.count, told.checksum]
     elif what is What.ROWS:
+        head += [told.taken] if told.taken else []  # who did not ask does not expect it
         head += [[*at, checksum] for at, checksum in told.rows]
     else:
         for run in told.runs:
@@ -147,7 +157,8 @@ def told(what: What, given: list[Any], payload: Buffer) -> Told:
         count, checksum = fields(rest, 2)
         return replace(common, count=number(count), checksum=number(checksum, 0, _U32_MAX))
     if what is What.ROWS:
-        return replace(common, rows=tuple(_rows(rest)))
+        taken = number(rest[0]) if rest and not isinstance(rest[0], list) else 0
+        return replace(common, rows=tuple(_rows(rest[1:] if taken else rest)), taken=taken)
     whole = len(rest) > 0 and rest[0] == _WHOLE
     return replace(common, runs=tuple(_runs(memoryview(payload))), passing=passing or whole, whole=whole)
 

@@ -56,11 +56,23 @@ Segment = tuple[int, list[int], list[int] | None]
 
 
 class SendRun(NamedTuple):
-    """Consecutive entries for one topic. `group`: what `FrameCutter.producers` holds for its producers."""
+    """Consecutive entries for one topic. `group`: what `FrameCutter.producers` holds for its producers. `chunks`: indexes of pieces of chunked messages."""
 
     group: object
     run: Run
     segments: list[Segment]
+    chunks: tuple[int, ...] = ()
+
+    def cut(self, start: int, stop: int) -> SendRun:
+        """Its entries from `start` to before `stop`; at least one."""
+        segments: list[Segment] = []
+        at = 0
+        for producer_id, sequences, highest in self.segments:
+            low, high = max(0, start - at), min(len(sequences), stop - at)
+            if low < high:
+                segments.append((producer_id, sequences[low:high], None if highest is None else highest[low:high]))
+            at += len(sequences)
+        return SendRun(self.group, self.run.cut(start, stop), segments, tuple(index - start for index in self.chunks if start <= index < stop))
 
 
 class BadSend(NamedTuple):
@@ -264,6 +276,10 @@ class FrameCutter:
         transaction = (command.txnid_most_bits, command.txnid_least_bits) if command.HasField("txnid_least_bits") else None
         if sends.lengths and (sends.group is not known[0] or transaction != sends.transaction or not sends.has_room(end - entry)):
             yield sends.pop()
+            known = self.producers.get(producer_id)
+            if known is None:  # what was just taken has ended its producer
+                yield StraySend(producer_id, sequence)
+                return
         sends.transaction = transaction
         sends.begin(producer_id, *known)
         sends.add(command, view[entry:end])
@@ -306,6 +322,10 @@ class _Sends:
         self.counts: list[int] | None = None
         self.highest: list[int] | None = None
         self.flags: list[int] | None = None
+        self.pieces: set[int] = set()
+        """Entries that are pieces of a chunked message, all but its last: they have that one's sequence, and none of their own in the run."""
+        self.chunks: tuple[int, ...] = ()
+        """Those, and the last one of each."""
         self.starts: list[tuple[int, int, str]] = []
         self.transaction: TxnId | None = None
 
@@ -373,6 +393,10 @@ class _Sends:
 
     def add(self, command: CommandSend, part: memoryview) -> None:
         """The general way: any fields in any order."""
+        if command.is_chunk:
+            self.chunks = (*self.chunks, len(self.lengths))
+            if _goes_on(part):
+                self.pieces.add(len(self.lengths))
         self._append(command.sequence_id, command.num_messages, command.highest_sequence_id, FLAG_MARKER if command.marker else 0, part)
 
     def _append(self, sequence: int, messages: int, highest: int, flags: int, part: Buffer) -> None:
@@ -403,7 +427,8 @@ class _Sends:
             highest = None if self.highest is None else self.highest[start:stop]
             counts = None if self.counts is None else self.counts[start:stop]
             segments.append((producer_id, sequences, highest))
-            producers.append(producer_segment(name, sequences, highest, counts))
+            made = producer_segment(name, sequences, highest, counts)
+            producers.append(made if not self.pieces else _without_sequences(made, {piece - start for piece in self.pieces}))
             stop = start
         segments.reverse()
         producers.reverse()
@@ -411,7 +436,7 @@ class _Sends:
         if size_bytes * 2 < self.block_bytes and (count == 1 or size_bytes >= _COPY_ABOVE * count):
             self.parts = [bytes(part) for part in self.parts]  # small beside the block that it would keep alive
         run = Run(self.parts, self.lengths, counts=self.counts, flags=self.flags, producers=tuple(producers), transaction=self.transaction)
-        event = SendRun(self.group, run, segments)
+        event = SendRun(self.group, run, segments, self.chunks)
         self._clear()
         return event
 
@@ -424,6 +449,25 @@ def producer_segment(name: str, sequences: list[int], highest: list[int] | None,
     if highest is None:
         return name, size, first, tuple(zip(sequences, sequences, strict=True))
     return name, size, first, tuple((s, max(s, h)) for s, h in zip(sequences, highest, strict=True))
+
+
+def _without_sequences(segment: ProducerSegment, pieces: set[int]) -> ProducerSegment:
+    """pieces: indexes of entries that get -1, which is nobody's sequence; others than the segment's change nothing."""
+    name, count, first, pairs = segment
+    numbered = pairs or tuple((sequence, sequence) for sequence in range(first, first + count))
+    if pieces.isdisjoint(range(count)):
+        return segment
+    numbered = tuple((-1, -1) if index in pieces else pair for index, pair in enumerate(numbered))
+    return name, count, numbered[0][0], numbered
+
+
+def _goes_on(entry: memoryview) -> bool:
+    """Whether it is a piece of a chunked message with others behind it. Raises PeerError where the metadata cannot be decoded."""
+    try:
+        metadata, _ = entry_metadata(entry)
+    except CorruptData as error:
+        raise PeerError(str(error)) from error
+    return metadata.chunk_id < metadata.num_chunks_from_msg - 1
 
 
 def verify_entry(entry: memoryview) -> bool:

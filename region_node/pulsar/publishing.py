@@ -2,7 +2,8 @@
 
 Is: the order of answers to one producer, what waits for a producer that is still being made, what happens to a failed append.
 Isn't: who may produce (`region_node.topics.producers`), or deduplication.
-Invariants: answers to one producer's SENDs go out in their order; after an error nothing later of that producer is stored.
+Invariants: answers to one producer's SENDs go out in their order; after a failed append nothing later of that producer is stored; what is refused of one
+message (its size, its delay, that it is plain) concerns that message alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed
+from heliograph.model.errors import HeliographError, LedgerFenced, NotAllowed, RegionPassive
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.pulsar_answers import receipts
 from heliograph.wire.pulsar_frames import BadSend, SendRun
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from region_node.pulsar.connection import PulsarConnection
 
 NO_REQUEST = (1 << 64) - 1
+TOPIC_MIGRATED_SINCE = 20
+"""The version of the protocol."""
 NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator_enabled and start the brokers again"
 
 
@@ -64,6 +67,19 @@ def name_next_owner(close: pb.CommandCloseProducer | pb.CommandCloseConsumer, to
             close.assignedBrokerServiceUrl = plain
         if tls:
             close.assignedBrokerServiceUrlTls = tls
+
+
+def send_on(connection: PulsarConnection, kind: pb.CommandTopicMigrated.ResourceType.ValueType, resource: int, why: RegionPassive) -> None:
+    """Tells a client that knows the command where its producer or consumer goes on, where that is known: it looks the topic up there."""
+    plain, tls = (why.url, why.url_tls) if not why.url.startswith("pulsar+ssl:") else ("", why.url)
+    if connection.protocol_version < TOPIC_MIGRATED_SINCE or not (plain or tls):
+        return
+    migrated = pb.CommandTopicMigrated(resource_id=resource, resource_type=kind)
+    if plain:
+        migrated.brokerServiceUrl = plain
+    if tls:
+        migrated.brokerServiceUrlTls = tls
+    connection.send(pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated))
 
 
 class Publishing:
@@ -145,26 +161,61 @@ class Producing:
             self._publish(group, event)
 
     def _publish(self, topic: Topic, event: SendRun) -> None:
-        handles = []
-        run, several = event.run, len(event.segments)
-        messages, size_bytes = run.messages, run.size_bytes
+        at = 0
+        for index, error in topic.refused(event.run):
+            if index > at:
+                self._append_living(topic, event.cut(at, index))
+            self._refuse_one(event.cut(index, index + 1), error)
+            at = index + 1
+        if at < event.run.count:
+            self._append_living(topic, event.cut(at, event.run.count) if at else event)
+
+    def _append_living(self, topic: Topic, event: SendRun) -> None:
+        """Without those of producers that what came before has ended: their clients send them again."""
+        gone = [segment[0] for segment in event.segments if (handle := self.handles.get(segment[0])) is None or handle.closed]
+        if not gone:
+            self._append(topic, event)
+            return
+        at = 0
         for producer_id, sequences, _ in event.segments:
-            handle = self.handles[producer_id]
-            handle.sent += len(sequences)
+            part, at = event.cut(at, at + len(sequences)), at + len(sequences)
+            if producer_id in gone:
+                self._connection.listener.budget.give(part.run.size_bytes)
+            else:
+                self._append_living(topic, part)
+
+    def _refuse_one(self, event: SendRun, error: HeliographError) -> None:
+        """A message that the topic does not take, behind the answers to what came before it. The producer goes on, and so do its neighbours."""
+        ((producer_id, (sequence,), _),) = event.segments
+        self._connection.listener.budget.give(event.run.size_bytes)
+        handle = self.handles.get(producer_id)
+        if handle is not None and not handle.closed:
+            handle.when_answered(lambda: self._send_error(producer_id, sequence, code_of(error), str(error)))
+
+    def _append(self, topic: Topic, event: SendRun) -> None:
+        handles = []
+        run, at = event.run, 0
+        for producer_id, sequences, _ in event.segments:
+            handle, count = self.handles[producer_id], len(sequences)
+            handle.sent += count
             handles.append(handle)
             if handle.producer is not None:
-                handle.producer.messages_in += messages if several == 1 else len(sequences)
-                handle.producer.bytes_in += size_bytes if several == 1 else size_bytes // several
+                whole = count == run.count
+                handle.producer.messages_in += run.messages if whole else count if run.counts is None else sum(run.counts[at : at + count])
+                handle.producer.bytes_in += run.size_bytes if whole else sum(run.lengths[at : at + count])
+                if event.chunks:
+                    handle.producer.chunks_in += sum(at <= index < at + count for index in event.chunks)
+            at += count
         listener = self._connection.listener
         topic.last_publish_ms = listener.clock.wall_ms()
         usage = listener.usage.of(topic.name.tenant)
-        usage.messages_in += messages
-        usage.bytes_in += size_bytes
+        usage.messages_in += run.messages
+        usage.bytes_in += run.size_bytes
         publishing = Publishing(self._connection, topic, event, handles)
         if run.transaction is not None and listener.transactions is None:
             publishing.failed(NotAllowed(NO_TRANSACTIONS))
             return
-        topic.publish(event.run, publishing.done, publishing.failed)
+        topic.publish(run, publishing.done, publishing.failed, judged=True)
 
     def bad_send(self, event: BadSend) -> None:
         """Answers behind what came before. A wrong checksum concerns one message; anything else ends the producer."""
@@ -192,6 +243,8 @@ class Producing:
     def close_from_here(self, handle: ProducerHandle) -> None:
         """Tells the client to make the producer again, wherever the topic is then."""
         self.forget(handle)
+        if handle.topic is not None and handle.topic.migration is not None:
+            send_on(self._connection, pb.CommandTopicMigrated.Producer, handle.id, handle.topic.migration.refusal())
         close = pb.CommandCloseProducer(producer_id=handle.id, request_id=NO_REQUEST)
         name_next_owner(close, handle.topic)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_PRODUCER, close_producer=close))

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from region_node.topics.topic import Topic
 
 _CLIENTS_MAX = 10_000
+NAME_BYTES_MAX = 1000
+"""Of producers and subscriptions: both are parts of what the metadata holds, key or value."""
 
 
 def check_producer(topic: Topic, name: str, *, encrypted: bool) -> None:
-    """Raises NotAllowed (a shadow), EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
+    """Raises NotAllowed (a shadow, a name that is too long), EncryptionRequired, ProducerBusy (too many), BacklogQuotaHold, BacklogQuotaExceeded."""
     check_source(topic)
+    _check_name("producer", name)
     if topic.policies.on("encryptionRequired") and not encrypted:
         raise EncryptionRequired(f"Encryption is required in {topic.text}: give the producer encryption keys")
     most, there = topic.policies.limit("maxProducers"), topic.producers
@@ -50,6 +53,11 @@ def check_source(topic: Topic) -> None:
 
 def check_backlog(topic: Topic) -> None:
     """Raises BacklogQuotaHold, BacklogQuotaExceeded."""
+    if topic.policies.on("storageFull"):
+        raise BacklogQuotaExceeded(
+            f"tenant {topic.name.tenant} stores as much as it may in this region: delete topics, or keep less (retention, time to live), "
+            "or ask an operator for a larger quota"
+        )
     if topic.over_quota == "producer_request_hold":
         raise BacklogQuotaHold(f"Cannot create producer on topic {topic.text} with backlog quota exceeded: it waits until consumers have caught up")
     if topic.over_quota == "producer_exception":
@@ -71,9 +79,16 @@ def check_type(topic: Topic, kind: SubscriptionType) -> None:
 
 def check_new_subscription(topic: SubscribingTopic, name: str) -> None:
     """Raises NotAllowed."""
+    _check_name("subscription", name)
     most = topic.policies.limit("maxSubscriptions")
     if most and len(topic.subscriptions) >= most:
         raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}, subscription: {name}, limit {most}")
+
+
+def _check_name(what: str, name: str) -> None:
+    size = len(name) if name.isascii() else len(name.encode())
+    if size > NAME_BYTES_MAX:
+        raise NotAllowed(f"the name of the {what} has {size} bytes: at most {NAME_BYTES_MAX} are allowed")
 
 
 def check_consumers(topic: Topic, subscription: str) -> None:
@@ -108,24 +123,27 @@ class SubscribeRate:
 
 
 def is_strict(topic: Topic) -> bool:
-    """Whether any run may be refused: else nobody looks at it."""
+    """Whether any entry may be refused: else nobody looks at it."""
     policies = topic.policies
     delay = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
     return bool(policies.limit("maxMessageSize") or policies.on("encryptionRequired") or delay)
 
 
-def refusal(topic: Topic, run: Run, now_ms: int) -> HeliographError | None:
-    """Why a run is not stored."""
-    policies = topic.policies
+def refusals(topic: Topic, run: Run, now_ms: int) -> list[tuple[int, HeliographError]]:
+    """(index, why) of the entries of a run that are not stored, in order."""
+    policies, found = topic.policies, dict[int, HeliographError]()
+    if policies.on("encryptionRequired"):
+        found.update((index, EncryptionRequired("Messages must be encrypted")) for index, part in enumerate(run.parts) if not _encrypted(part))
+    delay_max = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
+    if delay_max:
+        for index, _ in delayed_entries(run, now_ms + delay_max):
+            found[index] = NotAllowed(f"Exceeds max allowed delivery delay of {delay_max} milliseconds")
     size_max = policies.limit("maxMessageSize")
     if size_max and max(run.lengths) > size_max:
-        return NotAllowed(f"Exceed maximum message size: {max(run.lengths)} bytes, at most {size_max} in {topic.text}")
-    delay_max = policies.part("delayedDelivery", "maxDeliveryDelayInMillis")
-    if delay_max and delayed_entries(run, now_ms + delay_max):
-        return NotAllowed(f"Exceeds max allowed delivery delay of {delay_max} milliseconds")
-    if policies.on("encryptionRequired") and not all(_encrypted(part) for part in run.parts):
-        return EncryptionRequired("Messages must be encrypted")
-    return None
+        for index, size in enumerate(run.lengths):
+            if size > size_max:
+                found[index] = NotAllowed(f"Exceed maximum message size: {size} bytes, at most {size_max} in {topic.text}")
+    return sorted(found.items())
 
 
 def _encrypted(part: bytes | bytearray | memoryview) -> bool:

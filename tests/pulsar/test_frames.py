@@ -97,6 +97,14 @@ def test_the_same_events_at_any_split(seed: int) -> None:
     assert ordered(cut(cutter(), *pieces)) == whole
 
 
+def test_a_producer_that_ends_with_a_run_has_no_part_in_the_next() -> None:
+    made, seen = cutter(), []
+    for event in made.feed(b"".join(send(1, n, entry(b"x"), txnid_most_bits=0, txnid_least_bits=7 + n) for n in range(3))):
+        seen.append(type(event).__name__)
+        made.producers.pop(1, None)
+    assert seen == ["SendRun", "StraySend", "StraySend"]
+
+
 def test_consecutive_sends_to_one_topic_are_one_run() -> None:
     data = b"".join(send(1 + i % 2, 10 + i // 2, entry(b"x%d" % i)) for i in range(20)) + send(3, 0, entry(b"other"))
     first, second = cut(cutter(), data)
@@ -106,6 +114,11 @@ def test_consecutive_sends_to_one_topic_are_one_run() -> None:
     (only,) = cut(cutter(), data)
     assert only.run.producers == (("a", 7, 10, None), ("b", 3, 0, ((0, 0), (2, 2), (4, 4))))
     assert only.segments == [(1, list(range(10, 17)), None), (2, [0, 2, 4], None)]
+    pieces = [send(1, 7, entry(b"x", chunk_id=i, num_chunks_from_msg=3), is_chunk=True) for i in range(3)]
+    (only,) = cut(cutter(), send(2, 4, entry(b"a")) + b"".join(pieces) + send(1, 8, entry(b"y")))
+    assert only.run.producers == (("b", 1, 4, None), ("a", 4, -1, ((-1, -1), (-1, -1), (7, 7), (8, 8)))), "the last piece has the message's sequence"
+    assert only.segments == [(2, [4], None), (1, [7, 7, 7, 8], None)], "each is answered under it"
+    assert (only.chunks, only.cut(2, 4).chunks, only.cut(4, 5).chunks) == ((1, 2, 3), (0, 1), ())
     (only,) = cut(cutter(), b"".join(send(1, sequence, entry(b"x")) for sequence in (1, 3, 2, 4)))
     assert only.run.producers == (("a", 4, 1, ((1, 1), (3, 3), (2, 2), (4, 4))),)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.model.policies import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
@@ -74,6 +76,47 @@ def test_a_damaged_entry_is_refused_in_its_place() -> None:
         assert kinds(came) == [K.SEND_RECEIPT, K.SEND_ERROR, K.SEND_RECEIPT] or kinds(came) == [K.SEND_RECEIPT, K.SEND_RECEIPT, K.SEND_ERROR]
         assert [c.send_error.error for c, _ in came if c.type == K.SEND_ERROR] == [pb.ChecksumError]
         assert len(broker.ledger().positions()) == 2
+
+    with_broker(test)
+
+
+def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        client = await broker.client()
+        await client.producer(1, producer_name="a")
+        await client.producer(2, producer_name="b")
+        broker.ledger().hold = True
+        large, batch = entry(b"x" * 300), entry(b"y" * 10, batch=7)
+        first, second = send(1, 0, entry(b"x")) + send(1, 1, large), send(1, 2, entry(b"x")) + send(2, 12, large)
+        assert await client.do(first, send(2, 5, batch, num_messages=7), second, send(1, 3, entry(b"x"))) == []
+        broker.ledger().release()
+        came = await client.news()
+        told = [(c.send_receipt, True) if c.type == K.SEND_RECEIPT else (c.send_error, False) for c, _ in came]
+        assert [(one.sequence_id, good) for one, good in told if one.producer_id == 1] == [(0, True), (1, False), (2, True), (3, True)]
+        assert [(one.sequence_id, good) for one, good in told if one.producer_id == 2] == [(5, True), (12, False)]
+        assert {c.send_error.error for c, _ in came if c.type == K.SEND_ERROR} == {pb.NotAllowedError}
+        assert len(broker.ledger().positions()) == 4
+        producers = broker.topics.loaded[TOPIC].producers.producers
+        assert {name: one.messages_in for name, one in producers.items()} == {"a": 3, "b": 7}
+        assert producers["b"].bytes_in == len(batch) and producers["a"].bytes_in == 3 * len(entry(b"x"))
+        assert broker.listener.budget.used == 0
+        broker.ledger().hold = False
+        assert receipts(await client.do(send(1, 4, entry(b"x")))) == [(1, 4, 4)], "it goes on"
+
+    with_broker(test)
+
+
+def test_a_log_that_has_failed_takes_nothing_of_what_a_refusal_has_cut() -> None:
+    async def test(broker: Broker) -> None:
+        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        client = await broker.client()
+        await client.producer(1)
+        topic = broker.topics.loaded[TOPIC]
+        topic.log.publish = lambda run, done, failed: failed(LedgerFenced("another broker has it"))  # type: ignore[method-assign]
+        came = await client.do(send(1, 0, entry(b"x")), send(1, 1, entry(b"x" * 300)), send(1, 2, entry(b"x")))
+        assert K.CLOSE_PRODUCER in kinds(came) and K.SEND_RECEIPT not in kinds(came)
+        assert broker.listener.budget.used == 0 and not client.protocol.closed
 
     with_broker(test)
 
