@@ -73,6 +73,13 @@ class LedgerAppend:
         mine = any(self.ensemble[place] == bookie for place in places) and self._durable[bookie] < entry
         return mine and having == self._ack_quorum - 1 and self.settled
 
+    def misses(self, bookie: str) -> bool:
+        """Whether an entry at or below LAC lies at its place that it has not acknowledged."""
+        place, entry = self.ensemble.index(bookie), self._durable[bookie] + 1
+        while entry <= self.lac and not self.striping.holds(place, entry):
+            entry = self.striping.last(entry) + 1
+        return entry <= self.lac
+
     def durable(self, bookie: str) -> int:
         return self._durable[bookie]
 

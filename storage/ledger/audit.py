@@ -31,13 +31,15 @@ class AutoRecoverySettings:
     rescan_s: float = 10.0
     """How often, while an open ledger still names a lost bookie; and the pause before a copy that failed is tried again."""
     tick_s: float = 1.0
+    abandoned_after_s: float = 600.0
+    """An open ledger that still names a lost bookie after so long, although there is a spare, has no writer any more: it is closed by recovery."""
     orphan_grace_s: float = 3600.0
     """A ledger that no topic names is deleted after so long."""
 
     def __post_init__(self) -> None:
         if min(self.bytes_per_s, self.marks_max) < 1:
             raise ConfigError("auto_recovery: bytes_per_s and marks_max must be at least 1")
-        if min(self.lost_after_s, self.scan_s, self.check_s, self.rescan_s, self.tick_s, self.orphan_grace_s) <= 0:
+        if min(self.lost_after_s, self.scan_s, self.check_s, self.rescan_s, self.tick_s, self.abandoned_after_s, self.orphan_grace_s) <= 0:
             raise ConfigError("auto_recovery: times must be above 0")
 
 

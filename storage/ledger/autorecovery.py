@@ -1,7 +1,7 @@
 """AutoRecovery: one broker's part in keeping every ledger at its full number of copies.
 
 Is: the shell: the election of the auditor, its scans, and this broker's worker, which repairs one marked ledger at a time. Isn't: the judgement
-of what lacks a copy (`audit`), the check of what bookies hold (`copies`), or the copy (`repair`).
+of what lacks a copy (`audit`), the check of what bookies hold (`copies`), the end of a ledger without a writer (`abandoned`), or the copy (`repair`).
 Invariants: nothing here is needed for safety; two auditors at once, or two workers on one ledger, cost work only. A broker whose lease has ended
 gives its work up. The marks in the metadata are all that an auditor or a worker leaves behind: whoever comes next goes on from them.
 Source: docs/protocols/storage.md, "Auto-recovery".
@@ -20,6 +20,7 @@ from heliograph.model.errors import HeliographError, LeaseLost, MetadataError, V
 from heliograph.model.ledgers import LedgerMetadata
 from heliograph.raft.store import LEASE_TTL_MS, prefix_end
 from local_meta import keys
+from storage.ledger.abandoned import Abandoned
 from storage.ledger.audit import AutoRecoverySettings, LostBookies, repairs, waits_for_its_writer
 from storage.ledger.context import LedgerContext
 from storage.ledger.copies import CopyCheck
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _PAGE = 1000
 _RENEW_S = 1.0
+_BATCH = 64
+_ABANDONED_MAX = 1000
+_WAITING_FACTOR = 30
+"""Of `rescan_s`: the pause of a mark that only waits for bookies which are away."""
 MISPLACED_MAX = 100
 
 
@@ -62,6 +67,7 @@ class AutoRecovery:
         self._context, self._node, self._settings, self._also = context, node.encode(), settings, also
         self._loop = asyncio.get_running_loop()
         self._lost = LostBookies(settings.lost_after_s)
+        self.abandoned = Abandoned(context, settings.abandoned_after_s)
         self._lease = 0
         self._someone: bytes | None = None
         self._marks: dict[int, tuple[int, Mark]] = {}
@@ -168,6 +174,7 @@ class AutoRecovery:
         settings, meta = self._settings, self._context.meta
         marked = waiting = misplaced = ledgers = 0
         found: list[int] = []
+        left: list[int] = []
         pool = self._context.pool
         there = racks(pool.all_registered(), pool.rack)
         full = False
@@ -178,7 +185,10 @@ class AutoRecovery:
             ledgers += 1
             self._lost.on_named((b for _, ensemble in metadata.fragments for b in ensemble), self._loop.time())
             gone = [*lost, *(b for b in partly if pool.lacks(b, metadata.ledger))]
-            waiting += waits_for_its_writer(metadata, gone)
+            if waits_for_its_writer(metadata, gone):
+                waiting += 1
+                if len(left) < _ABANDONED_MAX:
+                    left.append(metadata.ledger)
             if not adheres(metadata, there, pool.rack, pool.group):
                 misplaced += 1
                 if len(found) < MISPLACED_MAX:
@@ -200,8 +210,10 @@ class AutoRecovery:
             if misplaced:
                 log.warning("auditor.misplaced", extra={"ledgers": misplaced, "first": found[:5]})
         self.scans += 1
-        if self._also is not None and not full:
-            await self._also(self._loop.time())
+        if not full:
+            await self.abandoned.on_scanned(left, lambda bookie, ledger: bookie in lost or pool.lacks(bookie, ledger), self._loop.time())
+            if self._also is not None:
+                await self._also(self._loop.time())
         if lost:
             log.info("auditor.scanned", extra={"lost": lost, "marked": marked, "open_left": waiting, "more": full})
         self._audited, self._audited_directories = lost, directories
@@ -270,8 +282,15 @@ class AutoRecovery:
             self._marks.pop(ledger, None)
             self._not_before.pop(ledger, None)
         else:
-            self._marks[ledger] = version, Mark.decode(value)
+            mark = Mark.decode(value)
+            self._marks[ledger] = version, mark
+            if not self._waits(mark):
+                self._not_before.pop(ledger, None)
         self._wake.set()
+
+    def _waits(self, mark: Mark) -> bool:
+        """Whether it names no lost bookie, and only such as are away: nothing can be copied before they are back, or lost."""
+        return not mark.lost and bool(mark.lacking) and not any(map(self._context.pool.registered, mark.lacking))
 
     async def _work(self) -> None:
         while True:
@@ -285,13 +304,22 @@ class AutoRecovery:
                 except TimeoutError:
                     pass
                 continue
-            ledger = self._context.rng.choice(due)
-            try:
-                await self._claim_and_repair(ledger)
-            except HeliographError as error:
-                log.info("ledger.repair_failed", extra={"ledger": ledger, "error": str(error)})
-            if ledger in self._marks:  # not done, or the watch has not said so yet
-                self._not_before[ledger] = self._loop.time() + self._settings.rescan_s
+            start = self._context.rng.randrange(len(due))  # somewhere: other brokers are at it too
+            for ledger in [*due[start:], *due[:start]][:_BATCH]:
+                if ledger in self._marks:
+                    await self._try(ledger)
+
+    async def _try(self, ledger: int) -> None:
+        waits = self._waits(self._marks[ledger][1])
+        if waits and ledger not in self._not_before:  # after each change of a bookie it is looked at anew, without asking anybody
+            self._not_before[ledger] = self._loop.time() + _WAITING_FACTOR * self._settings.rescan_s
+            return
+        try:
+            await self._claim_and_repair(ledger)
+        except HeliographError as error:
+            log.info("ledger.repair_failed", extra={"ledger": ledger, "error": str(error)})
+        if ledger in self._marks:  # not done, or the watch has not said so yet
+            self._not_before[ledger] = self._loop.time() + (_WAITING_FACTOR if waits else 1) * self._settings.rescan_s
 
     async def _claim_and_repair(self, ledger: int) -> None:
         """Raises VersionConflict where another broker is at it."""

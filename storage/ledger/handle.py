@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, LedgerFenced, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
@@ -26,6 +27,9 @@ from storage.ledger.marks import mark_lacking
 from storage.ledger.port import BookiePort
 from storage.sealing.cipher import RunSealer
 
+_MARK_ATTEMPTS = 8
+_NOTHING: Any = ()
+"""In place of an empty deque, which is large."""
 _Pending = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
 
@@ -50,6 +54,39 @@ class LedgerHandle:
     NotEnoughBookies: close this ledger, and go on in another).
     """
 
+    __slots__ = (
+        "_attempts",
+        "_context",
+        "_core",
+        "_cut",
+        "_drained",
+        "_forgave_at",
+        "_fresh",
+        "_gaps",
+        "_lac_moved_at",
+        "_lac_sent",
+        "_loop",
+        "_next",
+        "_on_failed",
+        "_on_lac",
+        "_pending",
+        "_recording",
+        "_retry",
+        "_sealer",
+        "_slots",
+        "_stop_watching",
+        "_stopped",
+        "_striping",
+        "_ticking",
+        "_unknown",
+        "_version",
+        "failed",
+        "ledger",
+        "metadata",
+        "pending_bytes",
+        "size_bytes",
+    )
+
     def __init__(
         self,
         context: LedgerContext,
@@ -72,8 +109,8 @@ class LedgerHandle:
         self._striping = metadata.striping
         self._core = LedgerAppend(metadata.fragments[-1][1], metadata.ack_quorum, self._striping)
         self._next = 0
-        self._pending: deque[_Pending] = deque()
-        self._cut: deque[tuple[int, int]] = deque()  # (first, last) of runs that lie in several stripes
+        self._pending: deque[_Pending] = _NOTHING
+        self._cut: deque[tuple[int, int]] = _NOTHING  # (first, last) of runs that lie in several stripes
         self._drained: asyncio.Future[None] | None = None
         self._recording: asyncio.Task[None] | None = None
         self._unknown = False
@@ -116,6 +153,8 @@ class LedgerHandle:
         if first + run.count - 1 <= last:
             self._append(run)
         else:
+            if self._cut is _NOTHING:
+                self._cut = deque()
             self._cut.append((first, first + run.count - 1))
             start = 0
             while start < run.count:
@@ -137,6 +176,8 @@ class LedgerHandle:
         first, count = self._next, run.count
         block = encode_block(run if self._sealer is None else self._sealer(run, first), self.ledger, first)
         self._next = first + count
+        if self._pending is _NOTHING:
+            self._pending = deque()
         self._pending.append((first, count, block, run.size_bytes))
         self.pending_bytes += run.size_bytes
         self._lac_sent = lac = self.lac
@@ -232,6 +273,8 @@ class LedgerHandle:
                 if slot.writing and slot.client is not None:
                     slot.client.write_lac(self.ledger, lac)
         self._ticking = any(slot.writing and self._core.durable(slot.bookie) < slot.sent for slot in self._slots)
+        if not self._ticking:
+            self._pending = _NOTHING  # very many ledgers are open, and few are written to
         return self._ticking
 
     def _holds_up(self, slot: _Slot, now: float, stands_s: float) -> bool:
@@ -301,8 +344,10 @@ class LedgerHandle:
             spare = self._spare(at, forgiven=True)
             self._forgave_at = self._loop.time()
         if spare is not None:
+            self._note_gap(slot.bookie)  # the earlier fragment goes on naming it
             first = self._core.on_bookie_replaced(slot.bookie, spare)
             self._slots[at] = self._open_slot(spare, at, first)
+            self._mark_gaps(slot.bookie)
             if self._recording is None:
                 self._recording = self._context.tasks.spawn(self._record())
         elif error is None:
@@ -320,7 +365,7 @@ class LedgerHandle:
 
     def _note_gap(self, bookie: str) -> None:
         """Before it is written to again, or never will be: what it misses at or below LAC is kept here no more."""
-        if self._core.durable(bookie) < self._core.lac:
+        if self._core.misses(bookie):
             self._gaps[bookie] = self._core.lac
 
     def _mark_gaps(self, *bookies: str) -> None:
@@ -330,10 +375,15 @@ class LedgerHandle:
             self._context.tasks.spawn(self._mark(gaps))
 
     async def _mark(self, gaps: dict[str, int]) -> None:
-        try:
-            await mark_lacking(self._context.meta, self.ledger, gaps)
-        except HeliographError:  # it is tried again with the next ack, retry, or the end of the handle; after that the check of copies finds it
-            self._gaps = {b: max(through, self._gaps.get(b, -1)) for b, through in {**self._gaps, **gaps}.items()}
+        for attempt in range(1, _MARK_ATTEMPTS + 1):
+            try:
+                async with self._context.tasks.few:
+                    await mark_lacking(self._context.meta, self.ledger, gaps)
+                return
+            except HeliographError:
+                await asyncio.sleep(self._context.pause_s(attempt))
+        # once more with the next ack of that bookie, retry, or the end of the handle; after that the check of copies finds it
+        self._gaps = {b: max(through, self._gaps.get(b, -1)) for b, through in {**self._gaps, **gaps}.items()}
 
     def _stuck(self) -> bool:
         """Whether some write set has too few bookies left that are written to."""

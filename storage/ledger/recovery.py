@@ -10,6 +10,7 @@ Source: docs/protocols/ledger.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from heliograph.wire.block import decode_block, encode_block
 from heliograph.wire.run import Buffer
 from local_meta import keys
 from storage.ledger.context import LedgerContext
+from storage.ledger.marks import mark_lacking
 from storage.ledger.port import END
 from storage.ledger.recover import LedgerRecovery
 
@@ -39,43 +41,53 @@ _Block = tuple[int, int, list[Buffer], int]
 """(first entry, count, block, bytes of the entries)."""
 
 
-async def recover_ledger(context: LedgerContext, ledger: int) -> LedgerMetadata:
+async def recover_ledger(context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None = None) -> LedgerMetadata:
     """The metadata of the closed ledger. Idempotent; two may try at once, and both return the same end.
 
+    marked: (metadata, version), where the caller has just marked it IN_RECOVERY.
     Raises NoSuchLedger; BookieUnavailable where too many bookies have not answered for `recovery_timeout_s`; what the metadata raises.
     """
     deadline = asyncio.get_running_loop().time() + context.settings.recovery_timeout_s
     attempt = 0
     while True:
         try:
-            return await _recover_once(context, ledger)
+            return await _recover_once(context, ledger, marked)
         except (BookieUnavailable, VersionConflict, OutcomeUnknown, MetadataUnavailable):
             if asyncio.get_running_loop().time() > deadline:
                 raise
-        attempt += 1
+        attempt, marked = attempt + 1, None
         await asyncio.sleep(context.pause_s(attempt))
 
 
-async def _recover_once(context: LedgerContext, ledger: int) -> LedgerMetadata:
-    found = await context.meta.get(keys.ledger(ledger))
-    if found is None:
-        raise NoSuchLedger(f"ledger {ledger} has no metadata")
-    metadata, version = LedgerMetadata.decode(found[0]), found[1]
-    if metadata.state == LedgerState.CLOSED:
-        return metadata
-    if metadata.state == LedgerState.OPEN:
-        metadata = replace(metadata, state=LedgerState.IN_RECOVERY)
-        version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
+async def _recover_once(context: LedgerContext, ledger: int, marked: tuple[LedgerMetadata, int] | None) -> LedgerMetadata:
+    if marked is None:
+        found = await context.meta.get(keys.ledger(ledger))
+        if found is None:
+            raise NoSuchLedger(f"ledger {ledger} has no metadata")
+        metadata, version = LedgerMetadata.decode(found[0]), found[1]
+        if metadata.state == LedgerState.CLOSED:
+            return metadata
+        if metadata.state == LedgerState.OPEN:
+            metadata = replace(metadata, state=LedgerState.IN_RECOVERY)
+            version = await context.meta.put(keys.ledger(ledger), metadata.encode(), expected=version)
+    else:
+        metadata, version = marked
     core = LedgerRecovery(metadata)
     await _fence(context, core, ledger)
     tail = _cut_at_stripes(metadata, await _read_tail(context, core, ledger))
     closed = replace(metadata, state=LedgerState.CLOSED, last_entry=core.next - 1, size_bytes=sum(size for *_, size in tail))
+    lacking: dict[str, None] = {}
     if tail:
         first = tail[0][0]
-        ensemble = await _write_tail(context, metadata, tail)
+        ensemble, lacking = await _write_tail(context, metadata, tail)
         if ensemble != core.ensemble:
             closed = closed.with_fragment(first, ensemble)
+    if metadata.ack_quorum < metadata.write_quorum and closed.last_entry >= metadata.fragments[-1][0]:  # what the writer knew of gaps went with it
+        lacking |= dict.fromkeys(b for b in core.unfenced() if not context.pool.registered(b))
     await context.meta.put(keys.ledger(ledger), closed.encode(), expected=version)
+    if lacking:
+        with contextlib.suppress(HeliographError):  # then the check of copies finds it
+            await mark_lacking(context.meta, ledger, dict.fromkeys(lacking, closed.last_entry))
     return closed
 
 
@@ -175,8 +187,8 @@ def _cut_at_stripes(metadata: LedgerMetadata, tail: list[_Block]) -> list[_Block
     return pieces
 
 
-async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]) -> tuple[str, ...]:
-    """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded.
+async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: list[_Block]) -> tuple[tuple[str, ...], dict[str, None]]:
+    """Writes the tail to the write quorum, with spares in the places of bookies that fail. Returns who is to be recorded, and who of them lacks some of it.
 
     Where no spare is left, the ack quorum is enough: the rest is repair. Raises BookieUnavailable.
     """
@@ -209,4 +221,4 @@ async def _write_tail(context: LedgerContext, metadata: LedgerMetadata, tail: li
     for first, *_ in tail:
         if sum(ensemble[place] in holders for place in striping.places(first)) < metadata.ack_quorum:
             raise BookieUnavailable(f"ledger {metadata.ledger}: entry {first} could not be written to {metadata.ack_quorum} bookies")
-    return tuple(ensemble)
+    return tuple(ensemble), {b: None for b in ensemble if b in failed}

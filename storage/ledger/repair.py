@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from heliograph.model.errors import BookieUnavailable, HeliographError, NoSuchLedger, NotEnoughBookies, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerMetadata
+from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.model.recent import Recent
 from heliograph.raft.store import Check, Put
 from heliograph.wire.block import encode_block
@@ -118,6 +118,8 @@ class LedgerRepair:
     async def _copy(self, metadata: LedgerMetadata, repair: Repair, spare: str) -> None:
         """Raises NoSuchLedger where the spare takes this ledger no more."""
         at, striping, place = repair.first, metadata.striping, repair.ensemble.index(repair.lost[0])
+        # of an open ledger its writer alone says how far readers may go: a fragment may end within a run that is not confirmed as a whole
+        lac = repair.last if metadata.state == LedgerState.CLOSED else -1
         while at <= repair.last:
             if not striping.holds(place, at):  # another stripe: the lost bookie never had it
                 at = striping.last(at) + 1
@@ -130,7 +132,7 @@ class LedgerRepair:
                 await self._throttle.take(run.size_bytes)
                 try:
                     block = encode_block(run, metadata.ledger, first)
-                    await self._context.pool.client(spare).add_recovery(metadata.ledger, first, run.count, block, repair.last)
+                    await self._context.pool.client(spare).add_recovery(metadata.ledger, first, run.count, block, lac)
                 except HeliographError as error:
                     if not isinstance(error, NoSuchLedger):
                         self._context.pool.suspect(spare)

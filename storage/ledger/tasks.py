@@ -10,11 +10,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+_FEW = 16
+
 
 class Tasks:
     """Started tasks, until they end or are cancelled together."""
 
     def __init__(self) -> None:
+        self.few = asyncio.Semaphore(_FEW)
+        """For work that very many ledgers may have at the same moment, as when a bookie goes: so much of it runs at once."""
+        self.closing = 0
+        """Ledgers that are closed just now because nothing was appended for a while."""
         self._running: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -216,6 +216,10 @@ class Catalog:
         return recent + (self.history.entries if self.history is not None else 0)
 
     @property
+    def open_bytes(self) -> int:
+        return self._bytes[-1] if self.ids and not self._infos[-1].closed_ms else 0
+
+    @property
     def size_bytes(self) -> int:
         recent = self._bytes_before[-1] + self._bytes[-1] - self._bytes_before[0] if self.ids else 0
         return recent + (self.history.size_bytes if self.history is not None else 0)

@@ -7,26 +7,39 @@ last confirmed entry can't be acknowledged.
 Stored, msgpack behind a version byte: [mark-delete ledger, entry, [[ledger, start, stop, start, stop, ...], ...], properties, partly, bits]; half-open
 ranges. partly: [[ledger, entry, bits], ...], batches of which single messages are acknowledged; bit i of `bits` (bytes, little endian): message i is
 not. bits: [[ledger, chunk, bits], ...] of ledgers with many ranges: bit i: entry chunk * 65,536 + i is acknowledged; with it the version is 2. What is
-absent at the end is left out. Bounds: ACKED_BYTES_MAX of ranges and bits (bits of eight million entries), 64 KiB of partly: what is beyond, the newest
-first, is delivered again after a failure.
+absent at the end is left out. Bounds: all of it fits in one value of the metadata. PROPERTIES_BYTES_MAX of properties, 64 KiB of partly, and what they leave of
+ACKED_BYTES_MAX for ranges and bits (bits of some seven million entries): what is beyond, the newest first, is delivered again after a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from heliograph.model.errors import CorruptData
+from heliograph.model.errors import CorruptData, NotAllowed
 from heliograph.model.ledgers import FORMAT, pack, unpack
 from heliograph.model.positions import Position
+from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.run import Run
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.intervals import CHUNK, Intervals
 
-ACKED_BYTES_MAX = 1 << 20
+ACKED_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)
+PROPERTIES_BYTES_MAX = 512 << 10
+"""Those of users, and what the coordinator of transactions keeps there."""
+GIVEN_BYTES_MAX = 64 << 10
+"""Of them, what users may give."""
 _RANGE_BYTES = 10
+_CHUNK_BYTES = 24
+_PART_BYTES = 24
 _VERSION_BITS = 2
 PARTLY_MAX = 10_000
 PARTLY_BYTES_MAX = 64 << 10
+
+
+def check_properties(properties: dict[str, str], bytes_max: int = GIVEN_BYTES_MAX) -> None:
+    """Raises NotAllowed: no write of the cursor would be taken."""
+    if (size := len(pack([properties]))) > bytes_max:
+        raise NotAllowed(f"properties of a subscription: {size} bytes; at most {bytes_max} are allowed")
 
 
 class Cursor:
@@ -156,6 +169,8 @@ class Cursor:
         self._changed()
 
     def set_properties(self, properties: dict[str, str]) -> None:
+        """Raises NotAllowed."""
+        check_properties(properties, PROPERTIES_BYTES_MAX)
         self.properties = properties
         self._changed()
 
@@ -238,7 +253,8 @@ class Cursor:
         self._advance()
 
     def encode(self) -> bytes:
-        left = ACKED_BYTES_MAX
+        partly, fits = self._encoded_partly()
+        left = ACKED_BYTES_MAX - len(pack([self.properties])) - sum(len(bits) + _PART_BYTES for *_, bits in partly)
         ranges: list[list[int]] = []
         chunks: list[tuple[int, int, bytes]] = []
         for ledger in sorted(self._acked):
@@ -247,11 +263,11 @@ class Cursor:
             if acked.chunks is None:
                 for start, stop in acked.pairs():
                     flat += (start, stop)
-                left -= _RANGE_BYTES * (len(flat) // 2)
+                left -= _RANGE_BYTES * (len(flat) // 2 + 1)
             for number in sorted(acked.chunks or ()):
                 bits = (acked.chunks or {})[number]
                 chunks.append((ledger, number, bits.to_bytes((bits.bit_length() + 7) // 8, "little")))
-                left -= len(chunks[-1][2]) + _RANGE_BYTES
+                left -= len(chunks[-1][2]) + _CHUNK_BYTES
                 if left < 0:
                     chunks.pop()
                     break
@@ -259,21 +275,24 @@ class Cursor:
                 break
             if len(flat) > 1:
                 ranges.append(flat)
-        self.fits = left >= 0
-        partly: list[tuple[int, int, bytes]] = []
-        room = PARTLY_BYTES_MAX
-        self.partly_acked = self._still_partly()
-        for (ledger, entry), left_bits in self.partly_acked.items():
-            not_acked = left_bits.to_bytes((left_bits.bit_length() + 7) // 8, "little")
-            room -= len(not_acked) + 16
-            if room < 0:
-                self.fits = False
-                break
-            partly.append((ledger, entry, not_acked))
+        self.fits = fits and left >= 0
         more = [partly, chunks] if chunks else [partly] if partly else []
         blob = pack([*self.mark_delete, ranges, self.properties, *more], _VERSION_BITS if chunks else FORMAT)
         self.stored_bytes = len(blob)
         return blob
+
+    def _encoded_partly(self) -> tuple[list[tuple[int, int, bytes]], bool]:
+        """As many as there is room for, and whether that is all."""
+        partly: list[tuple[int, int, bytes]] = []
+        room = PARTLY_BYTES_MAX
+        self.partly_acked = self._still_partly()
+        for (ledger, entry), left in self.partly_acked.items():
+            not_acked = left.to_bytes((left.bit_length() + 7) // 8, "little")
+            room -= len(not_acked) + _PART_BYTES
+            if room < 0:
+                return partly, False
+            partly.append((ledger, entry, not_acked))
+        return partly, True
 
     @staticmethod
     def begins_at(blob: bytes) -> int:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection
 
-from heliograph.model.errors import AlreadyExists, HeliographError, NotFound, TopicClosed
+from heliograph.model.errors import AlreadyExists, HeliographError, NotAllowed, NotFound, TopicClosed
 from heliograph.model.positions import Position
+from heliograph.raft.store import check_key
 from heliograph.wire.run import Run
+from local_meta import keys
 from storage.managed_ledger import expiry
-from storage.managed_ledger.cursor import Cursor
+from storage.managed_ledger.cursor import Cursor, check_properties
 from storage.managed_ledger.paging import LogPages
 
 
@@ -43,7 +45,10 @@ class LogCursors(LogPages):
     async def open_cursor(
         self, name: str, initial: Position, *, durable: bool = True, properties: dict[str, str] | None = None
     ) -> Cursor:
-        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable."""
+        """The cursor of that name, made where there is none with `initial` as its mark-delete position. Returns once a new one is durable.
+
+        Raises NotAllowed where no write of it would be taken.
+        """
         self._check_open()
         if initial < self.last_confirmed:
             await self.read_back_to(initial[0])
@@ -53,11 +58,21 @@ class LogCursors(LogPages):
             if cursor.durable != durable:
                 raise AlreadyExists(f"{self.topic}: cursor {name} is there, and is {'durable' if cursor.durable else 'not durable'}")
             return cursor
+        if durable:
+            self._check_storable(name, properties or {})
         cursor = self.add_cursor(name, min(initial, self.last_confirmed), durable, properties or {})
         if durable:
             self._record.change_cursor(cursor)
             await self._record.written()
         return cursor
+
+    def _check_storable(self, name: str, properties: dict[str, str]) -> None:
+        """What the metadata refuses would close the topic, for everybody."""
+        try:
+            check_key(keys.cursor(self.topic, name))
+        except NotAllowed as error:
+            raise NotAllowed(f"the name of a subscription of {self.topic} cannot be stored: {error}") from error
+        check_properties(properties)
 
     def add_cursor(self, name: str, mark_delete: Position, durable: bool, properties: dict[str, str]) -> Cursor:
         """Without storing it."""

@@ -3,21 +3,31 @@
 Is: time to live, a bound on a backlog, and truncation, as moves of mark-delete positions; each says how many unacknowledged entries it gave up.
 Isn't: a decision that entries may be given up (that is a policy's, or an operator's), or the deletion: trimming follows the cursors.
 Invariants: a cursor moves forward only, and is durable where it stands when the call returns. An entry's age is the broker time of its run: found
-by halving over the backlog, a few small reads however long it is; where clocks of brokers disagree, so does the age.
+by halving over the backlog, a few small reads however long it is; where clocks of brokers disagree, so does the age. What time to live and a bound give
+up is noted with the cursor (`GIVEN_UP`), in the write that moves it: nobody acknowledged that.
 A cursor that a link reads by is one like the others here: what it is moved over goes to its region as a SKIP, and is counted there as lost.
 Source: docs/protocols/ledger.md, "Expiry".
 """
 
 from __future__ import annotations
 
+import json
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from heliograph.model.errors import NotFound
+from heliograph.model.errors import CorruptData, NotFound
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from storage.managed_ledger.cursor import Cursor
+
+GIVEN_UP = "heliograph.given_up"
+"""Of a cursor: ranges (after, through] at or below its mark-delete position that nobody acknowledged."""
+GIVEN_UP_MAX = 32
+"""Beyond it the two oldest become one: it names too much, never too little."""
+_HOLES_MAX = 10_000
+"""With more of them everything behind the mark-delete position is named: nobody waits for a walk over millions."""
 
 
 class Log(Protocol):
@@ -57,7 +67,7 @@ async def expire_before(log: Log, time_ms: int, names: Collection[str]) -> dict[
         return {}
     slowest = min(c.mark_delete for c in waiting)
     expired = await _older(log, slowest, time_ms)
-    return await move(log, log.position_after(slowest, expired), names) if expired else {}
+    return await move(log, log.position_after(slowest, expired), names, noted=True) if expired else {}
 
 
 async def drop_to(log: Log, size_bytes: int, names: Collection[str]) -> dict[str, int]:
@@ -73,17 +83,19 @@ async def drop_to(log: Log, size_bytes: int, names: Collection[str]) -> dict[str
             else:
                 low = middle + 1
         if low:
-            given_up.update(await move(log, log.position_after(cursor.mark_delete, low), [cursor.name]))
+            given_up.update(await move(log, log.position_after(cursor.mark_delete, low), [cursor.name], noted=True))
     return given_up
 
 
-async def move(log: Log, upto: Position, names: Collection[str]) -> dict[str, int]:
-    """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any."""
+async def move(log: Log, upto: Position, names: Collection[str], *, noted: bool = False) -> dict[str, int]:
+    """Over everything up to `upto`; returns how many entries each gave up unacknowledged, where there were any. noted: as what nobody acknowledged."""
     moved: list[Cursor] = []
     given_up: dict[str, int] = {}
     for cursor in _chosen(log, names):
         if cursor.mark_delete < upto:
             before = cursor.backlog_entries
+            if noted and cursor.durable:
+                cursor.set_properties({**cursor.properties, GIVEN_UP: json.dumps(_noted(log, cursor, upto), separators=(",", ":"))})
             cursor.ack_cumulative(upto)
             moved.append(cursor)
             if before > cursor.backlog_entries:
@@ -91,6 +103,32 @@ async def move(log: Log, upto: Position, names: Collection[str]) -> dict[str, in
     for cursor in moved:
         await cursor.flushed()
     return given_up
+
+
+def read_given_up(properties: Mapping[str, str]) -> list[tuple[Position, Position]]:
+    """Ascending. Raises CorruptData."""
+    try:
+        return [((a, b), (c, d)) for a, b, c, d in json.loads(properties.get(GIVEN_UP, "[]"))]
+    except (ValueError, TypeError) as error:
+        raise CorruptData(f"what a cursor gave up: {error}") from error
+
+
+def _noted(log: Log, cursor: Cursor, upto: Position) -> list[tuple[int, int, int, int]]:
+    """What was given up before, and what is not acknowledged behind the mark-delete position."""
+    at, end = cursor.mark_delete, (upto[0], upto[1] + 1)
+    ranges = deque((after, min(through, at)) for after, through in read_given_up(cursor.properties) if after < at)  # it may have been moved back since
+    acked = cursor.acked_ranges if cursor.holes <= _HOLES_MAX else []
+    for ledger, first, last in [*(one for one in acked if one[:2] <= end), (*end, end[1])]:
+        if log.entries_between(at, (ledger, first - 1)) > 0:
+            if ranges and log.entries_between(ranges[-1][1], at) == 0:
+                ranges[-1] = (ranges[-1][0], (ledger, first - 1))
+            else:
+                ranges.append((at, (ledger, first - 1)))
+        at = (ledger, last)
+        if len(ranges) > GIVEN_UP_MAX:
+            after, _ = ranges.popleft()
+            ranges[0] = (after, ranges[0][1])
+    return [(*after, *through) for after, through in ranges]
 
 
 def _chosen(log: Log, names: Collection[str]) -> list[Cursor]:

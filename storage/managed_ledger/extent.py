@@ -12,15 +12,17 @@ from heliograph.model.errors import MetadataUnavailable, NoSuchLedger
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.positions import BEFORE_ALL, Position
 from storage.managed_ledger.catalog import Catalog
+from storage.managed_ledger.record import TopicRecord
 
 
 class LogExtent(ABC):
     """What `ManagedLedger` says of itself."""
 
-    __slots__ = ("_catalog", "topic")
+    __slots__ = ("_catalog", "_record", "topic")
 
     topic: str
     _catalog: Catalog
+    _record: TopicRecord
 
     @abstractmethod
     def _read_soon(self) -> None:
@@ -31,8 +33,23 @@ class LogExtent(ABC):
         return self._catalog.last
 
     @property
+    def created_ms(self) -> int:
+        """Wall time at which the topic was made, or of the first thing that is known of an older one."""
+        return self._record.created_ms
+
+    @property
+    def published_ms(self) -> int:
+        """Wall time at which the last message came; 0: none is known."""
+        return self._record.published_ms
+
+    @property
     def size_bytes(self) -> int:
         return self._catalog.size_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        """Of the ledger that is open; 0 where none is."""
+        return self._catalog.open_bytes
 
     @property
     def entries(self) -> int:

@@ -1,8 +1,9 @@
 """ManagedLedgerFactory: opens, deletes, and lists the topics' logs of one broker.
 
 Is: the claim on a topic, the recovery of its last ledger, and the replay of what its stored state lacks. Isn't: a judge of who should own a topic.
-Invariants: the claim (a compare-and-set that changes the metadata's owner) comes first, then the last ledger is fenced and recovered, then the
-cursors are read: an earlier owner can add no ledger after the first, confirm nothing after the second, and store no cursor that is not seen.
+Invariants: the claim (a compare-and-set that changes the metadata's owner, and marks the last ledger where its writer left it open) comes first, then that
+ledger is fenced and recovered, then the cursors are read: an earlier owner can add no ledger after the first, confirm nothing after the second, and store no
+cursor that is not seen.
 Source: docs/protocols/ledger.md, "Managed ledgers".
 """
 
@@ -13,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import HeliographError, LedgerFenced, MetadataUnavailable, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
-from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, ManagedLedgerMetadata, local_gone
-from heliograph.raft.store import Delete, MetadataStore, Op, prefix_end
+from heliograph.model.ledgers import LedgerInfo, LedgerMetadata, LedgerState, ManagedLedgerMetadata, local_gone
+from heliograph.raft.store import Delete, MetadataStore, Op, Put, prefix_end
 from heliograph.runtime.clock import Clock, Rng
 from local_meta import keys
 from storage.ledger.context import LedgerContext, LedgerSettings
@@ -38,12 +39,14 @@ from storage.managed_ledger.reading import ColdReads
 from storage.managed_ledger.settings import ManagedLedgerSettings
 from storage.managed_ledger.shadow import SHADOW_SOURCE, NoState, ShadowLedger
 from storage.managed_ledger.sweeping import Sweeping
+from storage.managed_ledger.times import CREATED_MS, created_ms, dated, published_by, published_ms
 from storage.sealing.sealing import Sealing
 
 _REPLAY_BYTES = 1 << 20
 _CLAIMS_MAX = 10
 _DELETES_A_WRITE = 500
 _SWEPT_A_SLICE = 200
+_CLOSING_MAX = 64
 _SLICE_S = 0.05
 _PAGE = 1000
 _SHADOW_S = 5.0
@@ -57,6 +60,9 @@ class _Loading:
     metadata: ManagedLedgerMetadata
     version: int
     created: bool = False
+    marked: tuple[LedgerMetadata, int] | None = None
+    """The last ledger, as it was marked IN_RECOVERY together with the claim, and its version."""
+    recovered: LedgerMetadata | None = None
     dropped: LedgerMetadata | None = None
 
 
@@ -143,7 +149,8 @@ class ManagedLedgerFactory:
             await read_pages(self._meta, topic, stored.owner, catalog.history.missing(min(starts)))
         if not loading.created:
             state.restore(stored.state_blob)
-        next_index = await self._replay(state, catalog, stored)
+        next_index, newest_ms = await self._replay(state, catalog, stored, loading.recovered, published_ms(stored, infos))
+        stored = replace(stored, properties=dated(stored.properties, created_ms(stored), newest_ms, stored.next_index))
         ledger = ManagedLedger(topic, state, persistence, catalog, stored, loading.version, next_index, self._parts)
         for key, blob, _ in cursors:
             ledger.add_cursor(keys.cursor_of(key), (-1, -1), True, {}).restore(blob)
@@ -273,38 +280,59 @@ class ManagedLedgerFactory:
         owner = self._rng.getrandbits(62) + 1
         for attempt in range(1, _CLAIMS_MAX + 1):
             found = await self._meta.get(key)
+            marked: tuple[LedgerMetadata, int] | None = None
             if found is None:
                 if new is None:
                     raise NotFound(f"topic {topic} does not exist")
                 new.restore(b"")
-                claimed, expected = ManagedLedgerMetadata(state_blob=new.snapshot(), owner=owner), -1
+                made = dated({}, self._clock.wall_ms())
+                claimed, expected = ManagedLedgerMetadata(state_blob=new.snapshot(), properties=made, owner=owner), -1
             else:
                 stored, expected = ManagedLedgerMetadata.decode(found[0]), found[1]
                 if stored.owner == owner:  # an attempt whose outcome was not known
                     return _Loading(stored, expected)
-                claimed = replace(stored, owner=owner)
+                properties = {**stored.properties, CREATED_MS: str(created_ms(stored, self._clock.wall_ms()))}
+                claimed, marked = replace(stored, owner=owner, properties=properties), await self._left_open(stored)
+            ops = [Put(key, claimed.encode(), expected)]
+            if marked is not None:
+                ops.append(Put(keys.ledger(marked[0].ledger), marked[0].encode(), marked[1]))
             try:
-                return _Loading(claimed, await self._meta.put(key, claimed.encode(), expected=expected), found is None)
+                version = await self._meta.txn(ops)
+                return _Loading(claimed, version, found is None, None if marked is None else (marked[0], version))
             except (VersionConflict, OutcomeUnknown):
                 await asyncio.sleep(self.context.pause_s(attempt))
         raise LedgerFenced(f"{topic}: other brokers take it over at the same time")
+
+    async def _left_open(self, stored: ManagedLedgerMetadata) -> tuple[LedgerMetadata, int] | None:
+        """(the last ledger as it is to be marked for recovery, its version); None where it is closed, gone, or marked already."""
+        if not stored.ledgers or stored.ledgers[-1].closed_ms:
+            return None
+        found = await self._meta.get(keys.ledger(stored.ledgers[-1].ledger))
+        metadata = LedgerMetadata.decode(found[0]) if found is not None else None
+        if found is None or metadata is None or metadata.state != LedgerState.OPEN:
+            return None
+        return replace(metadata, state=LedgerState.IN_RECOVERY), found[1]
 
     async def _recovered(self, loading: _Loading) -> list[LedgerInfo]:
         """The ledgers, the last one fenced and closed; an empty last one is left out."""
         infos = list(loading.metadata.ledgers)
         if infos and infos[-1].closed_ms == 0:
             last = infos.pop()
-            closed = await recover_ledger(self.context, last.ledger)
+            closed = loading.recovered = await recover_ledger(self.context, last.ledger, loading.marked)
             if closed.last_entry < 0:
                 loading.dropped = closed
             else:
                 infos.append(replace(last, entries=closed.last_entry + 1, closed_ms=self._clock.wall_ms()))
         return infos
 
-    async def _replay(self, state: LogState, catalog: Catalog, stored: ManagedLedgerMetadata) -> int:
-        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message."""
-        next_index = stored.next_index
-        metadata: LedgerMetadata | None = None
+    async def _replay(
+        self, state: LogState, catalog: Catalog, stored: ManagedLedgerMetadata, recovered: LedgerMetadata | None, newest_ms: int
+    ) -> tuple[int, int]:
+        """Gives `state` the entries that its snapshot lacks. Returns the index of the next message, and when one was published last.
+
+        newest_ms: the same without what is replayed.
+        """
+        next_index, metadata = stored.next_index, recovered
         position = catalog.at_or_after((stored.state_through[0], stored.state_through[1] + 1))
         while position is not None:
             ledger, first = position
@@ -314,9 +342,9 @@ class ManagedLedgerFactory:
             for first, run in runs:
                 state.replay(ledger, first, run)
                 catalog.add_bytes(ledger, run.size_bytes)
-                next_index = run.first_index + run.messages
+                next_index, newest_ms = run.first_index + run.messages, published_by(run, newest_ms)
             position = catalog.at_or_after((ledger, first + run.count))
-        return next_index
+        return next_index, newest_ms
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -334,11 +362,13 @@ class ManagedLedgerFactory:
         self._sweep, loop = None, asyncio.get_running_loop()
         if not self._sweeping:
             self._sweeping = self._restless.due(loop.time())
-        for topic in self._sweeping[-_SWEPT_A_SLICE:]:
+        for _ in range(min(len(self._sweeping), _SWEPT_A_SLICE)):
+            if self.context.tasks.closing >= _CLOSING_MAX:  # the metadata is busy with them; whoever publishes writes there too
+                break
+            topic = self._sweeping.pop()
             ledger = self._open.get(topic)
             if ledger is not None:
                 self._restless.visited(topic, loop.time(), ledger.rest())
-        del self._sweeping[-_SWEPT_A_SLICE:]
         if self._open:
             self._sweep = loop.call_later(_SLICE_S if self._sweeping else self.settings.sweep_s, self._swept)
         else:

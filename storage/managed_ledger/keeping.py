@@ -93,10 +93,10 @@ class Keeping:
             return math.inf
         first, last = self._catalog.front(1)[0], self._catalog.recent()[-1]
         slowest = min((c.mark_delete for c in self._host.cursors.values() if c.durable), default=self._host.last_confirmed)
-        if not last.closed_ms or (first.ledger, first.entries - 1) > min(slowest, self._host.last_confirmed):
+        if not first.closed_ms or (first.ledger, first.entries - 1) > min(slowest, self._host.last_confirmed):
             return math.inf  # whatever changes that frees what it can
         now_ms = self._clock.wall_ms()
-        times = [last.closed_ms + self._last_kept_ms]  # until then it does not count
+        times = [last.closed_ms + self._last_kept_ms] if last.closed_ms else []  # until then it does not count
         if retention.minutes >= 0:
             times.append(first.closed_ms + retention.minutes * 60_000)
         return min((ms - now_ms for ms in times if ms > now_ms), default=math.inf) / 1000

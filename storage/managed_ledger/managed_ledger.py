@@ -28,6 +28,7 @@ from storage.managed_ledger.record import Stored, TopicRecord
 from storage.managed_ledger.repairing import LogRepair
 from storage.managed_ledger.sweeping import NEVER
 from storage.managed_ledger.tail import Done, Failed, Tail
+from storage.managed_ledger.times import dated
 from storage.managed_ledger.topic_cache import TopicCache
 from storage.managed_ledger.trim import Retention
 
@@ -102,7 +103,7 @@ class ManagedLedger(LogRepair):
         self.on_failed: Callable[[HeliographError], None] | None = None
         """Called once, after all that waited has failed: the topic must be unloaded."""
         self.terminated_at: Position | None = stored.terminated_at
-        self.properties = stored.properties
+        self.properties = dated(stored.properties, 0)
         self.retention: Retention | None = None
         self._state, self._catalog, self._parts = state, catalog, parts
         self._index = next_index  # of the next message, while there is no tail
@@ -160,8 +161,7 @@ class ManagedLedger(LogRepair):
             self._index, self._tail = self._tail.next_index, None
         if self._tail is None:
             self._reader = None
-            if self._cache is not None and not self._cache.runs:
-                self._cache = None
+            self._cache = self._cache if self._cache is not None and self._cache.runs else None
         self.trim_soon()
         again_s = NEVER
         if self._keeper is not None and self._keeper.idle:
@@ -169,7 +169,8 @@ class ManagedLedger(LogRepair):
         if self._catalog.history is not None:
             self._catalog.history.forget(min((cursor.mark_delete[0] for cursor in self.cursors.values()), default=self.last_confirmed[0]))
             again_s = 0.0
-        return 0.0 if self._tail is not None or self._cache is not None or self._keeper is not None else again_s
+        busy = self._keeper is not None or (self._tail is None and self._cache is not None)
+        return 0.0 if busy else again_s if self._tail is None else min(again_s, self._tail.rests_in_s(idle_s))
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -372,7 +373,7 @@ class ManagedLedger(LogRepair):
         """What is to be stored, as of the last confirmed entry, without the first `trimmed` ledgers."""
         pages, infos = self._catalog.forms(trimmed)
         index, owner = self.confirmed_index, self._record.owner
-        properties = self._properties_without(trimmed)
+        properties = self._record.dated(self._properties_without(trimmed), index)
         return ManagedLedgerMetadata(infos, self._state.snapshot(), self.last_confirmed, self.terminated_at, properties, index, owner, pages)
 
     def _properties_without(self, trimmed: int) -> dict[str, str]:

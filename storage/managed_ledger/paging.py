@@ -18,16 +18,14 @@ from storage.managed_ledger.extent import LogExtent
 from storage.managed_ledger.history import Page
 from storage.managed_ledger.pages import read_pages
 from storage.managed_ledger.parts import Parts
-from storage.managed_ledger.record import TopicRecord
 
 
 class LogPages(LogExtent):
     """What `ManagedLedger` does with them."""
 
-    __slots__ = ("_parts", "_record")
+    __slots__ = ("_parts",)
 
     _parts: Parts
-    _record: TopicRecord
 
     @abstractmethod
     def _fail(self, error: HeliographError) -> None:

@@ -22,6 +22,7 @@ from local_meta import keys
 from storage.managed_ledger.cursor import Cursor
 from storage.managed_ledger.flusher import FLUSH_S
 from storage.managed_ledger.parts import Parts
+from storage.managed_ledger.times import created_ms, dated, published_by, published_ms
 
 _CURSORS_A_WRITE = 400
 _BYTES_A_WRITE = 1 << 20
@@ -105,13 +106,16 @@ class TopicRecord:
         "_parts",
         "_waiters",
         "_write",
+        "created_ms",
         "owner",
+        "published_ms",
         "through",
         "version",
     )
 
     def __init__(self, stored: ManagedLedgerMetadata, version: int, host: RecordHost, parts: Parts) -> None:
         self.version, self.owner, self.through = version, stored.owner, stored.state_through
+        self.created_ms, self.published_ms = created_ms(stored), published_ms(stored)
         self._host, self._parts = host, parts
         self._dirty = False
         self._cursors, self._deleted = _NO_CURSORS, _NO_NAMES
@@ -144,6 +148,11 @@ class TopicRecord:
     def on_appended(self, run: Run) -> None:
         self._entries += run.count
         self._bytes += run.size_bytes
+        self.published_ms = published_by(run, self.published_ms)
+
+    def dated(self, properties: dict[str, str], next_index: int) -> dict[str, str]:
+        """As they are stored: with when the topic was made, and last published to. next_index: behind the last message that is stored with them."""
+        return dated(properties, self.created_ms, self.published_ms, next_index)
 
     def checkpoint_if_due(self) -> None:
         settings = self._parts.settings

@@ -32,6 +32,7 @@ from storage.managed_ledger.pages import stored_topic
 from storage.managed_ledger.parts import Parts
 from storage.managed_ledger.reading import LogReader
 from storage.managed_ledger.tail import Done, Failed
+from storage.managed_ledger.times import dated, published_by, published_ms
 
 log = logging.getLogger("storage.managed_ledger")
 
@@ -72,9 +73,10 @@ class ShadowLedger(ManagedLedger):
         parts: Parts,
     ) -> None:
         """followed: what is stored of the source; `state` is as of its `state_through`. stored: what is stored of the shadow itself."""
-        own = replace(stored, properties={SHADOW_SOURCE: source}, terminated_at=followed.terminated_at)
+        own = replace(stored, properties={**stored.properties, SHADOW_SOURCE: source}, terminated_at=followed.terminated_at)
         super().__init__(topic, state, quorums, Catalog(followed.ledgers, followed.state_through), own, version, followed.next_index, parts)
         self.shadow_of = source
+        self._record.published_ms = published_ms(followed, followed.ledgers)
         self._seen = 0  # version of the newest that is known of the source
         self._arrived: asyncio.Future[None] = parts.loop.create_future()
         self._changed = asyncio.Event()
@@ -213,6 +215,7 @@ class ShadowLedger(ManagedLedger):
             assert start == first, "reads have no holes"
             self._state.replay(ledger, start, run)
             self._catalog.grow(run.count, run.size_bytes)
+            self._record.published_ms = published_by(run, self._record.published_ms)
             self._cached().append(ledger, start, run)
             self._index = run.first_index + run.messages
             first += run.count
@@ -228,7 +231,7 @@ class ShadowLedger(ManagedLedger):
 
     def form(self, trimmed: int) -> ManagedLedgerMetadata:
         """No ledger is its own: whoever deletes or collects what it names touches nothing of the source."""
-        return ManagedLedgerMetadata(properties=self.properties, owner=self._record.owner)
+        return ManagedLedgerMetadata(properties=dated(self.properties, self._record.created_ms), owner=self._record.owner)
 
     def page_changes(self, trimmed: int) -> tuple[dict[int, bytes], list[int]]:
         return {}, []

@@ -129,7 +129,7 @@ class Tail:
             failed(self._refusal)
             return
         if self._sent is _NOTHING:
-            self._sent, self._queue = deque(), deque()
+            self._sent = deque()
         if run.time_ms == 0:
             run.time_ms = self._clock.wall_ms()
         run.first_index = self.next_index
@@ -137,6 +137,7 @@ class Tail:
         self.pending_bytes += run.size_bytes
         handle, now = self._handle, self._clock.monotonic()
         if handle is None:
+            self._queue = deque() if self._queue is _NOTHING else self._queue
             self._queue.append((now, run, done, failed))
             self._move()
         else:
@@ -238,8 +239,15 @@ class Tail:
         now = self._clock.monotonic()
         if self._old is not None or now - max(self._used_at, self._opened_at) >= idle_s:
             self._resting = True
+            self._context.tasks.closing += 1
             self._moving = self._context.tasks.spawn(self._moved(self._let_go))
         return False
+
+    def rests_in_s(self, idle_s: float) -> float:
+        """Until `rest` has something to do if nothing is appended meanwhile; 0: by now."""
+        if self._moving is not None or not self.idle or self._handle is None or self._old is not None:
+            return 0.0
+        return max(0.0, max(self._used_at, self._opened_at) + idle_s - self._clock.monotonic())
 
     async def emptied(self, timeout_s: float) -> bool:
         """Waits until nothing waits any more; returns whether that is so."""
@@ -293,6 +301,12 @@ class Tail:
         elif self._refusal is None:
             self.follow_sealing()  # the policy may have changed after the next ledger was made
 
+    async def _end_failed(self) -> None:
+        """Few at a time: whoever publishes needs the metadata too."""
+        async with self._context.tasks.few:
+            self._context.tasks.closing += 1
+            await self._let_go()
+
     async def _let_go(self) -> None:
         """Closes the open ledger; what comes meanwhile waits for the next one."""
         old = self._handle or self._old
@@ -304,6 +318,8 @@ class Tail:
             if isinstance(error, LedgerFenced) or not error.retryable:
                 raise
             return  # the metadata is away: it takes no more adds, and the next look, or the next append, closes it
+        finally:
+            self._context.tasks.closing -= 1
         if not self._dead:
             self._old = None
 
@@ -364,6 +380,8 @@ class Tail:
 
     def _take_back(self, old: LedgerHandle) -> None:
         """What `old` has not confirmed is sent again, before what has gathered; its entry ids are given anew."""
+        if self._sent and self._queue is _NOTHING:
+            self._queue = deque()
         while self._sent:
             handle, first, _, at, run, done, failed = self._sent.pop()
             assert handle is old and first > old.lac
@@ -379,6 +397,7 @@ class Tail:
             at, run, done, failed = self._queue.popleft()
             first = handle.append_run(run)
             self._sent.append((handle, first, first + run.count - 1, at, run, done, failed))
+        self._queue = _NOTHING
 
     def _on_handle_failed(self, error: HeliographError) -> None:
         if isinstance(error, LedgerFenced):
@@ -386,7 +405,11 @@ class Tail:
             return
         if self._handle is not None:
             self._old, self._handle = self._handle, None
-        self._move()
+        if self.idle and self._moving is None:  # bookies may have failed very many open ledgers at once: the next one is made with the next append
+            self._resting = True
+            self._moving = self._context.tasks.spawn(self._moved(self._end_failed))
+        else:
+            self._move()
 
     # -- giving up ----------------------------------------------------------------------------------------------------
 

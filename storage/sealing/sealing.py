@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from global_config import keys
+from global_config.tries import Tries, busy
 from heliograph.model.errors import KeyMissing, NotAllowed, NotFound, OutcomeUnknown, VersionConflict
 from heliograph.model.names import TopicName
 from heliograph.raft.store import ABSENT, MetadataStore, prefix_end
@@ -25,8 +26,6 @@ from storage.sealing.cipher import Ciphers, RunSealer
 from storage.sealing.keyring import DataKey, Keyring, MasterKeys, TenantKeys, new_secret, refusal, without
 
 log = logging.getLogger(__name__)
-
-_TRIES_MAX = 16
 
 
 class MasterSource(Protocol):
@@ -122,12 +121,15 @@ class Sealing:
         return await self._add(tenant, first=False)
 
     async def rewrap(self) -> int:
-        """Wraps every data key by the current master key; returns of how many tenants. After it the older master keys are not needed any more."""
+        """Wraps every data key by the current master key; returns of how many tenants. After it the older master keys are not needed any more.
+
+        Raises MetadataUnavailable where others change a tenant's keys all the time; what the configuration raises.
+        """
         self._masters()
         await self.look()
         changed = 0
         for tenant in sorted(self._ring.stored):
-            for _ in range(_TRIES_MAX):
+            async for _ in Tries(self._rng):
                 found = await self._config.get(keys.data_key(self._region, tenant))
                 if found is None:
                     break
@@ -138,11 +140,13 @@ class Sealing:
                 if await self._put(tenant, wanted, found[1]):
                     changed += 1
                     break
+            else:  # who believes that it was rewrapped removes the older master key
+                raise busy()
         return changed
 
     async def remove(self, tenant: str, number: int) -> None:
         """What it sealed cannot be read by anybody any more. Raises NotFound; NotAllowed for the one that seals."""
-        for _ in range(_TRIES_MAX):
+        async for _ in Tries(self._rng):
             found = await self._config.get(keys.data_key(self._region, tenant))
             stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
             if found is None or number not in [key.number for key in stored.keys]:
@@ -151,14 +155,14 @@ class Sealing:
                 raise NotAllowed(f"data key {number:016x} is the one with which tenant {tenant} seals: rotate first")
             if await self._put(tenant, without(stored, number), found[1]):
                 return
-        raise VersionConflict(keys.data_key(self._region, tenant), 0, 0)
+        raise busy()
 
     async def _add(self, tenant: str, *, first: bool) -> DataKey:
         """first: only where there is none; another broker may be about it too."""
         masters = self._masters()
         if self.permit is not None:
             await self.permit()
-        for _ in range(_TRIES_MAX):
+        async for _ in Tries(self._rng):
             found = await self._config.get(keys.data_key(self._region, tenant))
             stored = TenantKeys() if found is None else TenantKeys.decode(found[0])
             if found is not None:
@@ -171,7 +175,7 @@ class Sealing:
             if await self._put(tenant, TenantKeys((*stored.keys, key)), ABSENT if found is None else found[1]):
                 log.info("keys.made", extra={"tenant": tenant, "key": f"{key.number:016x}", "master": key.master})
                 return key
-        raise VersionConflict(keys.data_key(self._region, tenant), 0, 0)
+        raise busy()
 
     async def _put(self, tenant: str, wanted: TenantKeys, expected: int) -> bool:
         """Whether it landed; what is there then is known here at once."""

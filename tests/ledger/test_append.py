@@ -122,6 +122,19 @@ def test_lac_goes_from_stripe_to_stripe() -> None:
     assert core.on_ack("c", 23) and core.lac == 23
 
 
+def test_a_bookie_misses_only_what_lies_at_its_own_places() -> None:
+    core = LedgerAppend(["a", "b", "c", "d"], 2, Striping(4, 2, 10))  # 0-9 on a b, 10-19 on b c, 20-29 on c d, 30-39 on d a
+    core.on_ack("a", 9)
+    core.on_ack("b", 19)
+    assert core.lac == 9 and not any(map(core.misses, "abcd")), "c and d have nothing, and need nothing"
+    core.on_ack("c", 19)
+    assert core.lac == 19 and not core.misses("d")
+    narrow = LedgerAppend(["a", "b", "c"], 2)
+    narrow.on_ack("a", 5)
+    narrow.on_ack("b", 3)
+    assert not narrow.misses("b") and narrow.misses("c")
+
+
 def test_lac_is_the_ack_quorums_common_prefix() -> None:
     core = LedgerAppend(["a", "b", "c"], 2)
     assert not core.on_ack("a", 5)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from geo_tests.sim.simulation import Simulation
+from geo_tests.sim.simulation import Machine, Simulation
 from heliograph.model.errors import BookieUnavailable, CorruptData
 from heliograph.model.ledgers import LedgerMetadata, LedgerState, pack
-from heliograph.raft.store import prefix_end
+from heliograph.raft.store import MetadataStore, prefix_end
 from local_meta import keys
+from storage.ledger import handle
 from storage.ledger.audit import AutoRecoverySettings
 from storage.ledger.autorecovery import AutoRecovery
 from storage.ledger.holdings import expected, look, union, without
 from storage.ledger.marks import Mark, mark_lacking
+from storage.ledger.repair import LedgerRepair
 from tests.ledger.fakes import FakeBookie
 from tests.ledger.test_autorecovery import SETTINGS, Worlds, filled
-from tests.managed_ledger.world import read_all, until
+from tests.managed_ledger.world import Broker, read_all, until
 
 THREE = (3, 3, 2)
 QUICK = replace(SETTINGS, check_s=5.0)
@@ -118,6 +120,128 @@ def test_a_bookie_that_was_away_and_is_back_gets_what_it_missed_although_the_led
         assert len(await read_all(log)) == 8
 
     three(work, NEVER)  # no check, and nobody is lost: the writer alone says so
+
+
+def test_what_a_replaced_bookie_has_not_got_of_the_earlier_fragment_is_brought_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others had acknowledged it, so that it was confirmed without it; the earlier fragment goes on naming it."""
+
+    async def work(world: Worlds) -> None:
+        log, broker = await filled(world, 4), world.broker()
+        (metadata,) = await world.ledgers()
+        name = metadata.fragments[0][1][1]
+        slow = world.region.bookies[name]
+        with monkeypatch.context() as patch:
+            patch.setattr(slow, "delay", lambda: 30.0)
+            for number in range(4):
+                broker.append(log, f"slow{number}", pad=50)
+            await until(lambda: len(broker.done) == 8)
+            while name in (metadata := (await world.ledgers())[0]).fragments[-1][1]:  # noqa: ASYNC110 - until its acks are overdue
+                await asyncio.sleep(0.1)
+        slow.crash()  # what was under way to it is lost
+        slow.start()
+        assert lacking(world, metadata, 7) == [(entry, name) for entry in range(4, 8)]
+        await until(lambda: not lacking(world, metadata, 7), 60.0)
+        (after,) = await world.ledgers()
+        assert after == metadata and after.state == LedgerState.OPEN
+        await log.close()
+        await complete(world)
+
+    three(work, NEVER, bookies=4)
+
+
+def test_only_ledgers_with_a_gap_are_marked_and_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[int] = []
+    running = most = 0
+
+    async def mark(meta: MetadataStore, ledger: int, bookies: Mapping[str, int]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.5)
+        await mark_lacking(meta, ledger, bookies)
+        running -= 1
+        marked.append(ledger)
+
+    monkeypatch.setattr(handle, "mark_lacking", mark)
+
+    async def work(world: Worlds) -> None:
+        broker = world.broker()
+        logs = [await broker.open(f"persistent://public/default/t{number}", quorums=THREE) for number in range(60)]
+        for log in logs:
+            broker.append(log, "a")
+        await until(lambda: len(broker.done) == 60)
+        await asyncio.sleep(1.0)
+        await world.lose("b1")
+        for log in logs[:40]:
+            broker.append(log, "b")
+        await until(lambda: len(broker.done) == 100)
+        await asyncio.sleep(1.0)
+        assert not marked, "it is away: nothing can be copied"
+        await world.back("b1")
+        used = {ledger for ledger, entry, _ in broker.done if entry == 1}
+        await until(lambda: set(marked) == used)
+        await complete(world)
+        assert set(marked) == used and len(used) == 40 and most == 16
+        assert not [one for m in await world.ledgers() for one in lacking(world, m, 1 if m.ledger in used else 0)]
+        for log in logs:
+            await log.close()
+
+    three(work, NEVER)
+
+
+def test_what_only_a_dead_writer_knew_to_be_missing_is_brought_when_its_bookie_is_back() -> None:
+    async def work(world: Worlds) -> None:
+        machine, names = world.sim.machine("writer"), list[str]()
+
+        async def life(machine: Machine) -> None:
+            broker = Broker(world.region)
+            log = await broker.open(quorums=THREE)
+            broker.append(log, *"abcd")
+            await until(lambda: len(broker.done) == 4)
+            await world.lose((await world.ledgers())[0].fragments[0][1][1])
+            broker.append(log, "away")
+            await until(lambda: len(broker.done) == 5)
+            names.append("away")
+            await asyncio.Event().wait()
+
+        await until(lambda: any(part.check.passes for part in world.parts))  # the only walk of this test is over
+        machine.start(life)
+        await until(lambda: bool(names))
+        machine.kill()
+        again = await world.broker().open(quorums=THREE)
+        (closed,) = await world.ledgers()
+        name = closed.fragments[0][1][1]
+        assert closed.state == LedgerState.CLOSED and lacking(world, closed, 4) == [(4, name)]
+        await world.back(name)
+        await complete(world, 20.0)
+        await again.close()
+
+    three(work, NEVER)
+
+
+def test_a_mark_that_waits_for_a_bookie_that_is_away_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    run: Callable[..., Awaitable[None]] = LedgerRepair.run
+
+    async def counted(self: LedgerRepair, ledger: int, mark: int, said: Mark) -> None:
+        tried.append(ledger)
+        await run(self, ledger, mark, said)
+
+    monkeypatch.setattr(LedgerRepair, "run", counted)
+
+    async def work(world: Worlds) -> None:
+        await (await filled(world, 6)).close()
+        (metadata,) = await world.ledgers()
+        name = metadata.fragments[0][1][0]
+        drop(world.region.bookies[name], metadata.ledger, 1, 4)
+        await world.lose(name)
+        await mark_lacking(world.meta, metadata.ledger, {name: 5})
+        await asyncio.sleep(20.0)
+        assert not tried and world.parts[0].repairs == 1
+        await world.back(name)
+        await complete(world, 10.0)
+
+    three(work, NEVER)
 
 
 def test_a_ledger_that_was_closed_while_a_bookie_was_away_is_completed_when_it_is_back() -> None:

@@ -16,9 +16,11 @@ from heliograph.model.ledgers import PLACED, LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from local_meta import keys
 from storage.ledger.context import LedgerSettings
+from storage.ledger.marks import Mark
 from storage.ledger.placement import Candidate, choose
-from storage.ledger.reader import read_entries
+from storage.ledger.reader import ledger_metadata, read_entries
 from storage.ledger.recovery import recover_ledger
+from storage.ledger.repair import LedgerRepair
 from storage.managed_ledger.factory import ManagedLedgerFactory
 from tests.ledger.fakes import FakeBookie
 from tests.ledger.test_ledger import Writer, scenario
@@ -68,6 +70,30 @@ def test_a_run_in_two_stripes_is_confirmed_and_closed_at_whole_or_not_at_all() -
         assert max(region.bookies[b].ledgers[handle.ledger].lac for b in (first, second)) == 1, "no reader of bookies was told of a part of a run"
 
     scenario(work, settings=STRIDE)
+
+
+def test_a_copy_of_a_fragment_that_ends_within_a_run_tells_no_reader_of_the_part() -> None:
+    async def work(region: Region, writer: Writer) -> None:
+        handle = await writer.open((2, 2), width=3)
+        handle.append_run(run_of("a", "b"))
+        await writer.reach(1)
+        first, _, third = handle.metadata.fragments[0][1]
+        region.bookies[third].silent = True  # the second stripe waits for it
+        handle.append_run(run_of(*named(6)))
+        await until(lambda: handle._core.lac == 3)
+        region.bookies[first].crash()
+        await region.bookies[first].unregister(EmbeddedStore(region.machine))
+        await until(lambda: len(handle.metadata.fragments) == 2)
+        assert handle.metadata.fragments[1][0] == 4 and handle.lac == 1
+        mark = await writer.context.meta.put(keys.underreplicated(handle.ledger), Mark((first,)).encode())
+        await LedgerRepair(writer.context, 1 << 20).run(handle.ledger, mark, Mark((first,)))
+        copied = await ledger_metadata(writer.context, handle.ledger)
+        assert first not in copied.fragments[0][1], "the earlier fragment was copied"
+        assert max(b.ledgers[handle.ledger].lac for b in region.bookies.values() if b.holds(handle.ledger)) == 1
+        closed = await handle.close()
+        assert closed.last_entry == 1, "nobody was told of more than this"
+
+    scenario(work, bookies=6, settings=STRIDE)
 
 
 def test_recovery_fences_every_write_set_and_writes_each_entry_of_the_tail_to_its_own() -> None:

@@ -6,13 +6,16 @@ import random
 
 import pytest
 
+from geo_tests.sim.simulation import Simulation
+from heliograph.model.errors import NotAllowed
 from heliograph.model.ledgers import LedgerInfo, pack
-from heliograph.model.positions import Position
+from heliograph.model.positions import BEFORE_ALL, Position
+from heliograph.raft.store import VALUE_BYTES_MAX
 from storage.managed_ledger import cursor as cursors
 from storage.managed_ledger import intervals
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
-from tests.managed_ledger.world import names_of, run_of
+from tests.managed_ledger.world import Broker, Region, names_of, run_of, until
 
 
 async def _never(_: Cursor) -> None:
@@ -102,11 +105,56 @@ def test_what_is_beyond_the_bound_is_the_newest() -> None:
         for number, bits in chunks.items():
             cursor._add_chunk(ledger, number, bits)
     blob = cursor.encode()
-    assert len(blob) <= cursors.ACKED_BYTES_MAX + 1000
+    assert len(blob) <= VALUE_BYTES_MAX
     again = cursor_of(catalog)
     again.restore(blob)
     kept = [ledger for ledger in range(1, 11) if again.is_acked((ledger, 1))]
     assert kept == list(range(1, len(kept) + 1)) and 6 < len(kept) < 10, "what is nearest to the mark-delete position is kept"
+
+
+@pytest.mark.parametrize("ledgers", [200, 60_000])
+def test_whatever_is_acknowledged_fits_in_one_value_of_the_metadata(ledgers: int) -> None:
+    """Every other entry, batches of which a part is, and as many properties as there may be; and one entry in each of very many ledgers."""
+    entries, start = (40_000, 1) if ledgers == 200 else (70_000, 69_001)
+    catalog = Catalog([LedgerInfo(10**9 + i, entries, 1, 1) for i in range(ledgers)], (10**9 + ledgers - 1, entries - 1))
+    cursor = cursor_of(catalog, (10**9, -1))
+    for ledger in range(10**9, 10**9 + ledgers):
+        cursor.ack_ranges([(ledger, entry, entry) for entry in range(start, start + (600 if ledgers == 200 else 2), 2)])
+        for number in range(entries // 65_536 + 1 if ledgers == 200 else 0):
+            cursor._add_chunk(ledger, number, int("5" * (entries // 4), 16) << 1)
+    for entry in range(0, 6000, 2):
+        cursor.ack_batch((10**9 + entry % ledgers, entry % entries // 2 * 2), (1 << 100) - 2)
+    cursor.set_properties({"given": "x" * (cursors.PROPERTIES_BYTES_MAX - 100)})
+    blob = cursor.encode()
+    assert len(blob) <= VALUE_BYTES_MAX and not cursor.fits
+    again = cursor_of(catalog)
+    again.restore(blob)
+    assert again.is_acked((10**9, start)) and again.properties == cursor.properties
+
+
+def test_what_no_write_would_take_is_refused_before_it_is_taken() -> None:
+    cursor = cursor_of(Catalog([LedgerInfo(1, 20, 1, 1)], (1, 19)))
+    with pytest.raises(NotAllowed, match="at most"):
+        cursor.set_properties({"given": "x" * cursors.PROPERTIES_BYTES_MAX})
+    assert not cursor.properties
+
+    with Simulation(seed=1) as sim:
+
+        async def main() -> None:
+            region = Region(sim)
+            await region.start()
+            broker = Broker(region)
+            log = await broker.open()
+            for name, properties in (("n" * 4090, {}), ("sub", {"given": "x" * cursors.GIVEN_BYTES_MAX})):
+                with pytest.raises(NotAllowed):
+                    await log.open_cursor(name, BEFORE_ALL, properties=properties)
+            broker.append(log, "a")
+            await log.open_cursor("sub", BEFORE_ALL)
+            await until(lambda: len(broker.done) == 1)
+            assert log.failed is None and list(log.cursors) == ["sub"]
+            await log.close()
+
+        sim.run(main(), limit_s=60)
 
 
 def test_what_is_acknowledged_is_cut_out_of_runs() -> None:

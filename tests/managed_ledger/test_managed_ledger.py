@@ -164,7 +164,7 @@ def test_when_the_newest_trimmed_ledger_was_closed_is_stored_and_outlives_its_ow
             await until(lambda: ledger.ledgers()[0].ledger == position[0])  # noqa: B023
             gone = max(closed[number] for number in closed if number < position[0])
             stored = await stored_topic(EmbeddedStore(region.machine), TOPIC)
-            assert stored is not None and ledger.properties == stored[0].properties == {TRIMMED_MS: str(gone)}
+            assert stored is not None and ledger.properties == {TRIMMED_MS: str(gone)} and stored[0].properties[TRIMMED_MS] == str(gone)
             assert stored[0].spans()[0] == (gone, closed[position[0]])
         again = await Broker(region).open()
         assert again.properties == ledger.properties
@@ -464,7 +464,7 @@ def test_large_cursors_are_stored_over_several_writes_and_a_trim_waits_for_the_l
             broker.meta.watch(keys.managed_ledger(TOPIC), on_topic)
             log.set_retention(0, 0)
             for name in names:
-                log.cursors[name].set_properties({"x": name * 200_000})  # together more than one transaction may hold
+                log.cursors[name].set_properties({"x": (name * 200_000)[:500_000]})  # together more than one transaction may hold
                 log.cursors[name].ack_cumulative(broker.done[29][:2])
             log.trim_soon()
             for name in names:
@@ -477,6 +477,6 @@ def test_large_cursors_are_stored_over_several_writes_and_a_trim_waits_for_the_l
                     assert stored[0] >= first - 1, "a ledger is gone, and after a crash now a cursor would stand before it"
             again = await Broker(region, settings=small()).open()
             for name in names:
-                assert again.cursors[name].properties == {"x": name * 200_000} and again.cursors[name].mark_delete == broker.done[29][:2]
+                assert again.cursors[name].properties == {"x": (name * 200_000)[:500_000]} and again.cursors[name].mark_delete == broker.done[29][:2]
 
         sim.run(main(), limit_s=60)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
 
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import MetadataUnavailable
+from heliograph.model.errors import MetadataUnavailable, NotEnoughBookies
 from heliograph.model.ledgers import LedgerMetadata, LedgerState
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
@@ -60,6 +60,75 @@ def test_the_ledger_of_an_idle_topic_is_closed_and_appending_goes_on_in_another(
         again = await other.open()
         assert other.state.replayed == 0 and other.state.seen == [name for *_, name in broker.done]
         assert again.cursors["c"].acked_ranges == cursor.acked_ranges and await read_all(again) == broker.done
+
+    scenario(work)
+
+
+def test_of_very_many_topics_that_fall_idle_together_few_are_closed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    close: Callable[[LedgerHandle], Awaitable[LedgerMetadata]] = LedgerHandle.close
+    closing = most = 0
+
+    async def slow(self: LedgerHandle) -> LedgerMetadata:
+        nonlocal closing, most
+        closing += 1
+        most = max(most, closing)
+        await asyncio.sleep(0.3)
+        try:
+            return await close(self)
+        finally:
+            closing -= 1
+
+    monkeypatch.setattr(LedgerHandle, "close", slow)
+
+    async def work(region: Region) -> None:
+        broker = Broker(region, settings=IDLE)
+        logs = [await broker.open(f"persistent://public/default/t{number}") for number in range(300)]
+        for log in logs:
+            broker.append(log, "a")
+        await until(lambda: len(broker.done) == 300)
+        await until(lambda: all(log._tail is None for log in logs), 60.0)
+        assert most == 64 and not broker.factory.context.tasks.closing
+        broker.append(logs[0], "b")
+        await until(lambda: len(broker.done) == 301)
+
+    scenario(work)
+
+
+def test_of_very_many_idle_ledgers_that_bookies_fail_at_once_few_are_closed_at_a_time_and_none_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    close: Callable[[LedgerHandle], Awaitable[LedgerMetadata]] = LedgerHandle.close
+    closing = most = 0
+
+    async def slow(self: LedgerHandle) -> LedgerMetadata:
+        nonlocal closing, most
+        closing += 1
+        most = max(most, closing)
+        await asyncio.sleep(0.3)
+        try:
+            return await close(self)
+        finally:
+            closing -= 1
+
+    monkeypatch.setattr(LedgerHandle, "close", slow)
+
+    async def work(region: Region) -> None:
+        broker = Broker(region)
+        logs = [await broker.open(f"persistent://public/default/t{number}") for number in range(100)]
+        for log in logs:
+            broker.append(log, "a")
+        await until(lambda: len(broker.done) == 100)
+        for log in logs:
+            assert log._tail is not None and log._tail.open_ledger is not None
+            log._tail.open_ledger._fail(NotEnoughBookies("no spare is left"))
+        broker.append(logs[99], "b")  # it waits for its turn, and for a ledger
+        await until(lambda: all(log.ledgers()[0].closed_ms for log in logs))
+        assert most == 16 and not broker.factory.context.tasks.closing
+        await until(lambda: len(broker.done) == 101)
+        assert [len(log.ledgers()) for log in logs] == [1] * 99 + [2]
+        for log in logs:
+            broker.append(log, "c")
+        await until(lambda: len(broker.done) == 201)
+        assert not broker.failed and all(log.failed is None for log in logs)
+        assert [name for *_, name in await read_all(logs[99])] == ["a", "b", "c"] and [name for *_, name in await read_all(logs[0])] == ["a", "c"]
 
     scenario(work)
 

@@ -160,7 +160,7 @@ def test_what_it_stores_names_its_source_and_no_ledger() -> None:
         found = await shadow_broker.meta.get(keys.managed_ledger(SHADOW))
         assert found is not None
         stored = ManagedLedgerMetadata.decode(found[0])
-        assert (stored.ledgers, stored.properties) == ((), {"PULSAR.SHADOW_SOURCE": TOPIC})
+        assert (stored.ledgers, stored.properties["PULSAR.SHADOW_SOURCE"]) == ((), TOPIC)
         with pytest.raises(NotAllowed):
             await shadow_broker.factory.open_shadow(SHADOW, f"{TOPIC}-other", Names(), (2, 2, 2), create=False)
         with pytest.raises(NotAllowed):  # it has entries of its own

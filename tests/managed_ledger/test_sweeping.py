@@ -62,6 +62,50 @@ def test_whatever_may_go_goes_and_whoever_is_at_rest_is_not_visited(seed: int) -
     scenario(work, seed=seed, limit_s=3000)
 
 
+def test_a_topic_with_an_open_ledger_is_visited_when_its_idle_time_is_over_and_not_at_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    visits: list[float] = []
+    rest = ManagedLedger.rest
+
+    def counted(ledger: ManagedLedger) -> float:
+        visits.append(asyncio.get_running_loop().time())
+        return rest(ledger)
+
+    monkeypatch.setattr(ManagedLedger, "rest", counted)
+
+    async def work(region: Region) -> None:
+        broker = Broker(region, settings=ManagedLedgerSettings(ledger_idle_s=60.0, sweep_s=EACH_S))
+        ledger = await broker.open()
+        ledger.set_retention(0, 0)
+        await ledger.open_cursor("c", (-1, -1))
+        broker.append(ledger, "a")
+        await asyncio.sleep(50)
+        assert 1 <= len(visits) <= 4 and ledger._tail is not None, "some for what was made and written, none while it waits"
+        broker.append(ledger, "b")
+        await asyncio.sleep(60)
+        assert not ledger.ledgers()[-1].closed_ms, "its time begins anew with each append"
+        await until(lambda: ledger._tail is None)
+        assert len(visits) <= 10
+
+    scenario(work)
+
+
+def test_retention_frees_what_is_old_beside_an_open_ledger() -> None:
+    async def work(region: Region) -> None:
+        broker = Broker(region, settings=ManagedLedgerSettings(ledger_idle_s=3600.0, sweep_s=EACH_S, ledger_entries_max=4))
+        ledger = await broker.open()
+        ledger.set_retention(1, -1)
+        broker.append(ledger, *(f"m{n}" for n in range(4)))
+        await until(lambda: len(broker.done) == 4)
+        broker.append(ledger, "last")
+        await until(lambda: len(broker.done) == 5 and len(ledger.ledgers()) == 2)
+        await asyncio.sleep(30)
+        assert len(ledger.ledgers()) == 2
+        await until(lambda: len(ledger.ledgers()) == 1, 40)
+        assert ledger._tail is not None
+
+    scenario(work)
+
+
 def test_who_waits_for_a_time_is_visited_at_it_and_now_and_then_before() -> None:
     sweep = Sweeping(30.0)
     sweep.touch("a"), sweep.touch("b"), sweep.touch("c")

@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from geo_tests.sim.simulation import Simulation
-from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, NotAllowed, NotFound
+from heliograph.model.errors import ConfigError, HeliographError, KeyMissing, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.ledgers import ManagedLedgerMetadata, local_gone
+from heliograph.raft.embedded import EmbeddedStore
 from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 from region_node.admin.data_keys import may_hold
 from storage.managed_ledger.managed_ledger import ManagedLedger
 from storage.managed_ledger.settings import ManagedLedgerSettings
+from storage.sealing.sealing import Sealing
 from tests.managed_ledger.world import Broker, Region, names_of, read_all, run_of
 from tests.sealing.world import ONE, TWO, Config, Masters, leaks
 from tests.tiered.world import AT_ONCE, FakeStore, TierBroker, more, settled, simulated, until
@@ -308,6 +310,44 @@ def test_rewrapped_keys_want_the_new_master_alone() -> None:
         assert (await sealing.rewrap(), sealing.master) == (1, "two")
         later = await config.sealing(region, Masters(TWO))
         assert later.listing()["shop"][0].master == "two"
+
+    run(work)
+
+
+def test_many_brokers_that_rotate_at_once_all_get_their_key() -> None:
+    async def work(region: Region, config: Config) -> None:
+        brokers = [await config.sealing(region) for _ in range(30)]
+        made = await asyncio.gather(*(sealing.rotate("shop") for sealing in brokers))
+        await brokers[0].look()
+        stored = brokers[0].listing()["shop"]
+        assert len(stored) == 30 and {key.number for key in stored} == {key.number for key in made}
+
+    run(work)
+
+
+def test_a_rewrap_that_others_are_always_ahead_of_says_so() -> None:
+    class Contended(EmbeddedStore):
+        """Somebody writes the same key between each read and the write behind it."""
+
+        contended = True
+
+        async def put(self, key: str, value: bytes, *, expected: int | None = None, lease: int = 0) -> int:
+            if expected is not None and self.contended and (found := self.machine.get(key)) is not None:
+                await super().put(key, found[0])
+            return await super().put(key, value, expected=expected, lease=lease)
+
+    async def work(region: Region, config: Config) -> None:
+        masters = Masters()
+        sealing = await config.sealing(region, masters)
+        await sealing.ensure("persistent://shop/a/t")
+        masters.text = TWO + ONE
+        store = Contended(config.machine)
+        other = Sealing(store, "us", masters, region.sim.clock(), region.rng)
+        await other.start()
+        with pytest.raises(MetadataUnavailable, match="others change"):
+            await other.rewrap()
+        store.contended = False
+        assert await other.rewrap() == 1
 
     run(work)
 

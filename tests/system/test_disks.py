@@ -49,6 +49,10 @@ class Cluster:
         wanted = dict(zip(names, quorums, strict=True), managedLedgerMaxMarkDeleteRate=0.0)
         assert self.rest("POST", "/admin/v2/namespaces/public/default/persistence", wanted)[0] == 204
 
+    @property
+    def url(self) -> str:
+        return self.region.service_url()
+
     def state(self) -> dict[str, Any]:
         """Of the odd bookie."""
         return dict(Rest(f"http://127.0.0.1:{self.odd.ports['http']}")("GET", "/state")[1])
@@ -93,9 +97,9 @@ class Cluster:
 class Load:
     """Publishes without much of a pause until it is stopped; `acked`: how many messages, from the first on, have their receipt."""
 
-    def __init__(self, cluster: Cluster, pause_s: float = 0.0005) -> None:
+    def __init__(self, url: str, pause_s: float = 0.0005) -> None:
         self._pause_s = pause_s
-        self.client = pulsar.Client(cluster.region.service_url(), logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        self.client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
         pace = {"batching_enabled": False, "max_pending_messages": 64, "block_if_queue_full": True}
         self.producer = self.client.create_producer(TOPIC, send_timeout_millis=180_000, **pace)
         self.sent = self.acked = 0
@@ -127,9 +131,9 @@ class Load:
         return self.sent
 
 
-def check(cluster: Cluster, count: int) -> None:
+def check(url: str, count: int) -> None:
     """All are there, in order; a message may be there twice where its first receipt was lost."""
-    found = [int(body.split(b" ", 1)[0]) for body in read_all(cluster.region.service_url())]
+    found = [int(body.split(b" ", 1)[0]) for body in read_all(url)]
     assert list(dict.fromkeys(found)) == list(range(count))
 
 
@@ -159,7 +163,7 @@ def test_a_disk_without_space_makes_its_bookie_read_only_until_there_is_some(tmp
     """Writes fail with ENOSPC: the watermark is at 0."""
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 3, 2), on(small, free_mb_min=0, free_mb_again=100))
-        load = Load(cluster)
+        load = Load(cluster.url)
         try:
             cluster.wait("some messages", lambda: load.acked > 200)
             leave_free(small, 6)
@@ -176,13 +180,13 @@ def test_a_disk_without_space_makes_its_bookie_read_only_until_there_is_some(tmp
             sent = load.stop()
         assert cluster.state()["failure"] == "" and cluster.odd.popen.poll() is None
         region.processes["us-bookie-0"].kill()  # what the others confirm by themselves is not the point
-        check(cluster, sent)
+        check(cluster.url, sent)
 
 
 def test_between_two_watermarks_a_bookie_stays_as_it_was(tmp_path: Path, small: Path) -> None:
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 3, 2), on(small, free_mb_min=64, free_mb_again=96))
-        load = Load(cluster, pause_s=0.01)  # so little that the disk is not full before the bookie's next look at it
+        load = Load(cluster.url, pause_s=0.01)  # so little that the disk is not full before the bookie's next look at it
         try:
             cluster.wait("some messages", lambda: load.acked > 50)
             leave_free(small, 40)
@@ -196,7 +200,7 @@ def test_between_two_watermarks_a_bookie_stays_as_it_was(tmp_path: Path, small: 
             cluster.wait("a writable bookie", cluster.ready)
         finally:
             sent = load.stop()
-        check(cluster, sent)
+        check(cluster.url, sent)
 
 
 @pytest.mark.parametrize(("call", "where"), [("fdatasync", "journal"), ("fsync", "disk")])
@@ -213,7 +217,7 @@ def test_a_failed_sync_costs_one_directory_and_nothing_else(tmp_path: Path, monk
         disks = [str(tmp_path / f"disk{at}") for at in range(4)]
         odd = {"journal_dirs": disks[:2], "ledger_dirs": disks[2:]}
         cluster = Cluster(region, (3, 3, 2), odd, spawn=spawn)
-        load = Load(cluster)
+        load = Load(cluster.url)
         try:
             cluster.wait("some messages", lambda: load.acked > 100)
             command = [str(programs.fiu()), "-f", str(tmp_path / "fiu"), "-c", f"enable name=posix/io/sync/{call},onetime", str(cluster.odd.popen.pid)]
@@ -239,7 +243,7 @@ def test_a_failed_sync_costs_one_directory_and_nothing_else(tmp_path: Path, monk
         found()
         assert len(dropped) == 1, "the disk works again, and is not asked"
         region.processes["us-bookie-0"].kill()  # what is read comes from the odd one, as far as it has it, and one other
-        check(cluster, sent)
+        check(cluster.url, sent)
 
 
 @pytest.fixture
@@ -262,7 +266,7 @@ def stalling(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_stalls_holds_nobody_up_and_goes_on(tmp_path: Path, stalling: Path) -> None:
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 3, 2), on(stalling, free_mb_min=0, free_mb_again=1))
-        load = Load(cluster)
+        load = Load(cluster.url)
         try:
             for turn in range(2):
                 cluster.wait("some messages", lambda: load.acked > 200)
@@ -281,14 +285,14 @@ def test_a_disk_that_stalls_holds_nobody_up_and_goes_on(tmp_path: Path, stalling
             assert not cluster.state()["failure"] and not cluster.state()["limbo"]
         finally:
             sent = load.stop()
-        check(cluster, sent)
+        check(cluster.url, sent)
 
 
 def test_one_bookie_of_three_stands_still(tmp_path: Path) -> None:
     """E=3, Qw=2, Qa=2: ledgers go on without it, and with it again."""
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 2, 2), {})
-        load = Load(cluster)
+        load = Load(cluster.url)
         stopped = False
         try:
             cluster.wait("some messages", lambda: load.acked > 200)
@@ -309,14 +313,14 @@ def test_one_bookie_of_three_stands_still(tmp_path: Path) -> None:
             if stopped:
                 cluster.odd.popen.send_signal(signal.SIGCONT)
             sent = load.stop()
-        check(cluster, sent)
+        check(cluster.url, sent)
 
 
 def test_any_one_bookie_is_killed_again_and_again(tmp_path: Path) -> None:
     """E=3, Qw=2, Qa=2. The killed one comes back with its data before the next one goes."""
     with Region(tmp_path) as region:
         cluster = Cluster(region, (3, 2, 2), {})
-        load = Load(cluster)
+        load = Load(cluster.url)
         try:
             cluster.wait("some messages", lambda: load.acked > 100)
             for turn in range(6):
@@ -331,4 +335,4 @@ def test_any_one_bookie_is_killed_again_and_again(tmp_path: Path) -> None:
                 cluster.wait_beside(lambda: cluster.bookies_registered() == 3)
         finally:
             sent = load.stop()
-        check(cluster, sent)
+        check(cluster.url, sent)
