@@ -8,9 +8,10 @@ Source: docs/protocols/links.md, "Audit".
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from heliograph.model.coordinates import Origin, format_coordinate
 from heliograph.model.positions import Position
@@ -60,6 +61,21 @@ class Finding:
         }
 
 
+class Brief(NamedTuple):
+    """What is kept of a pass that somebody asked for, of however many topics."""
+
+    began_ms: int
+    entries: int
+    ranges: int
+    unchecked: int
+    left: int
+    found: Mapping[str, int]
+    error: str
+
+
+_NONE: Mapping[str, int] = {}
+
+
 @dataclass(slots=True)
 class Report:
     """One pass over one topic. ranges: compared with their origin; unchecked: not, because its region could not be asked, or is damaged there.
@@ -92,6 +108,9 @@ class Report:
     def left(self) -> int:
         """Found and not repaired."""
         return self.found.total() - self.repaired.total()
+
+    def brief(self) -> Brief:
+        return Brief(self.began_ms, self.entries, self.ranges, self.unchecked, self.left, dict(self.found) if self.found else _NONE, self.error)
 
     def shown(self) -> dict[str, Any]:
         return {

@@ -95,6 +95,8 @@ class AuditPass:
         """Of other regions' origins: what is to be somewhere here, and was not read."""
         self.headers: dict[Position, Header] = {}
         """Position -> of an entry that is damaged, different, twice, or extra."""
+        self.wanted: dict[tuple[Origin, Position], int] = {}
+        """Of what is different: the checksum that its origin tells."""
         self._bad: dict[tuple[Origin, Position], Position] = {}
         self._late: dict[tuple[Origin, Position], Position] = {}
         self._late_passing: dict[tuple[Origin, Position], None] = {}
@@ -331,6 +333,8 @@ class AuditPass:
             if wanted == checksum or (passes and wanted is None):
                 continue
             self.headers[position] = header
+            if wanted is not None:
+                self.wanted[origin, at] = wanted
             self.findings.append(Finding(Fault.EXTRA if wanted is None else Fault.DIFFERENT, origin, at, position))
         for at in theirs:
             if (origin, at) in self._bad:

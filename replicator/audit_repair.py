@@ -5,7 +5,8 @@ Is: which entries are fetched from whom, where each belongs, and what is written
 Invariants: an entry is written only if its bytes match the checksum of its first publish; a position gets the entry that lay there, or nothing: own
 entries by their coordinate, others only where exactly as many are lost between the neighbours as there are places (each region's in their order;
 those of several regions in one hole in the order in which they were published); what is lost without a place is appended once, behind everything,
-after a whole pass has shown that it is nowhere; nothing valid is taken away on the word of one region alone.
+after a whole pass has shown that it is nowhere; nothing valid is taken away on the word of one region alone, unless that is the origin's, and it reads
+another entry under that very coordinate; and none that another region than the origin has the same.
 Source: docs/protocols/links.md, "Audit".
 """
 
@@ -19,13 +20,18 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.link import SkipReason, SkipRecord
-from heliograph.wire.link_audit import Ask, What
+from heliograph.wire.link_audit import Ask, Told, What
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Finding
 from replicator.audit_pass import HIDDEN_BY_AUDIT, AuditPass, Header, Hole
+from replicator.audit_scan import NOTHING_HELD
 from replicator.entries import as_published, passing, received
 
 _NOBODY = "no region that can be asked now has it"
+_ONE_WORD = (
+    "its origin has nothing there, which may be a loss of its own; unless two other regions say so it stays: read it, then publish it anew, "
+    "or leave it to retention"
+)
 _FETCH_MAX = 64
 
 
@@ -48,12 +54,31 @@ class Repairer:
     async def run(self) -> None:
         """Raises what storage raises; what was not reached stays `not tried yet`, and is found again."""
         found = self._pass.findings
-        replaced = [f for f in found if f.fault in (Fault.DAMAGED, Fault.DIFFERENT)]
+        replaced = [f for f in found if f.fault is Fault.DAMAGED or (f.fault is Fault.DIFFERENT and await self._origin_is_right(f))]
         await self._fetch((f.origin, f.coordinate) for f in replaced if f.origin is not None and f.coordinate is not None)
         await self._replace(replaced)
         await self._refill([f for f in found if f.fault is Fault.UNREADABLE])
         await self._append([f for f in found if f.fault is Fault.LOST])
         await self._hide([f for f in found if f.fault in (Fault.TWICE, Fault.EXTRA)])
+
+    async def _origin_is_right(self, finding: Finding) -> bool:
+        """Both copies agree with their own checksums. Whoever else has the entry decides; where nobody else was to have it, the origin does."""
+        assert finding.origin is not None and finding.coordinate is not None
+        origin, at = finding.origin, finding.coordinate
+        for number, region in sorted(self._names.items()):
+            if number == origin[0]:
+                continue
+            try:
+                told = await self._pass.ask(region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at))
+            except HeliographError:
+                told = Told("it does not answer")
+            if told.holes or told.refusal not in ("", NOTHING_HELD):
+                finding.left = f"its origin has something else, and {region}, which may know which is right, cannot say now: the next pass asks again"
+                return False
+            if any(checksum != self._pass.wanted[origin, at] for _, checksum in told.rows):
+                finding.left = f"its origin has something else, which {region} does not have either: the origin's copy may be the wrong one; look at all three"
+                return False
+        return True
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 
@@ -244,7 +269,7 @@ class Repairer:
         for finding in findings:
             assert finding.origin is not None and finding.coordinate is not None and finding.position is not None
             if finding.fault is Fault.EXTRA and not await self._nobody_has(finding.origin, finding.coordinate):
-                finding.left = "its origin has it not; unless two other regions say so it stays: read it, then publish it anew, or leave it to retention"
+                finding.left = _ONE_WORD
                 continue
             ledger, entry = finding.coordinate
             header = self._pass.headers[finding.position]
@@ -254,19 +279,25 @@ class Repairer:
         await self._store(placed, anew=True)
 
     async def _nobody_has(self, origin: Origin, at: Position) -> bool:
-        """Two other regions at least, the origin's among them, have read everything around it and do not have it."""
-        without = 0
+        """Two other regions at least, the origin's among them, have read everything around it and do not have it; or the origin's has another one there.
+
+        The origin's alone is not enough where it has nothing there: that may be the loss of its own copy.
+        """
+        without, taken = 0, False
         for region in self._askable(origin):
+            own = region == self._names.get(origin[0])
             try:
-                told = await self._pass.ask(region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at))
+                told = await self._pass.ask(region, Ask(What.ROWS, origin, (at[0], at[1] - 1), at, own and origin in self._log.state.trees, taken=own))
             except HeliographError:
                 continue
             if told.rows:
                 return False
             known = self._log.known.get(region)
-            passed = region == self._names.get(origin[0]) or (known is not None and known[0].holds(origin, at))
-            without += not told.refusal and not told.holes and passed and told.low < at
-        return without >= 2
+            passed = own or (known is not None and known[0].holds(origin, at))
+            said = not told.refusal and not told.holes and passed and told.low < at
+            without += said
+            taken = taken or (said and own and told.taken > 0)
+        return taken or without >= 2
 
 
 class _Done:

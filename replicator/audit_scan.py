@@ -160,7 +160,25 @@ class Teller:
             runs += log.state.trees.records(ask.origin, ask.after, upto)
         count, checksum = digest([row for row in rows if row[0] > low]) if ask.what is What.DIGEST else (0, 0)
         told_rows = tuple(rows) if ask.what is What.ROWS else ()
-        return Told("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole)
+        taken = await self._taken(log, ask, to) if ask.taken and own and not rows else 0
+        return Told("", low, upto, holes, count, checksum, told_rows, tuple(runs), ask.passing, ask.whole, taken)
+
+    async def _taken(self, log: ReplicatedLog, ask: Ask, to: str) -> int:
+        """Of an own origin: under how many of the coordinates something lies here that was never published in it for who asks.
+
+        A coordinate is a position here: where another entry is read, none was published under it. Whose end an operator may decide is left out.
+        """
+        found = 0
+        async for piece in walk(self._storage, log, *self._between(log, ask, True), self._take):
+            run = piece.run
+            if run is None or run.transaction is not None:
+                continue
+            origin = log.state.origin_at((piece.ledger, piece.first)) if run.origin is None else run.origin
+            if origin != ask.origin or hidden(run):
+                found += run.count if hidden(run) else sum(checksum >= 0 for checksum in _checksums(run))
+            elif (meant := addressed_to(run, _reach(log, piece, ask, to))) is not None:
+                found += run.count - len(meant)
+        return found
 
     async def _late(self, log: ReplicatedLog, ask: Ask, to: str, known: LateMap) -> tuple[dict[Position, tuple[int, Run]], int]:
         """(coordinate -> (checksum, entry) of what audits have appended late, holes). Of more than an answer takes the lowest are left."""

@@ -22,7 +22,7 @@ from heliograph.runtime.clock import Clock
 from heliograph.wire import link_audit as wire
 from heliograph.wire.link_audit import Ask, Told, What
 from heliograph.wire.run import Buffer
-from replicator.audit_findings import Report
+from replicator.audit_findings import Brief, Report
 from replicator.audit_pass import AuditPass
 from replicator.audit_repair import Repairer
 from replicator.audit_scan import AuditStorage, Teller
@@ -93,6 +93,8 @@ class Auditor:
         self.storage: AuditStorage | None = None
         self.reports: dict[str, Report] = {}
         """Topic -> its newest pass, the newest last; of more than REPORTS_MAX, those with nothing to tell are forgotten first."""
+        self.briefs: dict[str, Brief] = {}
+        """Topic -> its newest pass that was wanted, for as long as the topic is here."""
         self.found: Counter[str] = Counter()
         self.repaired: Counter[str] = Counter()
         self.entries = self.size_bytes = self.ranges = self.passes = self.failed = 0
@@ -103,6 +105,7 @@ class Auditor:
         self._begins = clock.monotonic() + min(60.0, self.settings.period_s / 10)  # by then the broker has loaded what it owns
         self._wanted: dict[str, None] = {}
         self._running = ""
+        self._running_wanted = False
         self._requests = 0
         self._waiting: dict[int, tuple[What, asyncio.Future[Told]]] = {}
         self._answers: list[tuple[ReplicatedLog, str, Ask, Callable[[Told], None]]] = []
@@ -127,6 +130,7 @@ class Auditor:
         if self._running or self.storage is None:
             return
         topic = next(iter(self._wanted), "") or self._next()
+        self._running_wanted = topic in self._wanted
         self._wanted.pop(topic, None)
         log = self._channels.log(topic) if topic else None
         if log is not None and self._channels.regions(log):
@@ -144,6 +148,8 @@ class Auditor:
             self._round_ends, self._spacing_s = now + self.settings.period_s, self.settings.period_s / (len(self._round) + 1)
             for gone in [topic for topic in self.reports if self._channels.log(topic) is None]:
                 del self.reports[gone]
+            for gone in [topic for topic in self.briefs if self._channels.log(topic) is None]:
+                del self.briefs[gone]
         if self._round and now >= self._round_ends - len(self._round) * self._spacing_s:
             return self._round.pop()
         return ""
@@ -191,6 +197,8 @@ class Auditor:
         self.entries, self.size_bytes, self.ranges = self.entries + report.entries, self.size_bytes + report.size_bytes, self.ranges + report.ranges
         self.reports.pop(log.topic, None)  # to the end of the order
         self.reports[log.topic] = report
+        if self._running_wanted:
+            self.briefs[log.topic] = report.brief()
         if len(self.reports) > REPORTS_MAX:
             del self.reports[next((topic for topic, one in self.reports.items() if not one.findings and not one.error), next(iter(self.reports)))]
         for finding in report.findings:

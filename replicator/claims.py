@@ -100,15 +100,16 @@ class Claims:
         for coordinate, count in other.counts.items():
             self.add_count(coordinate, count)
 
-    def bound(self) -> None:
+    def bound(self) -> bool:
         """At most RANGES_MAX ranges and PARTLY_BYTES_MAX bytes of bits, so that a frame holds them: of what is left out, messages come again.
 
-        Left out is what lies highest, so that the same is left out every time.
+        Left out is what lies highest, so that the same is left out every time; of each origin that has more than its share. Returns whether ranges were.
         """
-        left = RANGES_MAX
-        for ranges in self.ranges.values():
-            del ranges[left:]
-            left -= len(ranges)
+        before, left = sum(map(len, self.ranges.values())), RANGES_MAX
+        if before > left:
+            for index, ranges in enumerate(sorted(self.ranges.values(), key=len)):
+                del ranges[left // (len(self.ranges) - index) :]
+                left -= len(ranges)
         size = sum(_PARTLY_BYTES + bits.bit_length() // 8 for bits in self.partly.values())
         if size > PARTLY_BYTES_MAX or len(self.partly) > PARTLY_MAX:
             for coordinate in sorted(self.partly, reverse=True):
@@ -117,6 +118,7 @@ class Claims:
                 size -= _PARTLY_BYTES + self.partly.pop(coordinate).bit_length() // 8
         if len(self.counts) > COUNTS_MAX:
             self.counts = {coordinate: self.counts[coordinate] for coordinate in sorted(self.counts)[:COUNTS_MAX]}
+        return before > RANGES_MAX
 
     def forget_whole(self) -> None:
         """Batches that are claimed whole by now are no longer claimed in parts, and how often a message came again is nothing once it is claimed."""

@@ -3,7 +3,8 @@
 Is: the two watermarks of each producer's sequences, and the exact ranges of those that came from other regions. Isn't: waiting, or storage.
 Invariants: a local producer is judged by its highest sequence, *submitted*; an answer goes by *durable*, which only grows. Entries of other
 regions never raise either: their sequences are exact ranges, which answer a client's retry after a failover, and nothing else.
-Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was forgotten is counted.
+Bounds: `producers_max` names (least recently used first) and `ranges_max` ranges (oldest producer first); what was forgotten is counted. Of what is stored also
+bytes: names may be long, and a state that no metadata takes would be the end of the topic.
 Source: docs/protocols/links.md, "Producer sequences".
 """
 
@@ -24,6 +25,31 @@ class DedupSettings:
     ranges_max: int = 16_384
     local_ranges_max: int = 2_048
     """Of local producers, beside the highest sequence of each: they are in every stored state."""
+    durable_bytes_max: int = 320 << 10
+    ranges_bytes_max: int = 320 << 10
+    local_bytes_max: int = 64 << 10
+    """Of the stored state, which is one value of the metadata with all else that is known of the topic: what was heard of longest ago is left out."""
+
+
+def _newest(mapping: Mapping[str, Any], bytes_max: int) -> Mapping[str, Any]:
+    """What fits, about: the names at the end, which were heard of last."""
+    if not mapping:
+        return mapping
+    left = bytes_max - sum(_bytes(name, value) for name, value in mapping.items())
+    if left >= 0:
+        return mapping
+    kept = dict(mapping)
+    for name, value in mapping.items():
+        if left >= 0:
+            break
+        left += _bytes(name, value)
+        del kept[name]
+    return kept
+
+
+def _bytes(name: str, value: object) -> int:
+    """At most so many bytes in the stored state."""
+    return (len(name) if name.isascii() else 4 * len(name)) + 12 + (19 * len(value) if isinstance(value, list) else 0)
 
 
 def _ends(segment: ProducerSegment) -> tuple[int, int]:
@@ -118,6 +144,9 @@ class Producers:
         for name, count, first, pairs in run.producers:
             high = self._submitted.get(name, self._durable.get(name, -1))
             for sequence, highest in pairs or [(s, s) for s in range(first, first + count)]:
+                if sequence < 0:  # a piece of a chunked message: the last one has its sequence, and is judged
+                    new.append(True)
+                    continue
                 highest = max(sequence, highest)
                 fresh = highest > high and not self._elsewhere(name, sequence, highest)
                 if fresh and coming is not None and name in coming:
@@ -212,8 +241,12 @@ class Producers:
             self._range_count -= 1
             self.forgotten += 1
 
-    def dump(self) -> list[Any]:
-        return [self._durable, self._ranges, self._local or {}]
+    def dump(self, bytes_max: int | None = None) -> list[Any]:
+        """bytes_max: of all of it, where there is less room than usual."""
+        bounds = self.settings.durable_bytes_max, self.settings.ranges_bytes_max, self.settings.local_bytes_max
+        share = 1.0 if bytes_max is None else bytes_max / sum(bounds)
+        parts: tuple[Mapping[str, Any], ...] = self._durable, self._ranges, self._local or {}
+        return [_newest(part, int(bound * share)) for part, bound in zip(parts, bounds, strict=True)]
 
     def load(self, dumped: list[Any]) -> None:
         durable, ranges, *later = dumped

@@ -3,7 +3,8 @@
 Is: the order of the receipts, the count of regions, and what happens when they do not answer in time: the topic degrades by policy, lists what was
 confirmed with fewer regions than asked for, and goes back by itself once they have it. Isn't: a timer (`LinkManager` keeps it), or storage.
 Invariants: receipts go out in the order of the publishes; while the topic is not degraded, a receipt goes out only when regions - 1 other regions have
-told that their durable vector covers the entry; what goes out earlier is in `affected`, message by message, and nothing else is.
+told that their durable vector covers the entry; what goes out earlier is in `affected`, message by message, and nothing else is. A region for which an entry
+was not published does not count, though its vector passes it; of an entry for fewer regions all of those are waited for.
 Source: docs/protocols/links.md, "Durability classes".
 """
 
@@ -18,6 +19,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.run import Buffer
 from replicator.affected import Affected, AffectedList
+from replicator.entries import meant_for
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
@@ -44,7 +46,10 @@ def asked_class(entry: Buffer) -> int | None:
 
 
 class _Receipt(NamedTuple):
-    """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its own class; None: of the topic's."""
+    """through: the own coordinate that must be elsewhere; None: nothing is waited for, but the order. regions: of its own class; None: of the topic's.
+
+    only: for which regions it was published; None: for all.
+    """
 
     through: Position | None
     regions: int | None
@@ -52,6 +57,7 @@ class _Receipt(NamedTuple):
     due: float
     answer: Callable[[], None]
     fail: Failed
+    only: frozenset[str] | None = None
 
 
 class RegionWaits:
@@ -125,11 +131,12 @@ class RegionWaits:
         """`done` and `failed` of one run, as the log is to call them. last_own: the last own coordinate that is durable here."""
         due = self._now() + self.degrade_after_s
         regions = self._class_of(run) if self.per_message else None
+        only = meant_for(run)
 
         def stored(segments: Segments) -> None:
             new = [(ledger, first + count - 1) for count, ledger, first in segments if ledger >= 0]
             through = max(new) if new else last_own()  # of a duplicate: what it repeats is at or below
-            self._hold(_Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed))
+            self._hold(_Receipt(through, regions, run.messages if new else 0, due, lambda: done(segments), failed, only))
 
         def refused(error: HeliographError) -> None:
             self._hold(_Receipt(None, None, 0, due, lambda: failed(error), failed))
@@ -161,11 +168,15 @@ class RegionWaits:
             self._reached[region] = through
             self._settle()
 
-    def covered(self, needed: int) -> Position:
-        """What so many other regions have."""
+    def _needed_of(self, receipt: _Receipt) -> int:
+        needed = self.needed(receipt.regions)
+        return needed if receipt.only is None else min(needed, sum(region in receipt.only for region in self.targets))
+
+    def covered(self, needed: int, only: frozenset[str] | None = None) -> Position:
+        """What so many other regions have, of those in `only`."""
         if needed <= 0:
             return (1 << 63, 0)
-        reached = sorted((self._reached.get(region, BEFORE_ALL) for region in self.targets), reverse=True)
+        reached = sorted((self._reached.get(region, BEFORE_ALL) for region in self.targets if only is None or region in only), reverse=True)
         return reached[needed - 1] if needed <= len(reached) else BEFORE_ALL
 
     def _settle(self) -> None:
@@ -175,7 +186,7 @@ class RegionWaits:
         held = self._held
         while held:
             head = held[0]
-            if head.through is not None and head.through > self.covered(self.needed(head.regions)):
+            if head.through is not None and head.through > self.covered(self._needed_of(head), head.only):
                 if not self.degraded:
                     return
                 self._note(head)
@@ -196,7 +207,7 @@ class RegionWaits:
         if due is None or self._now() < due or self.degraded:
             return
         self._degrading = True
-        needed = len(self.targets) if self.per_message else self.needed(self._held[0].regions)
+        needed = len(self.targets) if self.per_message else self._needed_of(self._held[0])
         self.listed.since = (self._after, self._wall_ms(), needed)
         self._store(self._degrade)
 
@@ -212,7 +223,7 @@ class RegionWaits:
         else:
             self.degraded = True
             self._newest = self._held[0].through or BEFORE_ALL  # it is not covered, or it would not be held
-            self._owed = self.needed(self._held[0].regions)
+            self._owed = self._needed_of(self._held[0])
             self._settle()
         self._changed()
 
@@ -236,7 +247,7 @@ class RegionWaits:
     def _note(self, receipt: _Receipt) -> None:
         through = receipt.through
         assert through is not None
-        needed = self.needed(receipt.regions)
+        needed = self._needed_of(receipt)
         self._newest, self._owed = max(self._newest, through), max(self._owed, needed)
         if not receipt.messages:
             return

@@ -62,6 +62,20 @@ def addressed_to(run: Run, reach: frozenset[str]) -> list[int] | None:
     return [i for i in range(run.count) if i not in left_out] if left_out else None
 
 
+def meant_for(run: Run) -> frozenset[str] | None:
+    """The regions that every entry of the run was published for; None: none of them names any."""
+    named: frozenset[str] | None = None
+    for part in run.parts:
+        if _REPLICATE_TO in _metadata(part):
+            try:
+                metadata, _ = entry_metadata(part)
+            except CorruptData:
+                continue
+            if metadata.replicate_to:
+                named = frozenset(metadata.replicate_to) if named is None else named.intersection(metadata.replicate_to)
+    return named
+
+
 def _metadata(part: Buffer) -> bytes:
     magic, _, size = _HEAD(part) if len(part) >= 10 else (0, 0, 0)
     return bytes(part[10 : 10 + size] if magic == _MAGIC else part)

@@ -340,7 +340,7 @@ class Link:
     def on_beat(self, vectors: dict[str, Vector]) -> None:
         for region, vector in vectors.items():
             if region != self.manager.region:
-                self.log.learn(region, vector, self.manager.clock.wall_ms())
+                self.log.learn(region, vector, self.manager.clock.wall_ms(), self.target)
         if self.core is not None and self.target in vectors and (went_back := self.core.heard(vectors[self.target])) is not None:
             self._rewound(went_back)
 

@@ -58,6 +58,10 @@ class SyncOwner(Protocol):
         """Whether a coordinate beyond what is here will never come."""
         ...
 
+    def hears(self, log: ReplicatedLog, region: str) -> bool:
+        """A link to or from that region is open: it tells itself what it holds."""
+        ...
+
     def known_changed(self, topic: str) -> None:
         """What some region holds of the topic is another vector than before."""
         ...
@@ -79,6 +83,7 @@ class ReplicatedLog:
         "_order",
         "_rollback_watchers",
         "_sync",
+        "_themselves",
         "_vector_watchers",
         "aliases",
         "closed",
@@ -108,6 +113,8 @@ class ReplicatedLog:
         """It goes to other regions."""
         self.known: dict[str, tuple[Vector, int]] = NOTHING
         """Region -> (its durable vector as last heard, wall ms when it was first heard so)."""
+        self._themselves: dict[str, None] = NOTHING
+        """Those that told it themselves."""
         self.source_ends: dict[str, tuple[Origin, Position, int]] = NOTHING
         """Region -> (its last confirmed coordinate as last heard, wall ms when): what this region knows to be missing here."""
         self.incoming: Mapping[str, IncomingLink] = _NO_LINKS
@@ -218,9 +225,21 @@ class ReplicatedLog:
             link.messages, link.size_bytes = before.messages, before.size_bytes
         self.incoming = {**self.incoming, region: link}
 
-    def learn(self, region: str, vector: Vector, now_ms: int) -> None:
-        """What `region` holds durably, as it or another region tells. An unchanged vector keeps its time: idle links have nothing to tell."""
+    def learn(self, region: str, vector: Vector, now_ms: int, by: str = "") -> None:
+        """What `region` holds durably, as it tells itself, or as the region `by` does. An unchanged vector keeps its time: idle links have nothing to tell.
+
+        What it told itself is never replaced by what another one knew of it, perhaps long ago, and taken further by it only where it cannot be heard.
+        """
         old = self.known.get(region)
+        if by in ("", region):
+            if region not in self._themselves:
+                self._themselves = own(self._themselves)
+                self._themselves[region] = None
+        elif old is not None and region in self._themselves:
+            if self.sync_by is not None and self.sync_by.hears(self, region):
+                return
+            vector, told = old[0].copy(), vector
+            vector.merge(told)
         if old is None or old[0] != vector:
             self.known = own(self.known)
             self.known[region] = (vector, now_ms)

@@ -30,6 +30,7 @@ from replicator.causes import Cause
 from replicator.compression_settings import CompressionSettings
 from replicator.courtesy import Publishing
 from replicator.incoming import Incoming
+from replicator.leaving import Leaving
 from replicator.link import Link
 from replicator.link_stats import LinkStats
 from replicator.log import ReplicatedLog
@@ -106,6 +107,8 @@ class LinkSettings:
     subscriptions_s: float = 0.4
     """How often replicated subscriptions are brought in step: what was acknowledged is known elsewhere within twice that and the way there."""
     syncs_max: int = 8
+    left_grace_s: float = 86_400.0
+    """So long what a region that left had not got is kept for it, should it come back."""
 
 
 class LinkManager:
@@ -160,6 +163,7 @@ class LinkManager:
         self._rounds = SubscriptionRounds(self)
         self._owners = Owners(region, view, clock, self.settings, connect, self.spawn, self.soon, self._reached)
         self._waits = ReceiptWaits(clock, self.timers, self.spawn)
+        self._leaving = Leaving(clock, self.settings.left_grace_s, self._known, self._left_for_good)
         self._reads: deque[Link | PulsarLink] = deque()
         self._reading = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -177,8 +181,8 @@ class LinkManager:
     def attach(self, log: ReplicatedLog, targets: Sequence[str]) -> None:
         """Links the topic to `targets` (this region among them is left out), and to no others: idempotent.
 
-        A region that is no target any more loses its cursor, also where it left while the topic was not loaded: what it has not got stays
-        here unsent.
+        A region that is no target any more loses its cursor when its time is over (`replicator.leaving`), also where it left while the topic was
+        not loaded: what it has not got stays here unsent.
         """
         self.logs[log.topic] = log
         log.sync_by = self
@@ -188,14 +192,14 @@ class LinkManager:
                 link.detach()
                 del links[target]
         if self._view.namespace(TopicName.parse(log.topic).namespace) is not None:  # else nobody knows which regions it has
-            for name in list(log.ledger.cursors):
+            for name, cursor in list(log.ledger.cursors.items()):
                 region = name.removeprefix(CURSOR_PREFIX)
                 if region not in (name, *targets):
-                    self.spawn(self._delete_cursor(log, region))
+                    self._leaving.left(log.topic, region, cursor)
         for target in targets:
             if target != self.region and target not in links:
                 link = links[target] = PulsarLink(self, log, target) if self.cluster(target) is not None else Link(self, log, target)
-                self.spawn(self._begin(link))
+                self.spawn(self._begin(link, log.ledger.last_confirmed))
                 self.keep_looking(link)
         if log.syncing is not None:  # subscriptions that were kept in step before the topic came here
             self.keep_in_step(log)
@@ -261,6 +265,7 @@ class LinkManager:
             del self.logs[log.topic]
             self._planter.forget(log)
             self.tails.forget(log)
+            self._leaving.forget(log.topic)
         if any(link.log is log for link in self._links.get(log.topic, {}).values()):
             for link in self._links.pop(log.topic).values():
                 link.detach()
@@ -305,20 +310,31 @@ class LinkManager:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _begin(self, link: Link | PulsarLink) -> None:
+    async def _begin(self, link: Link | PulsarLink, last: Position) -> None:
+        """last: the topic's last entry when it was attached. What is published while its cursor cannot be made is the link's, wherever it begins."""
         name = CURSOR_PREFIX + link.target
         try:
             cursor = link.log.ledger.cursors.get(name) or await link.log.ledger.open_cursor(
-                name, BEFORE_ALL, properties=properties_of(link.log, link.start)
+                name, BEFORE_ALL, properties=properties_of(link.log, link.start, last)
             )
         except HeliographError as error:
             if link.ended or self._closed:
                 return
             link.state, link.cause, link.cause_text = "waiting", Cause.of(error), f"opening the cursor: {error}"
-            self.timers.after(self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link)))
+            self.timers.after(self.backoff_s(link.failures), lambda: None if link.ended else self.spawn(self._begin(link, last)))
             link.failures += 1
             return
+        if not link.ended:
+            self._leaving.back(link.log.topic, link.target, cursor)
         link.begin(cursor)
+
+    def _known(self, name: str) -> bool:
+        """A region, or a Pulsar cluster; or it cannot be told now."""
+        return self._view.region(name) is not None or self.cluster(name) is not None or bool(self._view.broken)
+
+    def _left_for_good(self, topic: str, region: str) -> None:
+        if (log := self.logs.get(topic)) is not None:
+            self.spawn(self._delete_cursor(log, region))
 
     async def _delete_cursor(self, log: ReplicatedLog, target: str) -> None:
         """Where it fails, the next load of the topic tries again."""
@@ -345,6 +361,10 @@ class LinkManager:
         """The other regions of the configuration that have the topic, by a link in either direction."""
         here = [source for source in self.tails.sources(log) if source != self.region and self._view.region(source) is not None]
         return sorted({*self._regions_of(log), *here})
+
+    def hears(self, log: ReplicatedLog, region: str) -> bool:
+        link, back = self._links.get(log.topic, {}).get(region), log.incoming.get(region)
+        return (link is not None and link.state == "open") or (back is not None and back.connected)
 
     def gone(self, log: ReplicatedLog, origin: Origin, at: Position) -> bool:
         """Whether a coordinate beyond what is here will never come."""
@@ -435,6 +455,7 @@ class LinkManager:
             if link.ended or link in self._active or not link.oldest_ms():
                 del self._resting[link]
         self._planter.tick()
+        self._leaving.tick()
         self.auditor.tick()
         self.tails.tick()
 
@@ -446,6 +467,8 @@ class LinkManager:
         if key.startswith(("/regions/", "/tenants/", "/namespaces/", "/partitioned/")):
             for parked in list(self.parked):
                 parked.unpark()
+        if key.startswith(("/regions/", "/clusters/")):
+            self._leaving.regions_changed()
         if key.startswith("/regions/"):
             self._regions_changed()
         elif not key.startswith("/clusters/"):

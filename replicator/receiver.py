@@ -315,7 +315,7 @@ class LinkReceiver:
                 log.source_ends[stream.source] = (*told.last_confirmed, now)
             for region, vector in told.vectors.items():
                 if region != self._region:
-                    log.learn(region, vector, now)
+                    log.learn(region, vector, now, stream.source)
         self._heard.ms = now
         self._way.heard(beat, now)
         if beat.echo_ms:

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 PROPERTY = "heliograph.begins"
 
 
-def properties_of(log: ReplicatedLog, policy: Mapping[str, Any] | None) -> dict[str, str]:
-    """Of the cursor of a link that is made now. Raises NotAllowed where the policy names a coordinate of another region."""
-    begins = _begins(log, policy or {})
+def properties_of(log: ReplicatedLog, policy: Mapping[str, Any] | None, last: Position) -> dict[str, str]:
+    """Of the cursor of a link. last: the topic's last entry when the link was switched on.
+
+    Raises NotAllowed where the policy names a coordinate of another region.
+    """
+    begins = _begins(log, policy or {}, last)
     return {PROPERTY: f"{begins[0]}:{begins[1]}"} if begins > BEFORE_ALL else {}
 
 
@@ -34,8 +37,7 @@ def begins_of(properties: Mapping[str, str]) -> Position:
     return (int(ledger), int(entry)) if ledger.isdecimal() and entry.isdecimal() else BEFORE_ALL
 
 
-def _begins(log: ReplicatedLog, policy: Mapping[str, Any]) -> Position:
-    last = log.ledger.last_confirmed
+def _begins(log: ReplicatedLog, policy: Mapping[str, Any], last: Position) -> Position:
     match policy.get("position", "earliest"):
         case "latest":
             return (last[0], last[1] + 1) if last > BEFORE_ALL else BEFORE_ALL

@@ -15,6 +15,7 @@ from heliograph.model.errors import CorruptData
 from heliograph.model.ledgers import pack, unpack
 from heliograph.model.nothing import NOTHING, own
 from heliograph.model.positions import Position
+from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.runtime.clock import Rng
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import FLAG_HIDDEN, Run
@@ -29,6 +30,9 @@ from replicator.transactions import TransactionBuffer
 from replicator.trees import Tree, TreeBook, is_skip, is_tree
 
 VERSION = 1
+STATE_BYTES_MAX = VALUE_BYTES_MAX - (128 << 10)
+"""It is stored in one value with the newest ledgers of the topic."""
+_PRODUCERS = 4
 
 
 class TransactionHost(Protocol):
@@ -131,6 +135,9 @@ class TopicState:
             self.removed = [((a, b), (c, d)) for a, b, c, d in removed]
             self.dead = [(_origin(row), (row[3], row[4])) for row in dead]
             self.reasons.load(reasons)
+        if self.transactions is not None:  # a version that did not know what follows from that SKIP may have stored it
+            for over in self._over():
+                self.transactions.give_up(over)
 
     def snapshot(self) -> bytes:
         fields: list[Any] = [
@@ -144,7 +151,7 @@ class TopicState:
             self.positions.dump(),
         ]
         if self.transactions is not None:
-            self.transactions.trimmed(self.positions.first())
+            self.transactions.trimmed(self.positions.first(), frozenset(self._over()))
             fields.append(self.transactions.dump())
         self.late.prune(self.positions.first())
         gone = bool(self.removed or self.dead or self.reasons)
@@ -158,7 +165,11 @@ class TopicState:
         if gone:
             dead = [[*origin, *end] for origin, end in self.dead]
             fields.append([[[*first, *last] for first, last in self.removed], dead, self.reasons.dump()])
-        return pack(fields)
+        blob = pack(fields)
+        if (over := len(blob) - STATE_BYTES_MAX) > 0:  # several parts are at their bounds at once: producers give way, who are heard of again
+            fields[_PRODUCERS] = self.producers.dump(max(0, len(pack([fields[_PRODUCERS]])) - over))
+            blob = pack(fields)
+        return blob
 
     def replay(self, ledger: int, first: int, run: Run) -> None:
         if run.flags is not None and any(flag & FLAG_HIDDEN for flag in run.flags) and run.count > 1:
@@ -212,6 +223,18 @@ class TopicState:
             if self.host is not None:
                 self.host.first_transaction()
         self.transactions.confirm(ledger, first, run)
+        if run.origin is not None and self.reasons and self._is_over(run.origin, run.coordinate(0)):  # late, and of its end nothing is known any more
+            self.transactions.give_up(run.origin)
+
+    def _over(self) -> list[Origin]:
+        """Incarnations of which transactions are known, and that were deleted at their source."""
+        assert self.transactions is not None
+        return [origin for origin in self.transactions.origins() if self._is_over(origin, self.vector.prefix(origin))] if self.reasons else []
+
+    def _is_over(self, origin: Origin, at: Position) -> bool:
+        """Whether nothing comes of that incarnation any more, at `at` or behind it: a SKIP(deleted) is the last that was told of it."""
+        end = self.vector.prefix(origin)
+        return at <= end and self.reasons.of(HERE, origin, end) is SkipReason.DELETED
 
     def confirm_skip(self, record: SkipRecord) -> None:
         """At the source its own origin stands in it, which no SKIP moves."""

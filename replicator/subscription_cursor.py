@@ -21,6 +21,7 @@ from replicator.entries import addressed_to
 from replicator.lookup import Status, coordinate_of, entries_until, position_of, vector_at
 from replicator.redeliveries import Redeliveries
 from replicator.subscription_state import HERE, PROPERTY, SubscriptionState, Todo
+from storage.managed_ledger.expiry import GIVEN_UP, read_given_up
 
 if TYPE_CHECKING:
     from replicator.log import ReplicatedLog
@@ -69,10 +70,14 @@ class SyncedCursor:
         self.seen_mark = BEFORE_ALL
         self.seen_ranges: list[Range] = []
         self.translated: list[Range] = []
+        self.left_out = 0
+        """The most ranges that the cursor had since there was no room to claim some of what was translated; 0: there was."""
         self.below: tuple[Position, dict[Origin, Position]] = (BEFORE_ALL, {})
         """A mark-delete position, and the coordinates below it."""
         self.floor: tuple[Position | None, dict[Origin, Position]] = (None, {})
         """`state.start`, and the coordinates that lie before everything behind it."""
+        self.given_up: tuple[list[Range], dict[Origin, list[Range]]] = ([], {})
+        """What expired here, or was evicted: by position, and by coordinate."""
         self.redeliveries: Redeliveries | None = None
         """None: as far as is known nothing was handed out twice, anywhere."""
         self.synced_ms = 0
@@ -80,7 +85,7 @@ class SyncedCursor:
 
     def start_over(self) -> None:
         """After a turn of the epoch or of the cursor."""
-        self.translated = []
+        self.translated, self.left_out = [], 0
         self.below = (BEFORE_ALL, {})
 
     async def before_first(self, base: Base) -> Position:
@@ -112,6 +117,7 @@ class SyncedCursor:
         if back:
             self.state.reset(mark)
             self.start_over()
+            self.nothing_given_up(cursor)
             events.info("subscription.reset topic=%s subscription=%s epoch=%s", self._log.topic, self.name, self.state.epoch)
             self.store(cursor)
 
@@ -126,7 +132,7 @@ class SyncedCursor:
     async def claim(self, cursor: SyncCursor, counts: Mapping[Position, int] | None = None) -> bool:
         """Puts what the cursor says into coordinates. counts: entries that are not acknowledged, and how often they were handed out again."""
         state, epoch = self.state, self.state.epoch
-        mark, ranges, partly = cursor.mark_delete, _ranges(cursor), dict(cursor.partly_acked)
+        mark, ranges, partly, given_up = cursor.mark_delete, _ranges(cursor), dict(cursor.partly_acked), read_given_up(cursor.properties)
         claims, translated = Claims(epoch, {}), list(self.translated)
         fresh = subtract([(BEFORE_ALL, mark), *ranges], translated)
         below: dict[Origin, Position] | None = None
@@ -134,12 +140,17 @@ class SyncedCursor:
             if state.start is not None and self.floor[0] != state.start:
                 self.floor = (start := state.start, await self._floor(start))
             below = await vector_at(self._log, mark, self.below)
+            if self.given_up[0] != given_up:
+                self.given_up = given_up, await self._coordinates(given_up)
             if state.base is None or state.epoch != epoch:
                 return False
             self._claim_below(state, claims, below)
             insert(translated, BEFORE_ALL, mark)
             fresh = fresh[1:]
+        for after, through in given_up:
+            insert(translated, after, through)
         read_bytes = 0
+        fresh = subtract(fresh, given_up)
         for after, through in fresh:
             at, whole = (after[0], after[1] + 1), True
             while at <= through:
@@ -167,7 +178,11 @@ class SyncedCursor:
         self.translated = translated
         if below is not None:
             self.below = (mark, below)
-        state.claim(claims)
+        if state.claim(claims):
+            self.left_out = max(1, self.left_out, len(ranges))
+        if self.left_out and len(ranges) <= self.left_out * 9 // 10:  # holes have closed: there may be room for what had none
+            self.translated, self.left_out = [], 0
+            return False
         return read_bytes <= ROUND_BYTES and counted
 
     async def _floor(self, start: Position) -> dict[Origin, Position]:
@@ -181,16 +196,33 @@ class SyncedCursor:
                 floor[origin] = (first[1][0], first[1][1] - 1)
         return floor
 
+    async def _coordinates(self, ranges: Sequence[Range]) -> dict[Origin, list[Range]]:
+        """By origin what lies in these ranges of positions, and of what is trimmed rather too much."""
+        found: dict[Origin, list[Range]] = {}
+        first = self._log.ledger.first_position()
+        for after, through in ranges:
+            low = await vector_at(self._log, after) if after >= (first[0], first[1] - 1) else {}
+            for origin, at in (await self._floor(through)).items():
+                if low.get(origin, BEFORE_ALL) < at:
+                    insert(found.setdefault(origin, []), low.get(origin, BEFORE_ALL), at)
+        return found
+
+    def nothing_given_up(self, cursor: SyncCursor) -> None:
+        """It was moved back: what expired is to be had again."""
+        if GIVEN_UP in cursor.properties:
+            cursor.set_properties({key: value for key, value in cursor.properties.items() if key != GIVEN_UP})
+            self.see(cursor)
+
     def _claim_below(self, state: SubscriptionState, claims: Claims, below: dict[Origin, Position]) -> None:
-        """Everything from the start to the mark-delete position: by origin one range, without what never reached this region.
+        """Everything from the start to the mark-delete position: by origin one range, without what never reached this region, or expired in it.
 
         What lies below the start is left out even where it is part of the subscription: here it is trimmed, or was before it was made.
         """
         assert state.base is not None
         base, floor, vector = state.base, self.floor[1], self._log.vector
         for origin, through in below.items():
-            missing = vector.missing(origin)
-            for after, upto in subtract([(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], missing):
+            left = subtract([(max(base.get(origin, BEFORE_ALL), floor.get(origin, BEFORE_ALL)), through)], vector.missing(origin))
+            for after, upto in subtract(left, self.given_up[1].get(origin, ())):
                 claims.add(origin, after, upto)
 
     def _claim_run(self, claims: Claims, ledger: int, first: int, run: Run, through: Position) -> None:

@@ -135,18 +135,19 @@ class SubscriptionState:
         known.bound()
         return True
 
-    def claim(self, claims: Claims) -> None:
-        """What this region's cursor says, in coordinates."""
+    def claim(self, claims: Claims) -> bool:
+        """What this region's cursor says, in coordinates. Returns whether there was no room for some of it."""
         assert claims.epoch == self.epoch
         before = (self.mine.ranges, self.mine.partly, self.mine.counts)
         mine = Claims(self.epoch, self.mine.base)
         mine.merge(self.mine)
         mine.merge(claims)
         mine.forget_whole()
-        mine.bound()
+        left_out = mine.bound()
         if (mine.ranges, mine.partly, mine.counts) != before:
             self.mine = mine
             self.version += 1
+        return left_out
 
     def _turn(self, epoch: Epoch, base: Base | None) -> None:
         self.epoch, self.base = epoch, base

@@ -361,6 +361,8 @@ class SubscriptionSync:
         elif host is None or not host.reset(topic, name, mark):
             cursor.reset(mark)
         found.see(cursor)
+        if not state.kept:
+            found.nothing_given_up(cursor)
         found.store(cursor)
         return True
 

@@ -37,7 +37,7 @@ Source: docs/protocols/transactions.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -283,11 +283,15 @@ class TransactionBuffer:
             del self._committed[origin, coordinator, number]
             self._forgotten[origin, coordinator] = max(number, self._forgotten.get((origin, coordinator), 0))
 
-    def trimmed(self, first: Position) -> None:
-        """Nothing before `first` is in the log any more."""
-        gone = [key for key, last in self.aborted.items() if last < first and key[2] < self._low.get(key[:2], 0)]
+    def trimmed(self, first: Position, over: Container[Origin | None] = ()) -> None:
+        """Nothing before `first` is in the log any more. over: of these incarnations nothing comes any more, and no watermark."""
+        gone = [key for key, last in self.aborted.items() if last < first and (key[2] < self._low.get(key[:2], 0) or key[0] in over)]
         for key in gone:
             del self.aborted[key]
+
+    def origins(self) -> list[Origin]:
+        """The other regions' incarnations that have open or aborted transactions."""
+        return list(dict.fromkeys(key[0] for key in (*self.open, *self.aborted) if key[0] is not None))
 
     @property
     def low_watermarks(self) -> Mapping[tuple[Origin | None, int], int]:

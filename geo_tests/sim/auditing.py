@@ -6,6 +6,7 @@ spoilt on all its bookies, which the next pass must find and put right. Isn't: a
     flipped      a bit of the payload, against the entry's own checksum
     exchanged    a bit of the payload of another region's entry, with checksums that agree
     lost         another region's entry is gone, with its place
+    extra        one more is there, in the name of a region that has another entry under that coordinate
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from geo_tests.sim.checkers import Violation
-from geo_tests.sim.damage import flipped
+from geo_tests.sim.damage import flipped, with_part
 from geo_tests.sim.pulsar_client import Delivered
 from heliograph.model.errors import HeliographError, NotAllowed
+from heliograph.model.positions import Position
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import Run
 from replicator.audit_findings import Fault, Report
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 Found = dict[str, dict[str, Sequence[Delivered]]]
 """Topic -> region -> what a reader found there."""
 
-KINDS = {"flipped": Fault.DAMAGED, "exchanged": Fault.DIFFERENT, "lost": Fault.LOST}
+KINDS = {"flipped": Fault.DAMAGED, "exchanged": Fault.DIFFERENT, "lost": Fault.LOST, "extra": Fault.EXTRA}
 EVERY = 4
 """One world of so many is spoilt."""
 _LIMIT_S = 90.0
@@ -98,7 +100,12 @@ class Audits:
         if not there:
             return
         victim = self._rng.choice(there)
-        await self._spoil(kind, topic, region, victim)
+        if kind == "extra":  # the last of its region: as much as can be lies before it there
+            victim = [d for d in there if d.replicated_from == victim.replicated_from][-1]
+        taken = [(d.ledger, d.entry) for d in found[topic].get(victim.replicated_from, ()) if d.replicated_from]
+        if not await self._spoil(kind, topic, region, victim, taken):
+            kind = "exchanged"
+            await self._spoil(kind, topic, region, victim, taken)
         report = await self._audit(topic, region)
         text = f"{victim.producer} {victim.sequence} of {topic} was {kind} in {region} at {victim.ledger}:{victim.entry}"
         if report.found != {KINDS[kind]: 1}:
@@ -116,22 +123,36 @@ class Audits:
         self._world.verdict.kinds.append(f"{kind}, found and repaired")
         await self.nothing_is_found({**found, topic: {**found[topic], region: again}})
 
-    async def _spoil(self, kind: str, topic: str, region: str, victim: Delivered) -> None:
-        """On every bookie that has it."""
+    async def _spoil(self, kind: str, topic: str, region: str, victim: Delivered, taken: Sequence[Position]) -> bool:
+        """On every bookie that has it. taken: where the victim's origin has another region's entry."""
         while True:
             for there, name, node, log in self._world.probes.owners():
                 if (there, name) == (region, topic):
                     try:
-                        await node.machine.ask(self._write, node.roles[0].links.auditor.storage, log, kind, victim)
-                        return
+                        return bool(await node.machine.ask(self._write, node.roles[0].links.auditor.storage, log, kind, victim, taken))
                     except HeliographError as error:
                         self._world.trace(f"not spoilt: {error}")
             await asyncio.sleep(0.2)
 
-    async def _write(self, storage: Any, log: ReplicatedLog, kind: str, victim: Delivered) -> None:
+    async def _write(self, storage: Any, log: ReplicatedLog, kind: str, victim: Delivered, taken: Sequence[Position]) -> bool:
+        """False: this one cannot be spoilt so."""
         ((_, run),) = await storage.read(log, victim.ledger, victim.entry, victim.entry, 1)
+        if kind == "extra":
+            return await self._add(log, run, [at for at in taken if at < run.coordinate(0)])
         spoilt = _gone(run, log) if kind == "lost" else flipped(run, self._rng, consistent=kind == "exchanged")
         await storage.replace(log, victim.ledger, [(victim.entry, spoilt)])
+        return True
+
+    async def _add(self, log: ReplicatedLog, run: Run, taken: Sequence[Position]) -> bool:
+        """The same message once more, at the end, under one of the coordinates `taken`."""
+        if not taken:
+            return False
+        strange = with_part(run, bytes(run.parts[0]), run.checksums)
+        strange.spans = ((*self._rng.choice(taken), 1),)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        log.append_late(strange, lambda _: stored.set_result(None), stored.set_exception)
+        await stored
+        return True
 
 
 def _gone(run: Run, log: ReplicatedLog) -> Run:

@@ -2,7 +2,8 @@
 
 Is: virtual minutes of a region: true loads, what the brokers measure of them, moves, crashes, joins; and three shedders of Apache Pulsar as models,
 written from their published description. Isn't: sockets, or the rest of a broker.
-A world counts: seconds until the first balance, seconds out of balance, moves, bundles that moved more than once.
+A world counts: seconds until the first balance, seconds out of balance, moves, bundles that moved more than once, and moves back to a broker that the bundle
+had left not long before.
 Source: docs/protocols/balancing.md; Pulsar's load balancer documentation and proposals 16, 182, 192.
 """
 
@@ -22,6 +23,8 @@ TICK_S = 10
 EDGE = 0.10
 """Out of balance: a broker that truly carries more than this above the average, and above the floor."""
 FLOOR = 0.15
+BACK_S = 1800
+"""A bundle that comes back to a broker within this has bounced."""
 
 
 class Balancer(Protocol):
@@ -40,7 +43,15 @@ class Outcome:
     unbalanced_s: int = 0
     moves: int = 0
     moved_again: int = 0
+    bounced: int = 0
     by_bundle: dict[Bundle, int] = field(default_factory=dict)
+    seconds: int = 0
+    """That the world lasted."""
+
+    @property
+    def first_s(self) -> int:
+        """Until the first balance; the whole time where there was none."""
+        return self.balanced_after_s if self.balanced_after_s >= 0 else self.seconds
 
 
 class World:
@@ -61,6 +72,7 @@ class World:
         self.owner: dict[Bundle, str] = {bundle: self.brokers[spread(index)] for index, bundle in enumerate(self.bundles)}
         self.measured: dict[str, Carried] = {}
         self.outcome = Outcome()
+        self._left: dict[tuple[Bundle, str], int] = {}
 
     def true_load(self, bundle: Bundle) -> float:
         return self._load(bundle[1], self.now)
@@ -70,6 +82,8 @@ class World:
             return
         prior = self.books[self.owner[bundle]].leaves(bundle)
         self.books[to].comes(bundle, prior)
+        self._left[bundle, self.owner[bundle]] = self.now
+        self.outcome.bounced += self.now - self._left.get((bundle, to), -BACK_S) < BACK_S
         self.owner[bundle] = to
         self.outcome.moves += 1
         self.outcome.by_bundle[bundle] = self.outcome.by_bundle.get(bundle, 0) + 1
@@ -115,6 +129,7 @@ class World:
             if events is not None and (event := events.get(self.now)) is not None:
                 event(self)
             self.tick()
+        self.outcome.seconds = self.now
         self.outcome.moved_again = sum(count > 1 for count in self.outcome.by_bundle.values())
         return self.outcome
 

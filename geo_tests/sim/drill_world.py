@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from geo_tests.sim.checkers import Violation
@@ -23,7 +24,7 @@ from heliograph.model.policies import NamespacePolicies
 from heliograph.raft.client import MetaClient
 from region_node.admin.context import Admin
 from region_node.admin.disaster import facts_here
-from region_node.admin.drills import audits_here, drop_here, probe_here
+from region_node.admin.drills import audits_here, drop_here, mark, probe_here
 from region_node.broker_role import BrokerRole
 from region_node.dr.conductor import Conductor
 from region_node.dr.drill import Drill, shadow_of
@@ -43,11 +44,14 @@ class _Watched(Switching):
     async def change(self, namespace: str, change: Callable[[Leadership], Leadership]) -> tuple[Leadership, int]:
         return await super().change(_not_live(namespace), change)
 
-    async def flip(self, namespace: str) -> tuple[Leadership | None, list[str]]:
-        return await super().flip(_not_live(namespace))
+    async def flip(self, namespace: str, to: str, since_ms: int | None = None) -> tuple[Leadership | None, list[str]]:
+        return await super().flip(_not_live(namespace), to, since_ms)
 
     async def end(self, namespace: str) -> None:
         await super().end(_not_live(namespace))
+
+    async def forget(self, name: str) -> None:
+        await super().forget(_not_live(name))
 
 
 def _not_live(namespace: str) -> str:
@@ -67,7 +71,7 @@ class _Shadows:
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         try:
-            await self._config.create_namespace(shadow, policies)
+            await self._config.create_namespace(shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)}))
         except AlreadyExists:
             pass
 
@@ -76,6 +80,9 @@ class _Shadows:
 
     async def drop(self, shadow: str, region: str) -> None:
         await self._world.on(region, lambda admin: _drop(admin, shadow))
+
+    def here(self) -> list[str]:
+        return []  # each drill is gone on with, and cleans up itself
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
         return cast(dict[str, Any], await self._world.on(self._world.settings.regions[-1], lambda admin: _signer(admin).sign(report)))
@@ -124,10 +131,10 @@ class DrillWorld(PassiveWorld):
         async def facts_of(region: str, namespace: str) -> dict[str, Any]:
             return cast(dict[str, Any], await self.on(region, lambda admin: facts_here(admin, namespace)))
 
-        async def tails_of(region: str, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
+        async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise Violation("a drill counts no tails")
 
-        conductor = Conductor(store, view, facts_of=facts_of, tails_of=tails_of, wall_ms=machine.clock.wall_ms)
+        conductor = Conductor(store, view, facts_of=facts_of, counts_of=counts_of, wall_ms=machine.clock.wall_ms)
         conductor.switching = _Watched(store, machine.clock.wall_ms)
         conductor.drill = Drill(_Shadows(self, ConfigAdmin(store)), conductor, view.namespace, facts_of, machine.clock.wall_ms, 2.0)
         return store, conductor

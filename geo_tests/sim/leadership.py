@@ -283,7 +283,7 @@ class LeadershipWorld:
                     case 1 if self.rng.random() < 0.3:
                         await switching.change(namespace, lambda old: reopened(old, 0))
                     case _:
-                        new, _ = await switching.flip(namespace)
+                        new, _ = await switching.flip(namespace, (await switching.get(namespace))[0].to)
                         self.count("flips" if new is not None else "waited")
             except NotAllowed:
                 pass

@@ -34,6 +34,9 @@ class FakeCursor:
     def reset(self, mark_delete: Position) -> None:
         self.mark_delete = mark_delete
 
+    def set_properties(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+
 
 class StoreCatalog:
     """What a real cursor asks of the catalog, by looking at every block."""
@@ -67,6 +70,9 @@ class StoreCatalog:
 
     def first(self) -> Position:
         return self.store.blocks[0][0] if self.store.blocks else (0, 0)
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        return sum(after < (ledger, entry) <= upto for (ledger, first), count, _ in self.store.blocks for entry in range(first, first + count))
 
 
 class Store:
@@ -222,6 +228,9 @@ class FakeLedger:
             out.append((ledger, first + start, piece))
             max_entries, max_bytes = max_entries - piece.count, max_bytes - piece.size_bytes
         return out
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        return StoreCatalog(self.store).entries_between(after, upto)
 
     async def first_from(self, position: Position) -> Position | None:
         for (ledger, first), count, _ in self.store.blocks:

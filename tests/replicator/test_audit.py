@@ -359,6 +359,95 @@ def test_an_entry_that_no_origin_knows_goes_only_if_two_regions_say_so() -> None
     play(scenario, seed=3, names=("us", "eu"))
 
 
+async def wrong_at_its_origin(damaged: Damaged, rng: random.Random) -> None:
+    """us has another entry than it published, which looks right in itself: the good copies in eu and ap stay, and say whose is the wrong one."""
+    await fill(damaged, rng)
+    us, eu, ap = damaged.instance.regions.values()
+    in_all = {c for c, _ in damaged.truth["eu"].values()} & {c for c, _ in damaged.truth["ap"].values()}
+    at = rng.choice([at for at, (coordinate, _) in damaged.truth["us"].items() if coordinate[0] == us.log.origin and coordinate in in_all])
+    copies, right = damaged.copies["us"], damaged.copies["us"].entry(at)
+    copies.flip(at, rng, consistent=True)
+    before = {name: held(region) for name, region in damaged.instance.regions.items()}
+    for region, other in ((eu, "ap"), (ap, "eu"), (eu, "ap")):
+        report = await damaged.audit(region)
+        assert report.found == Counter({"different": 1}) and report.left == 1 and other in report.findings[0].left, report.shown()
+    damaged.instance.sim.network.cut("eu", "ap")
+    damaged.instance.sim.network.reset("eu", "ap")
+    await asyncio.sleep(12)
+    report = await damaged.audit(eu)
+    assert report.left == 1 and "cannot say now" in report.findings[0].left, report.shown()
+    damaged.instance.sim.network.heal("eu", "ap")
+    await asyncio.sleep(12)
+    assert {name: held(region) for name, region in damaged.instance.regions.items()} == before
+    copies.put(at, right)
+    await audit_until_quiet(damaged)
+    check(damaged)
+
+
+def test_a_wrong_copy_at_the_origin_is_not_spread() -> None:
+    for seed in range(6):
+        try:
+            play(wrong_at_its_origin, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_mutant_the_origin_is_always_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def right(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(audit_repair.Repairer, "_origin_is_right", right)
+    with pytest.raises(AssertionError):
+        play(wrong_at_its_origin)
+
+
+async def one_too_many(damaged: Damaged, rng: random.Random) -> None:
+    """eu has an entry more in the name of us, under a coordinate where us has one of another region, or one that was not meant for eu."""
+    us, eu = damaged.instance.regions["us"], damaged.instance.regions["eu"]
+    us.publish(3, ("sa",))
+    await fill(damaged, rng)
+    await asyncio.sleep(3)
+    of_us = [at for at in damaged.truth["eu"] if damaged.copies["eu"].entry(at).origin == us.log.origin]
+    entry = damaged.copies["eu"].entry(of_us[-1])
+    kept = {coordinate for coordinate, _ in damaged.truth["eu"].values()}
+    taken = [at for at, (coordinate, _) in damaged.truth["us"].items() if at < entry.coordinate(0) and (us.log.origin, at) not in kept]
+    assert {damaged.truth["us"][at][0][0] == us.log.origin for at in taken} == {True, False}
+    strange = with_part(entry, bytes(entry.parts[0]), entry.checksums)
+    strange.spans = ((*rng.choice(taken), 1),)
+    eu.log.append_late(strange, lambda _: None, lambda _: None)
+    await asyncio.sleep(1)
+    assert len(eu.bodies()) == len(kept) + 1
+    report = await damaged.audit(eu)
+    assert report.found == report.repaired == Counter({"extra": 1}) and not report.left, report.shown()
+    await audit_until_quiet(damaged)
+    check(damaged)
+
+
+def test_where_the_origin_has_another_entry_one_too_many_goes_with_two_regions_as_well() -> None:
+    for seed in range(8):
+        try:
+            play(one_too_many, seed=seed, names=("us", "eu"))
+            play(one_too_many, seed=seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_an_origin_that_does_not_say_what_lies_there_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier version at the other end."""
+    told = audit_scan.Teller._taken
+
+    async def unsaid(*_: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(audit_scan.Teller, "_taken", unsaid)
+    with pytest.raises(AssertionError, match="'extra': 1"):
+        play(one_too_many, names=("us", "eu"))
+    monkeypatch.setattr(audit_scan.Teller, "_taken", told)
+    play(one_too_many, names=("us", "eu"))
+
+
 def copies_of(damaged: Damaged, name: str, at: Position) -> Any:
     return damaged.copies[name].entry(at)
 
@@ -472,6 +561,22 @@ def test_topics_take_turns_within_the_period_and_an_idle_one_costs_nothing_betwe
         assert auditor.entries - before <= len(damaged.truth["eu"]) + 10
 
     play(scenario, settings=AuditSettings(period_s=300))
+
+
+def test_what_was_asked_for_is_kept_of_however_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicator.auditor.REPORTS_MAX", 0)
+
+    async def scenario(damaged: Damaged, rng: random.Random) -> None:
+        await fill(damaged, rng, turns=3)
+        auditor = damaged.auditor(damaged.instance.regions["eu"])
+        (topic,) = auditor._channels.topics()
+        asked_ms = auditor._clock.wall_ms()
+        auditor.want(topic)
+        await asyncio.sleep(60)
+        assert not auditor.running(topic) and topic not in auditor.reports
+        assert auditor.briefs[topic].began_ms >= asked_ms and auditor.briefs[topic].entries > 0 and not auditor.briefs[topic].left
+
+    play(scenario, settings=AuditSettings(period_s=0))
 
 
 def test_a_pass_keeps_to_the_rate() -> None:

@@ -12,6 +12,7 @@ from heliograph.model.coordinates import Range
 from heliograph.model.errors import CorruptData
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire import link as wire
+from replicator import claims as claims_module
 from replicator.claims import PARTLY_MAX, RANGES_MAX, Claims, Epoch, insert, subtract
 from replicator.subscription_state import HERE, SubscriptionState, Todo
 
@@ -56,6 +57,16 @@ def test_bounds() -> None:
     frame = wire.claims_frame(1, "orders", claims.fields())
     assert 1 << 20 < sum(map(len, frame)) < 4 << 20, "it fits into a frame"
     assert (ORIGIN, (0, 0)) in claims.partly and (ORIGIN, (0, 2999)) not in claims.partly
+
+
+def test_each_origin_has_its_share_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "RANGES_MAX", 100)
+    claims = Claims((0, 0), {})
+    for number, count in ((1, 500), (2, 10), (3, 70), (4, 0)):
+        for ledger in range(count):
+            claims.add((number, 1, 7), (ledger, -1), (ledger, 3))
+    assert claims.bound() and {origin[0]: len(ranges) for origin, ranges in claims.ranges.items()} == {1: 45, 2: 10, 3: 45}
+    assert not claims.bound()
 
 
 def test_what_is_left_out_is_left_out_every_time() -> None:

@@ -15,7 +15,7 @@ from heliograph.wire.run import Run, TxnId
 from replicator.dedup import DedupSettings
 from replicator.sender import SenderSettings
 from replicator.state import TopicState
-from replicator.transactions import ABORT, COMMIT, marker_run
+from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
 from tests.replicator.audit_world import Damaged
 from tests.replicator.link_instance import Instance, TestRegion
 from tests.replicator.test_deleting import Metadata, made_again, play
@@ -108,6 +108,10 @@ def ends_open(state: TopicState) -> set[tuple[Origin | None, int, int]]:
     return set(state.transactions.open)
 
 
+def retained_from(state: TopicState, first: Position) -> None:
+    state.positions.first = lambda: first
+
+
 def test_only_what_has_no_end_any_more_is_aborted_wherever_the_log_is_replayed_from() -> None:
     other: Origin = (2, 1, 8)
     log = [
@@ -154,6 +158,42 @@ def test_an_end_that_came_first_stays() -> None:
     state.replay(5, 1, marker)
     state.replay(5, 2, deleted((3, 1), (3, 9)))
     assert state.transactions is not None and not state.transactions.aborted and not state.transactions.open and state.transactions.commits == 1
+
+
+def test_half_a_transaction_that_an_earlier_version_left_open_is_aborted_when_its_topic_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    other: Origin = (2, 1, 8)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(TransactionBuffer, "give_up", lambda *_: None)
+        state = state_of()
+        log = [part(0, (0, 1)), part(0, (0, 1), other), deleted((3, 0), (3, 9)), deleted((3, 0), (3, 9), SkipReason.LOST, other)]
+        for at, run in enumerate(log):
+            state.replay(5, at, run)
+        assert ends_open(state) == {(ORIGIN, 0, 1), (other, 0, 1)}
+        stored = state.snapshot()
+    assert ends_open(state_of(stored)) == {(other, 0, 1)}, "of what was lost its region may still say how it ended"
+
+
+def test_what_is_remembered_of_a_deleted_incarnation_goes_with_its_entries() -> None:
+    """The watermark that lets others go never comes. An entry that comes late all the same opens nothing."""
+    other: Origin = (2, 1, 8)
+    ended = marker_run((0, 1), ABORT, 0)
+    ended.origin, ended.spans, ended.checksums = other, ((3, 1, 1),), (0,)
+    state = state_of()
+    log = [part(0, (0, 1)), part(0, (0, 1), other), ended, deleted((3, 0), (3, 9)), part(2, None, other), part(3, None, other)]
+    for at, run in enumerate(log):
+        state.replay(5, at, run)
+    both = {(ORIGIN, 0, 1), (other, 0, 1)}
+    assert state.transactions is not None
+    for first, left in (((5, 0), both), ((5, 2), {(other, 0, 1)})):
+        retained_from(state, first)
+        state.snapshot()
+        assert set(state.transactions.aborted) == left, "an incarnation that lives may send more of it"
+    again = state_of(state.snapshot())
+    again.replay(5, 6, part(5, (0, 1)))
+    again.replay(5, 7, part(6, (0, 2)))
+    assert not ends_open(again) and again.transactions is not None
+    assert set(again.transactions.aborted) == {(other, 0, 1), (ORIGIN, 0, 1), (ORIGIN, 0, 2)}, "readers do not see them"
+    assert again.transactions.undecided_from() is None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -291,3 +291,38 @@ def test_mutant_it_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
         self._newest = (1 << 62, 0)
 
     _found(monkeypatch, "_note", far)
+
+
+@pytest.mark.parametrize(
+    ("regions", "to", "waits_for"),
+    [(2, ("ap",), "ap"), (3, ("ap",), "ap"), (durability.ALL, ("eu",), "eu"), (2, ("us",), ""), (2, (), "eu")],
+)
+def test_a_region_that_a_message_was_not_published_for_does_not_count(regions: int, to: tuple[str, ...], waits_for: str) -> None:
+    async def scenario(instance: Instance, sim: Simulation, rng: random.Random) -> None:
+        us = instance.regions["us"]
+        us.publish(3)
+        await asyncio.sleep(2)
+        waits = require(us, regions, 0)
+        away = waits_for if to else "ap"
+        if away:
+            sim.network.cut("us", away)
+        receipts: list[Any] = []
+        part = entry(77, "p", 0, to)
+        run = Run([part], [len(part)], producers=(("p", 1, 0, None),))
+        us.brokers[0].machine.run(us.log.publish, run, receipts.append, receipts.append)
+        await asyncio.sleep(5)
+        assert bool(receipts) == (not to or not waits_for), "eu has it, or nobody else was to have it"
+        if away:
+            sim.network.heal("us", away)
+        await asyncio.sleep(30)
+        assert len(receipts) == 1 and not waits.affected_messages
+        for name in to or ("eu", "ap"):
+            assert 77 in instance.regions[name].bodies()
+
+    play(scenario)
+
+
+def test_mutant_whoever_passes_an_entry_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "meant_for", lambda _: None)
+    with pytest.raises(AssertionError, match="nobody else was to have it"):
+        test_a_region_that_a_message_was_not_published_for_does_not_count(2, ("ap",), "ap")

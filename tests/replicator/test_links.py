@@ -10,6 +10,7 @@ from typing import Any
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.positions import BEFORE_ALL
 from replicator.causes import Cause
+from replicator.leaving import PROPERTY
 from replicator.manager import LinkSettings
 from replicator.pulsar.link import PulsarLink
 from replicator.sender import SenderSettings
@@ -267,6 +268,52 @@ def test_a_region_that_left_loses_its_cursor_also_where_the_topic_was_not_loaded
         us.publish(5)
         await asyncio.sleep(1)
         assert us.link("eu").backlog_entries == 0
+
+    play(scenario, left_grace_s=0.0)
+
+
+def test_a_region_that_left_and_comes_back_in_time_has_lost_nothing() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us, ap = instance.regions["us"], instance.regions["ap"]
+        us.publish(5)
+        await asyncio.sleep(1)
+        sim.network.cut("us", "ap")
+        us.publish(5)
+        broker, log, cursors = us.brokers[0], us.log, us.store.cursors
+        broker.machine.run(broker.links.attach, log, ["eu"])
+        us.publish(5)
+        await asyncio.sleep(50)
+        us.ledger.rollover()
+        since = cursors["pulsar.repl.ap"].properties[PROPERTY]
+        await broker.machine.ask(broker.links.detach, log)
+        broker.machine.run(broker.links.attach, log, ["eu"])  # loaded anew: the cursor says since when
+        assert cursors["pulsar.repl.ap"].properties[PROPERTY] == since
+        us.ledger.trim(min(cursor.mark_delete for cursor in cursors.values()))
+        sim.network.heal("us", "ap")
+        broker.machine.run(broker.links.attach, log, ["eu", "ap"])
+        await asyncio.sleep(10)
+        assert ap.bodies() == instance.regions["eu"].bodies() and len(ap.bodies()) == 15
+        assert PROPERTY not in cursors["pulsar.repl.ap"].properties
+        broker.machine.run(broker.links.attach, log, ["eu"])  # it leaves again, and has all of its time again
+        await asyncio.sleep(95)
+        assert "pulsar.repl.ap" in cursors
+        await asyncio.sleep(10)
+        assert set(cursors) == {"pulsar.repl.eu"}, "its time is over"
+
+    play(scenario, left_grace_s=100.0)
+
+
+def test_a_region_that_is_gone_for_good_is_not_waited_for() -> None:
+    async def scenario(instance: Instance, sim: Simulation) -> None:
+        us = instance.regions["us"]
+        us.publish(5)
+        await asyncio.sleep(1)
+        us.brokers[0].machine.run(us.brokers[0].links.attach, us.log, ["eu"])
+        await asyncio.sleep(10)
+        assert "pulsar.repl.ap" in us.store.cursors
+        instance.view.remove("ap")
+        await asyncio.sleep(2)
+        assert set(us.store.cursors) == {"pulsar.repl.eu"}
 
     play(scenario)
 

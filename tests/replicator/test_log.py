@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from heliograph.model.errors import HeliographError, NotEnoughBookies
+from heliograph.raft.store import VALUE_BYTES_MAX
 from heliograph.wire.link import SkipReason, SkipRecord
 from heliograph.wire.run import ProducerSegment, Run
+from replicator import state as states
 from replicator.dedup import DedupSettings
 from replicator.intake import Verdict
 from replicator.log import ReplicatedLog
@@ -89,6 +93,17 @@ def test_batches_are_judged_by_their_highest_sequence() -> None:
     ledger_of(log).confirm(9)
     assert answers.seen[1] == ("b", [(1, -1, -1), (1, 1, 2)])
     assert log.last_sequence("p") == 29
+
+
+def test_pieces_of_a_chunked_message_are_judged_by_its_last() -> None:
+    log, answers = make(Store()), Answers()
+    pieces = local("p", -1, 3, ((-1, -1), (-1, -1), (5, 5)))
+    log.publish(pieces, *answers.to("first"))
+    ledger_of(log).confirm(9)
+    log.publish(pieces, *answers.to("again"))
+    ledger_of(log).confirm(9)
+    assert answers.seen == [("first", [(3, 1, 0)]), ("again", [(2, 1, 3), (1, -1, -1)])]
+    assert log.last_sequence("p") == 5
 
 
 def test_deduplication_off_stores_everything() -> None:
@@ -221,6 +236,27 @@ def test_producers_are_bounded_and_what_is_forgotten_is_counted() -> None:
     assert log.state.producers.forgotten == 30
     assert [log.last_sequence(f"p{i}") for i in (0, 19, 20, 29)] == [-1, -1, 0, 0]
     assert [log.last_sequence(f"r{i}") for i in (0, 9, 10, 29)] == [-1, -1, 5, 5]
+
+
+def test_long_names_of_producers_leave_the_state_small_enough_to_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = make(Store())
+    for i in range(6000):
+        log.publish(local(f"p{i:04}" + "x" * 295, 0, 1), *Answers().to(""))
+        log.append_replicated((5, i - 1) if i else (-1, -1), remote(i, 1, producers=((f"r{i:04}" + "y" * 295, 1, 5, None),)), *Answers().to(""))
+        ledger_of(log).confirm(99)
+    blob = log.state.snapshot()
+    assert len(blob) < VALUE_BYTES_MAX * 3 // 4
+    again = make(Store())
+    again.state.restore(blob)
+    assert [again.last_sequence(f"p{i:04}" + "x" * 295) for i in (0, 5999)] == [-1, 0], "who was heard of longest ago is forgotten by the next owner"
+    assert [again.last_sequence(f"r{i:04}" + "y" * 295) for i in (0, 5999)] == [-1, 5]
+    assert log.last_sequence("p0000" + "x" * 295) == 0, "and not by this one"
+    monkeypatch.setattr(states, "STATE_BYTES_MAX", 200 << 10)  # as where other parts take the room
+    small = log.state.snapshot()
+    assert len(small) <= 200 << 10
+    again = make(Store())
+    again.state.restore(small)
+    assert again.last_sequence("p5999" + "x" * 295) == 0 and again.last_sequence("r5999" + "y" * 295) == 5
 
 
 def test_a_synchronous_refusal_keeps_the_order_of_answers() -> None:

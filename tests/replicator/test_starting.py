@@ -10,6 +10,7 @@ import pytest
 
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.coordinates import format_coordinate
+from heliograph.model.errors import MetadataUnavailable
 from heliograph.wire.link import SkipReason, SkipRecord
 from replicator import link
 from replicator.audit_settings import AuditSettings
@@ -24,7 +25,7 @@ def play(scenario: Callable[[Instance], Coroutine[Any, Any, None]]) -> None:
     with Simulation(1) as sim:
 
         async def main() -> None:
-            instance = Instance(sim, ("us", "eu"), 1, LinkSettings(audit=AuditSettings(period_s=0)))
+            instance = Instance(sim, ("us", "eu"), 1, LinkSettings(audit=AuditSettings(period_s=0), left_grace_s=0.0))
             sim.network.latency("us", "eu", 0.01, 0.02)
             await instance.load()
             await scenario(instance)
@@ -82,6 +83,31 @@ def test_it_begins_where_the_policy_says(position: str, expected: int) -> None:
         at = us.store.runs()[0]
         policy = {"position": position, "timeMs": times[6], "coordinate": format_coordinate((us.log.origin, (at[0], 32)))}
         await switched_on(instance, policy, expected)
+
+    play(scenario)
+
+
+def test_what_is_published_while_the_cursor_cannot_be_made_is_sent_wherever_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(instance: Instance) -> None:
+        await history(instance)
+        us, eu = instance.regions.values()
+        broker, ledger = us.brokers[0], us.ledger
+        made, refused = ledger.open_cursor, [0]
+
+        async def not_now(*given: Any, **more: Any) -> Any:
+            if refused[0] < 3:
+                refused[0] += 1
+                raise MetadataUnavailable("no voter answers")
+            return await made(*given, **more)
+
+        monkeypatch.setattr(ledger, "open_cursor", not_now)
+        broker.machine.run(broker.links.attach, us.log, ["eu"])
+        broker.machine.run(broker.links.obey, us.log, {"replicationStart": {"position": "latest"}})
+        while refused[0] < 3:
+            us.publish(1)
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(10)
+        assert us.sequence > 51 and eu.bodies() == us.bodies()[50:]
 
     play(scenario)
 

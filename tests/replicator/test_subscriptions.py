@@ -15,11 +15,14 @@ import pytest
 from geo_tests.sim.simulation import Simulation
 from heliograph.model.errors import PeerError
 from heliograph.model.positions import BEFORE_ALL, Position
+from replicator import claims as claims_module
+from replicator import subscription_cursor
 from replicator.claims import Claims
 from replicator.manager import LinkSettings
 from replicator.subscription_state import BEGAN, began
 from replicator.subscription_sync import SubscriptionSync
 from replicator.trees import is_skip
+from storage.managed_ledger import expiry
 from storage.managed_ledger.cursor import Cursor
 from tests.replicator.link_instance import Instance, TestRegion
 
@@ -34,6 +37,7 @@ class Consumer:
 
     def __init__(self, region: TestRegion, acked: set[int]) -> None:
         self.region, self.acked = region, acked
+        self.expired: set[int] = set()
 
     @property
     def sync(self) -> SubscriptionSync:
@@ -61,6 +65,11 @@ class Consumer:
         if SUBSCRIPTION not in self.region.log.ledger.cursors:
             return set()
         return {body for body, position in self.messages().items() if self.cursor.is_acked(position)}
+
+    async def expire(self, upto: Position) -> None:
+        """Time to live, or a bound on the backlog, in this region: nobody acknowledged it."""
+        self.expired |= {body for body, position in self.messages().items() if position <= upto and not self.cursor.is_acked(position)}
+        await expiry.move(self.region.log.ledger, upto, [SUBSCRIPTION], noted=True)  # type: ignore[arg-type]
 
     def consume(self, rng: random.Random, count: int) -> None:
         """Some in order, some at random, as Shared consumers do; or everything up to somewhere."""
@@ -105,7 +114,7 @@ def heal(sim: Simulation) -> None:
 
 def check_nothing_is_lost(consumers: dict[str, Consumer], acked: set[int]) -> None:
     for name, consumer in consumers.items():
-        lost = consumer.done() - acked
+        lost = consumer.done() - acked - consumer.expired
         assert not lost, f"{name}: acknowledged, and no consumer ever saw them: {sorted(lost)[:5]}"
 
 
@@ -145,6 +154,104 @@ def test_regions_agree_and_nothing_is_lost(seed: int) -> None:
             assert all(is_skip(run) for _, _, run in consumer.region.store.runs() if run.flags), f"{name}: nothing of it lies in the data"
 
     play(scenario, seed=seed, brokers=2)
+
+
+def test_what_had_no_room_is_told_once_holes_have_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "RANGES_MAX", 10)
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu = consumers["us"], consumers["eu"]
+        for consumer in (us, eu):
+            await consumer.subscribe()
+        for _ in range(60):
+            us.region.publish(1)
+        await asyncio.sleep(2)
+        in_order = sorted(us.messages().values())
+        us.cursor.ack(in_order[1::2])
+        await asyncio.sleep(2)
+        assert len(eu.done()) == 10, "the lowest"
+        us.cursor.ack(in_order[2::2])  # all but the first
+        await asyncio.sleep(20)
+        assert len(eu.done()) == 59 and not us.sync.due(), "there is an end to it"
+
+    play(scenario)
+
+
+async def expiry_and_consumers(seed: int, instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+    rng = random.Random(seed)
+    await consumers["us"].subscribe()
+    await asyncio.sleep(2)
+    for _ in range(50):
+        consumer = rng.choice(list(consumers.values()))
+        match rng.randrange(9):
+            case 0:
+                sim.network.cut(*rng.choice(PAIRS))
+            case 1:
+                heal(sim)
+            case 2 if rng.random() < 0.5:
+                await consumer.region.move(1 - consumer.region.owner)
+            case 3 | 4:
+                consumer.region.publish(rng.randrange(1, 9))
+            case 5 | 6 if behind := sorted(p for p in consumer.messages().values() if p > consumer.cursor.mark_delete):
+                await consumer.expire(rng.choice(behind[:12]))
+            case _:
+                consumer.consume(rng, 12)
+        await asyncio.sleep(rng.choice((0.0, 0.1, 0.6)))
+        check_nothing_is_lost(consumers, acked)
+    heal(sim)
+    await asyncio.sleep(12)
+    check_nothing_is_lost(consumers, acked)
+    assert any(consumer.expired for consumer in consumers.values())
+    for name, consumer in consumers.items():
+        left = {body for body in consumer.messages() if body in acked} - consumer.done()
+        assert not left, f"{name}: acknowledged elsewhere, and not here: {sorted(left)[:5]}"
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_expires_in_one_region_is_still_to_be_had_in_the_others(seed: int) -> None:
+    play(lambda *given: expiry_and_consumers(seed, *given), seed=seed, brokers=2)
+
+
+def test_mutant_what_expires_counts_as_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_cursor, "read_given_up", lambda _: [])
+    with pytest.raises(AssertionError, match="no consumer ever saw them"):
+        for seed in range(4):
+            play(lambda *given, seed=seed: expiry_and_consumers(seed, *given), seed=seed, brokers=2)
+
+
+def test_what_comes_late_behind_what_expired_is_given_out() -> None:
+    """us has a time to live and no consumers; eu, cut off, has consumers and none."""
+
+    async def scenario(instance: Instance, sim: Simulation, consumers: dict[str, Consumer], acked: set[int]) -> None:
+        us, eu = consumers["us"], consumers["eu"]
+        await us.subscribe()
+        await eu.subscribe()
+        us.region.publish(5)
+        await asyncio.sleep(3)
+        eu.consume(random.Random(1), 5)
+        await asyncio.sleep(3)
+        taken = set(acked)
+        sim.network.cut("us", "eu")
+        sim.network.cut("us", "ap")
+        us.region.publish(40)
+        await asyncio.sleep(1)
+        for _ in range(3):  # what expires one after the other is one range
+            await us.expire(sorted(p for p in us.messages().values() if p > us.cursor.mark_delete)[9])
+        assert len(expiry.read_given_up(us.cursor.properties)) <= 2 and len(us.expired) >= 30
+        await us.region.move(0)
+        heal(sim)
+        await asyncio.sleep(8)
+        assert eu.done() == taken and len(eu.messages()) == 45
+        eu.consume(random.Random(2), 40)
+        us.cursor.reset(BEFORE_ALL)
+        await asyncio.sleep(3)
+        assert expiry.read_given_up(us.cursor.properties) == [] and not eu.done()
+        us.cursor.ack_cumulative(max(us.messages().values()))
+        acked |= set(us.messages())
+        await asyncio.sleep(3)
+        assert eu.done() == set(eu.messages()), "what was given out since, and acknowledged, counts"
+
+    play(scenario)
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -198,6 +198,17 @@ def test_whole_is_asked_of_entries_alone_and_an_older_version_takes_it_for_passi
     assert read(whole(audit.tell_frame(1, 9, What.DIGEST, digest)), What.DIGEST)[2][What.DIGEST] == digest
 
 
+def test_what_is_taken_is_asked_of_rows_alone_and_told_to_nobody_else() -> None:
+    for what in What:
+        _, _, asked = read(whole(audit.ask_frame(1, 9, Ask(what, ORIGIN, (2, 0), (3, 9), taken=True))))
+        assert asked == Ask(what, ORIGIN, (2, 0), (3, 9), taken=what is What.ROWS)
+    rows = (((3, 4), 5), ((3, 6), 7))
+    for told in (Told("", (2, 1), (3, 9), 0, taken=1, passing=passing) for passing in (False, True)):
+        assert read(whole(audit.tell_frame(1, 9, What.ROWS, told)), What.ROWS)[2][What.ROWS] == told
+    frame = whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows)))
+    assert frame == whole(audit.tell_frame(1, 9, What.ROWS, Told("", (2, 1), (3, 9), 0, rows=rows, taken=0))), "as earlier versions say it"
+
+
 def test_a_sealed_run_is_refused() -> None:
     run = sent_run()
     sealed = run.with_body(bytes(run.size_bytes + SEAL_TAG_BYTES), Seal(1, 2, 5, 0))
