@@ -27,7 +27,7 @@ def test_a_switchover_under_load_loses_nothing_and_repeats_nothing(pair: Instanc
     plan = dr(pair, "us", "switchover", namespace, "--dry-run")
     assert plan["dry_run"] and plan["target"] == "eu" and not dr(pair, "us", "history", namespace)
     found = dr(pair, "us", "switchover", namespace)
-    assert (found["state"], found["report"]["lost"], found["report"]["epoch"]) == ("done", 0, 2)
+    assert (found["state"], found["report"]["undelivered"], found["report"]["epoch"]) == ("done", 0, 2)
     load.wait_for(100)
     assert takes(pair, "eu", namespace) and not takes(pair, "us", namespace)
     load.end()
@@ -175,6 +175,25 @@ def test_a_drill_leaves_producers_alone_and_its_report_says_what_is(trio: Instan
     dr(trio, "us", "set", namespace, "--active", "us", "--rto", "0.001")
     failed = heliograph("dr", "drill", namespace, "--to", "eu", "--admin", trio.admin("eu"), "--json", check=False)
     assert failed.returncode == 1 and "are promised" in " ".join(json.loads(failed.stdout)["because"]), failed.stdout
+    own = f"{namespace}-drill-{dr(trio, 'eu', 'history', namespace)[-1]['id'] + 1}"  # somebody's, under the name of the next shadow
+    trio.namespace(own, ["us", "eu"])
+    trio.client("us").create_producer(f"persistent://{own}/mine").send(b"mine")
+
+    def refused() -> bool:
+        told = heliograph("dr", "drill", namespace, "--to", "eu", "--wait", "2", "--admin", trio.admin("eu"), check=False)
+        return bool(told.returncode) and f"{own} is not the shadow of a drill" in told.stderr + told.stdout
+
+    eventually(refused, "the drill goes on up to where it would take what is not its own")
+    dr(trio, "eu", "cancel", namespace)
+    assert trio.read_all("us", f"persistent://{own}/mine") == ["mine"]
+    operations = f"{trio.admin('eu')}/heliograph/v1/dr/{namespace}/operations"
+    given_up = f"{namespace}-drill-{rest('POST', operations, {'kind': 'drill', 'to': 'eu'})['id']}"
+    eventually(lambda: rest("POST", f"{operations}/advance", {})["step"] == "clean", "the shadow is there, failed over, and has its message")
+    assert given_up in rest("GET", listed)
+    dr(trio, "eu", "cancel", namespace)
+    eventually(lambda: given_up not in rest("GET", listed), "some broker of eu removes the shadow of a drill that was given up")
+    assert own in rest("GET", listed) and trio.read_all("us", f"persistent://{own}/mine") == ["mine"]
+    heliograph("dr", "unset", namespace, "--admin", trio.admin("us"))
 
 
 def test_a_deleted_topic_is_unusable_comes_back_and_goes_for_good_in_every_region(pair: Instance) -> None:

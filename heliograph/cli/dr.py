@@ -178,9 +178,11 @@ def failback(
 ) -> None:  # fmt: skip
     """Rejoin the returned region, then switch over to it. Interrupted in either, the same command goes on."""
     rest = Rest(admin, token)
-    under_way = rest.get(_path(namespace)).get("operation") or {}
+    status = rest.get(_path(namespace))
+    under_way, away = status.get("operation") or {}, status.get("to_rejoin")
     switching = under_way.get("kind") == "switchover" and under_way["state"] == "running" and to in ("", under_way["target"])
-    if dry_run or not switching:  # else the rejoin is done
+    tail = away is None or (to in away if to else bool(away))  # None: of an earlier version, which does not say
+    if tail and (dry_run or not switching):  # else the rejoin is done, or the region was left in order
         _operate(rest, namespace, "rejoin", to, dry_run, wait_s, json_output)
     _operate(rest, namespace, "switchover", to, dry_run, wait_s, json_output)
 
@@ -466,12 +468,15 @@ def _operate(
             break
         if found["waiting"] and found["waiting"] != waiting:
             _progress(f"  {found['step']} waits: {found['waiting']}", json_output)
+            since = since if found["step"] != "count" else time.monotonic()
         waiting = found["waiting"]
         if time.monotonic() - since > wait_s:
             raise ConfigError(f"{kind} of {namespace} waits at {found['step']}: {waiting}. The same command goes on; `heliograph dr cancel` gives up")
         if waiting:
             pause.wait(_PAUSE_S)
-        found = rest.post(f"{path}/advance")
+        before, found = found["id"], rest.post(f"{path}/advance")
+        if found["id"] != before:
+            raise ConfigError(f"the {kind} of {namespace} was given up: a {found['kind']} to {found['target']} was begun (`heliograph dr status {namespace}`)")
     if not json_output:
         done(f"{kind} of {namespace} to {found['target']}: {found['state']}, {(found['ended_ms'] - found['begun_ms']) / 1000:.1f} s")
     elif show_all:

@@ -8,6 +8,7 @@ Source: docs/operating/disaster-recovery.md.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
@@ -26,8 +27,11 @@ from region_node.dr.drill import Drill
 from region_node.dr.leases import WriteLeases
 from region_node.dr.operation import SWITCHOVER, Operation
 from region_node.dr.promises import POLICY as SLO_POLICY
+from region_node.topics.topic import Topic
 
 _TIMEOUT = ClientTimeout(total=10.0, connect=3.0)
+_COUNT_S = 3.0
+"""How long one request counts; what it has not come to is asked for again."""
 _SLO = ("rpo_s", "rto_s")
 
 
@@ -93,6 +97,7 @@ async def status(admin: Admin, request: web.Request) -> Any:
         "to": record.to,
         "since_ms": record.since_ms,
         "slo": record.slo,
+        "to_rejoin": await conductor.away(namespace),
         "writers": {region: {broker: w.obeys(namespace, version) for broker, w in sorted(found.items())} for region, found in writers.items()},
         "targets": targets,
         "operation": None if operation is None else _shown(operation),
@@ -131,26 +136,40 @@ async def facts_here(admin: Admin, namespace: str) -> dict[str, Any]:
 
 
 async def region_tails(admin: Admin, request: web.Request) -> Any:
-    """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted entry by entry."""
-    namespace, boundary = admin.namespace(request), await body(request)
-    if not isinstance(boundary, dict):
-        raise Malformed("expected {topic: {origin: [ledger, entry]}} in the body")
+    """What was first published here and lies above the body's boundary, {topic: {origin: [ledger, entry]}}: counted entry by entry, for a few seconds."""
+    return await _counts(admin, request, "tails")
+
+
+async def region_spans(admin: Admin, request: web.Request) -> Any:
+    """The same of the body's spans, {topic: [[origin, after, through]]}."""
+    return await _counts(admin, request, "spans")
+
+
+_SPANS: dict[str, Callable[[Topic, Any], list[facts.Span]]] = {"tails": facts.tail_spans, "spans": lambda _, rows: [facts.span_of(row) for row in rows]}
+
+
+async def _counts(admin: Admin, request: web.Request, what: str) -> Any:
+    namespace, given = admin.namespace(request), await body(request)
+    if not isinstance(given, dict):
+        raise Malformed("expected {topic: what to count of it} in the body")
     if flag(request, "local"):
-        return await _local_tails(admin, namespace, boundary)
-    return await tails_here(admin, namespace, boundary)
+        return await _local_counts(admin, namespace, what, given)
+    return await _counts_here(admin, namespace, what, given)
 
 
-async def _local_tails(admin: Admin, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the topics that `boundary` names."""
-    found = [t for t in list(admin.topics.loaded.values()) if t.name.namespace == namespace and t.text in boundary and not t.volatile and not t.closed]
-    return {"topics": {topic.text: await facts.tail(topic, boundary[topic.text]) for topic in found}}
+async def _local_counts(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the topics that `given` names."""
+    found = [t for t in list(admin.topics.loaded.values()) if t.name.namespace == namespace and t.text in given and not t.volatile and not t.closed]
+    until = admin.clock.monotonic() + _COUNT_S
+    return {"topics": {t.text: await facts.counted(t, _SPANS[what](t, given[t.text]), lambda: admin.clock.monotonic() > until) for t in found}}
 
 
-async def tails_here(admin: Admin, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
-    parts = [await _local_tails(admin, namespace, boundary)]
-    for record in admin.ownership.brokers():
-        if record.broker != admin.ownership.record.broker:
-            parts.append(await admin.call(record, "POST", f"{_path(namespace)}/tails?local=true", dict(boundary)))
+async def _counts_here(admin: Admin, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    others = [record for record in admin.ownership.brokers() if record.broker != admin.ownership.record.broker]
+    parts = await asyncio.gather(
+        _local_counts(admin, namespace, what, given),
+        *(admin.call(record, "POST", f"{_path(namespace)}/{what}?local=true", dict(given)) for record in others),
+    )
     return facts.merged(admin.region, parts, await admin.topics.topics(namespace))
 
 
@@ -161,6 +180,11 @@ async def health(admin: Admin, request: web.Request) -> Any:
     verdict = await admin.canary.once()
     found = {"region": admin.region, "healthy": verdict.good, "latency_ms": verdict.latency_ms}
     return web.json_response(found, status=200 if verdict.good else 503)
+
+
+async def health_of_owner(admin: Admin, topic: str) -> None:
+    """Raises MetadataUnavailable where the topic's owner is not well, or does not answer."""
+    await admin.call(await admin.ownership.owner(topic), "GET", "/heliograph/v1/health")
 
 
 # -- active-passive -------------------------------------------------------------------------------------------------------
@@ -261,15 +285,15 @@ def facts_of(admin: Admin, request: Caller) -> Callable[[str, str], Awaitable[di
 def conductor_for(admin: Admin, request: Caller) -> Conductor:
     """Asks other regions in the name of `request`."""
 
-    async def tails_of(region: str, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
+    async def counts_of(region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if region == admin.region:
-            return await tails_here(admin, namespace, boundary)
-        found: dict[str, Any] = await elsewhere(admin, request, region, "POST", f"{_path(namespace)}/tails", dict(boundary))
+            return await _counts_here(admin, namespace, what, given)
+        found: dict[str, Any] = await elsewhere(admin, request, region, "POST", f"{_path(namespace)}/{what}", dict(given))
         return found
 
     leases = _leases(admin)
     ask = facts_of(admin, request)
-    conductor = Conductor(leases.store, admin.view, facts_of=ask, tails_of=tails_of, wall_ms=admin.clock.wall_ms)
+    conductor = Conductor(leases.store, admin.view, facts_of=ask, counts_of=counts_of, wall_ms=admin.clock.wall_ms)
     shadows = RegionShadows(admin, lambda region, method, path, given: elsewhere(admin, request, region, method, path, given))
     conductor.drill = Drill(shadows, conductor, admin.view.namespace, ask, admin.clock.wall_ms, leases.settings.ttl_ms / 1000)
     return conductor
@@ -309,6 +333,7 @@ ROUTES = (
     ("GET", "/heliograph/v1/dr", listed),
     ("GET", f"{_NAMESPACE}/facts", region_facts),
     ("POST", f"{_NAMESPACE}/tails", region_tails),
+    ("POST", f"{_NAMESPACE}/spans", region_spans),
     ("GET", f"{_NAMESPACE}/operations", history),
     *drills.ROUTES,
     *deletions.ROUTES,

@@ -1,7 +1,7 @@
 """Drills: what a rehearsal asks of the regions: comparing copies, a shadow namespace, a first message, a signature.
 
 Is: the shell of `region_node.dr.drill`, and its paths below /heliograph/v1/dr. Isn't: a step, or a verdict.
-Invariants: a shadow is known by its name, and nothing else is ever dropped here.
+Invariants: a shadow is known by its name and by the mark that it was made with; nothing else is ever written to or dropped here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -27,6 +28,7 @@ Ask = Callable[[str, str, str, Any], Awaitable[Any]]
 """(region, method, path, body) -> its JSON."""
 
 _SHADOW = re.compile(r".+-drill-\d+")
+_MARK = "heliograph.shadow-of-a-drill"
 _PROBE = "first"
 _PROBE_S = 8.0
 
@@ -45,10 +47,11 @@ class RegionShadows:
 
     async def make(self, shadow: str, policies: NamespacePolicies) -> None:
         try:
-            await self._admin.config.create_namespace(shadow, policies)
+            await self._admin.config.create_namespace(shadow, replace(policies, policies={**policies.policies, "properties": mark(shadow)}))
         except AlreadyExists:
-            pass  # made before this step was interrupted
+            pass  # made before this step was interrupted; or somebody's own
         await self._admin.seen(lambda: self._admin.view.namespace(shadow) is not None)
+        _check_shadow(self._admin, shadow)
 
     async def probe(self, region: str, shadow: str) -> float:
         if region == self._admin.region:
@@ -63,6 +66,13 @@ class RegionShadows:
         else:
             await self._ask(region, "DELETE", f"{path_of(shadow)}/shadow", None)
 
+    def here(self) -> list[str]:
+        """Those whose message is in this region, at the first of its brokers."""
+        admin = self._admin
+        if admin.ownership.record.broker != next((record.broker for record in admin.ownership.brokers()), ""):
+            return []
+        return [name for tenant in admin.view.tenants() for name in admin.view.namespaces(tenant) if _is_shadow(admin, name, admin.region)]
+
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
         if self._admin.signer is None:
             raise NotAllowed("this broker has no key to sign with")
@@ -76,8 +86,10 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
     """Every topic of this region's copy is compared once after `since_ms`; asked again until nothing runs."""
     auditor = admin.links.auditor
     out: dict[str, Any] = {"topics": 0, "entries": 0, "ranges": 0, "unchecked": 0, "left": 0, "found": {}, "errors": [], "running": []}
-    for topic in [t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed]:
-        report = auditor.reports.get(topic.text)
+    for topic in [t for t in admin.topics.loaded.values() if t.name.namespace == namespace and not t.volatile and not t.closed and not t.shadow_of]:
+        if topic.policies.values.get("replication") == [admin.region]:  # nobody has another copy
+            continue
+        report = auditor.briefs.get(topic.text)
         if auditor.running(topic.text):
             out["running"].append(topic.text)
         elif report is None or report.began_ms < since_ms:
@@ -93,7 +105,7 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
             for key, value in (("entries", report.entries), ("ranges", report.ranges), ("unchecked", report.unchecked), ("left", report.left)):
                 out[key] += value
             for fault, count in report.found.items():
-                out["found"][str(fault)] = out["found"].get(str(fault), 0) + count
+                out["found"][fault] = out["found"].get(fault, 0) + count
     if not local:
         for record in admin.ownership.brokers():
             if record.broker != admin.ownership.record.broker:
@@ -107,7 +119,7 @@ async def audits_here(admin: Admin, namespace: str, since_ms: int, *, local: boo
 
 async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float:
     """A message, stored with its ack quorum and read back, at the broker that owns the shadow's topic. Raises RegionPassive, and what storage raises."""
-    _check_shadow(shadow)
+    _check_shadow(admin, shadow)
     name = TopicName.parse(f"persistent://{shadow}/{_PROBE}")
     owner = await admin.ownership.owner(str(name))
     if owner is not admin.ownership.record:
@@ -125,7 +137,7 @@ async def probe_here(admin: Admin, shadow: str, *, local: bool = False) -> float
 
 
 async def drop_here(admin: Admin, shadow: str) -> None:
-    _check_shadow(shadow)
+    _check_shadow(admin, shadow)
     await delete_topics(admin, await admin.topics.topics(shadow))
     try:
         await admin.config.delete_namespace(shadow)
@@ -134,9 +146,25 @@ async def drop_here(admin: Admin, shadow: str) -> None:
     await admin.seen(lambda: admin.view.namespace(shadow) is None)
 
 
-def _check_shadow(namespace: str) -> None:
+def mark(shadow: str) -> dict[str, str]:
+    """The properties that a shadow is made with."""
+    return {_MARK: shadow}
+
+
+def _is_shadow(admin: Admin, namespace: str, target: str = "") -> bool:
+    """target: of a drill to that region."""
     if not _SHADOW.fullmatch(namespace):
-        raise NotAllowed(f"{namespace} is not the shadow of a drill")
+        return False
+    found = admin.view.namespace(namespace)
+    return found is not None and found.policies.get("properties") == mark(namespace) and (not target or found.policies.get("replication") == [target])
+
+
+def _check_shadow(admin: Admin, namespace: str) -> None:
+    if not _is_shadow(admin, namespace):
+        raise NotAllowed(
+            f"{namespace} is not the shadow of a drill: where somebody made it, delete it or rename it, or cancel the drill "
+            "(`heliograph dr cancel`); the next one has another name"
+        )
 
 
 def path_of(namespace: str) -> str:

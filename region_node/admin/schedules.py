@@ -96,7 +96,7 @@ def _conductor(admin: Admin) -> Conductor:
     async def nobody(*_: Any) -> dict[str, Any]:
         raise NotAllowed("other regions are not asked here")
 
-    return Conductor(_store(admin), admin.view, facts_of=nobody, tails_of=nobody, wall_ms=admin.clock.wall_ms)
+    return Conductor(_store(admin), admin.view, facts_of=nobody, counts_of=nobody, wall_ms=admin.clock.wall_ms)
 
 
 _NAMESPACE = "/heliograph/v1/dr/{tenant}/{namespace}"

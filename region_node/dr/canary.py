@@ -1,7 +1,8 @@
 """Canary: whether this broker can do what clients want of it: store a message with its ack quorum, and read it back.
 
-Is: a message every two seconds to a topic of its own, that is read back and compared; a verdict with hysteresis; a port that clients of their own
-failover look at, open only while the verdict is good. Isn't: a look at other regions, or a reason to move anything.
+Is: a message every two seconds to a topic of its own, that is read back and compared; where others own every bundle that such a topic could be in, what
+the owner says of its own messages; a verdict with hysteresis; a port that clients of their own failover look at, open only while the verdict is good.
+Isn't: a look at other regions, or a reason to move anything.
 Invariants: a connection that is merely accepted says nothing about the rest, so the port is closed where the rest does not work; one bad try changes
 nothing, and neither does one good one.
 Source: docs/operating/disaster-recovery.md, "Clients with a failover of their own".
@@ -81,6 +82,8 @@ class Canary:
         self.settings, self.verdict = settings, Verdict(settings)
         self._broker, self._topics, self._owns, self._clock = broker, topics, owns, clock
         self._open, self._close = open_port, close_port
+        self.ask_owner: Callable[[str], Awaitable[None]] | None = None
+        """Asks the owner of that topic whether it is well; raises HeliographError where it is not, or does not answer. Set when the broker can ask."""
         self._task: asyncio.Task[None] | None = None
         self._count = 0
         self._topic = ""
@@ -137,7 +140,10 @@ class Canary:
     async def _try(self) -> str:
         """"" or why not. Raises HeliographError."""
         name = self._topic or await self._own_topic()
-        if not name:  # others own every bundle of the region's own namespace: they try for it, and this one has answered for the metadata
+        if not name:  # others own every bundle of the region's own namespace, and try for it
+            if self.ask_owner is None:
+                return "this broker cannot ask the owner of the region's own namespace yet"
+            await self.ask_owner(self._named(0))
             return ""
         topic = await self._topics.get(name, create=True)
         self._count += 1
@@ -151,10 +157,12 @@ class Canary:
 
     async def _own_topic(self) -> str:
         for index in range(_NAMES):
-            name = f"persistent://{NAMESPACE}/canary-{self._broker}-{index}"
-            if await self._owns(name):
+            if await self._owns(name := self._named(index)):
                 return name
         return ""
+
+    def _named(self, index: int) -> str:
+        return f"persistent://{NAMESPACE}/canary-{self._broker}-{index}"
 
 
 def entry_of(producer: str, body: bytes, sequence: int, now_ms: int) -> bytes:

@@ -3,7 +3,7 @@
 Is: beginning, advancing, cancelling; every step reads what is, does what is missing, and is safe to do again. Isn't: a loop or a timer: whoever asked for
 the operation asks for each step, so that one that was interrupted simply goes on when it is asked again, by anybody, at any broker.
 Invariants: a step counts as done when its effect is durable, and is then recorded by compare-and-set; between `drain` or `fence` and `flip` the namespace
-takes no messages, and the status says so; nothing is deleted by any step.
+takes no messages, and the status says so; no message is deleted by any step.
 Source: docs/operating/disaster-recovery.md.
 """
 
@@ -29,6 +29,7 @@ from region_node.dr.operation import (
     STEPS,
     SWITCHOVER,
     Operation,
+    boundaries_prefix,
     boundary_prefix,
     history_prefix,
     operation_key,
@@ -38,7 +39,12 @@ from region_node.dr.operation import (
 from region_node.dr.switching import Switching, closing, reopened, waits_for
 
 _BOUNDARY_TOPICS = 500
+_COUNTED_TOPICS = 200
+"""Of one request for counts; as many are in the operation's record at most while they are not done."""
 _NAMED = 5
+_NAMED_TAILS = 1000
+_NOTHING_COUNTED = {"after": "", "left": {}, "part": {}, "entries": 0, "messages": 0, "bytes": 0, "with_tail": {}, "count": 0}
+"""Counted are topics through `after`; of the next ones `part` so far, and what is `left`."""
 
 
 class Regions(Protocol):
@@ -50,7 +56,8 @@ class Regions(Protocol):
 
 
 class Conductor:
-    """`facts_of(region, namespace)`, `tails_of(region, namespace, {topic: {origin: position}})`: asked of the region itself; raise HeliographError."""
+    """`facts_of(region, namespace)`, `counts_of(region, namespace, "tails", {topic: {origin: position}})` or `"spans", {topic: [[origin, after, through]]}`:
+    asked of the region itself; raise HeliographError."""
 
     def __init__(
         self,
@@ -58,10 +65,10 @@ class Conductor:
         view: Regions,
         *,
         facts_of: Callable[[str, str], Awaitable[dict[str, Any]]],
-        tails_of: Callable[[str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]],
+        counts_of: Callable[[str, str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]],
         wall_ms: Callable[[], int],
     ) -> None:
-        self._store, self._view, self._facts, self._tails, self._wall_ms = store, view, facts_of, tails_of, wall_ms
+        self._store, self._view, self._facts, self._counts, self._wall_ms = store, view, facts_of, counts_of, wall_ms
         self.switching = Switching(store, wall_ms)
         self.drill: Drill | None = None
         """Set where drills can be made."""
@@ -99,8 +106,9 @@ class Conductor:
         for _ in range(4):
             old, version = await self.operation(namespace)
             record, _ = await self.switching.get(namespace)
-            if old is not None and old.running and _gives_way(old, kind):
-                await self._file(old.cancelled(self._wall_ms()))
+            if old is not None and old.running and _gives_way(old, kind, target):
+                now = self._wall_ms()
+                await self._file(old.left(now) if old.kind in (SWITCHOVER, FAILOVER) and record.active == old.target else old.cancelled(now))
             elif old is not None and old.running:
                 if old.kind != kind or target not in ("", old.source if kind == REJOIN else old.target):
                     raise NotAllowed(
@@ -206,7 +214,9 @@ class Conductor:
         if not await self.switching.writers(op.target):
             return op.waits(f"no broker of {op.target} holds a lease: nobody there could confirm")
         producers = sum(topic["producers"] for topic in source["topics"].values())
-        return op.passed(f"{len(source['topics'])} topics, {producers} producers, {lag['messages']} messages not in {op.target} yet", self._wall_ms(), cost=lag)
+        stays = f"; {_some(lag['stays'])} stays in {op.source}, by policy" if lag["stays"] else ""
+        text = f"{len(source['topics'])} topics, {producers} producers, {lag['messages']} messages not in {op.target} yet{stays}"
+        return op.passed(text, self._wall_ms(), cost=lag)
 
     async def _drain(self, op: Operation) -> Operation:
         return await self._close(op, DRAINING, "every message that was taken is answered")
@@ -221,7 +231,8 @@ class Conductor:
             record, version = await self.switching.change(op.namespace, lambda old: closing(old, op.target, state, self._wall_ms()))
             if waits := waits_for(op.namespace, version, await self.switching.writers(op.source)):
                 return with_report(op, closed_ms=began).waits(f"brokers of {op.source}: {_some(waits)}")
-        return op.passed(text, self._wall_ms(), closed_ms=began, epoch_before=record.epoch if record.active == op.source else record.epoch - 1)
+        epoch_before = record.epoch if record.active == op.source else record.epoch - 1
+        return op.passed(text, self._wall_ms(), closed_ms=began, closing_ms=record.since_ms, epoch_before=epoch_before)
 
     async def _deliver(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
@@ -233,7 +244,7 @@ class Conductor:
                 return op.waits(trouble)
             if lag["entries"]:
                 return op.waits(f"{lag['messages']} messages of {lag['topics']} topics are on their way")
-        return op.passed(f"all of {len(source['topics'])} topics is in both", self._wall_ms(), topics=len(source["topics"]))
+        return op.passed(f"all of {len(source['topics'])} topics is in both", self._wall_ms(), topics=len(source["topics"]), undelivered=left[0]["messages"])
 
     async def _subscriptions(self, op: Operation) -> Operation:
         source, target = await self._facts(op.source, op.namespace), await self._facts(op.target, op.namespace)
@@ -257,6 +268,7 @@ class Conductor:
             for name, topic in sorted(found["topics"].items())
         }
         prefix, names = boundary_prefix(op.namespace, int(op.report["epoch_before"]) + 1), list(rows)
+        await self._forget(prefix)  # of a failover that was given up here
         for start in range(0, max(1, len(names)), _BOUNDARY_TOPICS):
             part = {"format": 1, "source": op.source, "topics": {name: rows[name] for name in names[start : start + _BOUNDARY_TOPICS]}}
             await self._store.put(f"{prefix}{start:06d}", json.dumps(part).encode())
@@ -266,10 +278,14 @@ class Conductor:
     async def _flip(self, op: Operation) -> Operation:
         record, _ = await self.switching.get(op.namespace)
         if record.active != op.target:
-            new, waits = await self.switching.flip(op.namespace)
+            new, waits = await self.switching.flip(op.namespace, op.target, op.report.get("closing_ms"))
             if new is None:
                 return op.waits(f"brokers of {op.source}: {_some(waits)}")
             record = new
+        if op.kind == SWITCHOVER:  # a failover that was given up behind `boundary` left one under the same epoch
+            await self._forget(boundary_prefix(op.namespace, record.epoch))
+        for epoch in (await self.away(op.namespace)).pop(op.target, []):  # it is back: what it publishes from now on is nobody's tail
+            await self._forget(boundary_prefix(op.namespace, epoch))
         return op.passed(f"{op.target} is the active region under epoch {record.epoch}", self._wall_ms(), epoch=record.epoch)
 
     async def _open(self, op: Operation) -> Operation:
@@ -280,7 +296,7 @@ class Conductor:
             return op.waits(f"brokers of {op.target}: {_some(waits) or 'none holds a lease'}")
         now = self._wall_ms()
         rto_s = (now - int(op.report["closed_ms"])) / 1000
-        known: dict[str, Any] = {"lost": 0, "repeated": 0} if op.kind == SWITCHOVER else {}
+        known: dict[str, Any] = {}
         if promised := record.slo.get("rto_s"):
             known["rto_kept"] = rto_s <= promised
         return op.passed(f"{op.target} takes messages, {rto_s:.1f} s after {op.source} was closed", now, rto_s=rto_s, **known)
@@ -296,21 +312,43 @@ class Conductor:
 
     async def _count(self, op: Operation) -> Operation:
         boundary, epoch = await self._last_boundary(op.namespace, op.source)
-        names = sorted({**(await self._facts(op.source, op.namespace))["topics"], **boundary})
-        with_tail: dict[str, Any] = {}
-        for start in range(0, len(names), _BOUNDARY_TOPICS):
-            asked = names[start : start + _BOUNDARY_TOPICS]
-            tails = await self._tails(op.source, op.namespace, {name: boundary.get(name, {}) for name in asked})
-            if gone := [name for name in tails["missing"] if name in asked]:
-                return op.waits(f"{op.source} has not loaded {_some(gone)}")
-            with_tail.update({name: found for name, found in sorted(tails["topics"].items()) if found["entries"]})
-        total = {key: sum(found[key] for found in with_tail.values()) for key in ("entries", "messages", "bytes")}
-        return op.passed(
-            f"{total['messages']} messages of {len(with_tail)} topics were in {op.source} only when {op.target} took over",
-            self._wall_ms(),
-            boundary_epoch=epoch,
-            tail={**total, "topics": dict(list(with_tail.items())[:1000]), "topics_count": len(with_tail)},
+        here = await self._facts(op.source, op.namespace)
+        names = sorted(set(here["topics"]).union(boundary).difference(facts.own_affair(here, op.target)))
+        done: dict[str, Any] = op.report.get("counting") or _NOTHING_COUNTED
+        batch = [name for name in names if name > done["after"]][:_COUNTED_TOPICS]
+        if not batch:
+            tail = {key: done[key] for key in ("entries", "messages", "bytes")}
+            op = with_report(op, counting=None)
+            return op.passed(
+                f"{tail['messages']} messages of {done['count']} topics were in {op.source} only when {op.target} took over",
+                self._wall_ms(),
+                boundary_epoch=epoch,
+                tail={**tail, "topics": done["with_tail"], "topics_count": done["count"]},
+            )
+        left, part = done["left"], dict(done["part"])
+        found = (
+            await self._counts(op.source, op.namespace, "spans", left)
+            if left
+            else await self._counts(op.source, op.namespace, "tails", {name: boundary.get(name, {}) for name in batch})
         )
+        if gone := [name for name in found["missing"] if name in (left or batch)]:
+            return op.waits(f"{op.source} has not loaded {_some(gone)}")
+        for name, more in found["topics"].items():
+            part[name] = facts.added(part.get(name, {}), more)
+        left = {name: more["left"] for name, more in found["topics"].items() if more.get("left")}
+        if left:
+            so_far = done["messages"] + sum(one["messages"] for one in part.values())
+            return with_report(op, counting={**done, "left": left, "part": part}).waits(f"{so_far} messages are counted, {len(left)} topics are not done")
+        with_tail = {name: one for name, one in sorted(part.items()) if one["entries"]}
+        done = {
+            "after": batch[-1],
+            "left": {},
+            "part": {},
+            **{key: done[key] + sum(one[key] for one in with_tail.values()) for key in ("entries", "messages", "bytes")},
+            "with_tail": dict([*done["with_tail"].items(), *with_tail.items()][:_NAMED_TAILS]),
+            "count": done["count"] + len(with_tail),
+        }
+        return with_report(op, counting=done).waits("" if len(batch) < _COUNTED_TOPICS else f"{done['messages']} messages are counted, up to {batch[-1]}")
 
     async def _verify(self, op: Operation) -> Operation:
         target = await self._facts(op.target, op.namespace)
@@ -322,7 +360,21 @@ class Conductor:
         ]
         if left:
             return op.waits(f"{op.target} lacks the tail of {_some(left)}")
-        return op.passed(f"{tail['messages']} messages of the tail are in {op.target} too", self._wall_ms(), kept=tail["messages"], lost=0)
+        boundary, _ = await self._last_boundary(op.namespace, op.source)
+        info = self._view.region(op.source)
+        spans = facts.unsent(f"{info.number}." if info is not None else "", target, boundary)
+        lost = 0
+        while spans:  # a link that brings a tail names what it does not bring: expired, deleted, or given up
+            found = await self._counts(op.source, op.namespace, "spans", dict(list(spans.items())[:_COUNTED_TOPICS]))
+            if gone := [name for name in found["missing"] if name in spans]:
+                return op.waits(f"{op.source} has not loaded {_some(gone)}")
+            lost += sum(one["messages"] for one in found["topics"].values())
+            spans = {**{name: one["left"] for name, one in found["topics"].items() if one["left"]}, **dict(list(spans.items())[_COUNTED_TOPICS:])}
+        kept = max(0, tail["messages"] - lost)
+        text = f"{kept} messages of the tail are in {op.target} too"
+        if lost:
+            text += f"; {lost} stay in {op.source} alone: `heliograph topics vector` says of each range why"
+        return op.passed(text, self._wall_ms(), kept=kept, lost=lost)
 
     # -- what they share -----------------------------------------------------------------------------------------------
 
@@ -335,6 +387,27 @@ class Conductor:
             if rows and rows[0]["source"] == returned:
                 return {name: held for row in rows for name, held in row["topics"].items()}, epoch
         raise NotFound(f"no failover of {namespace} away from {returned} is on record: there is no tail to rejoin; links bring what is missing")
+
+    async def away(self, namespace: str) -> dict[str, list[int]]:
+        """Region -> the epochs at whose beginning another one took over by force; until it is the active one again."""
+        at, end = boundaries_prefix(namespace), prefix_end(boundaries_prefix(namespace))
+        out: dict[str, list[int]] = {}
+        while rows := await self._store.range(at, end, limit=1):  # the others of an epoch say the same of its source
+            ((key, value, _),) = rows
+            epoch = int(key.removeprefix(boundaries_prefix(namespace)).partition("/")[0])
+            out.setdefault(json.loads(value)["source"], []).append(epoch)
+            at = prefix_end(boundary_prefix(namespace, epoch))
+        return out
+
+    async def forget(self, namespace: str) -> None:
+        """The namespace was made for one operation, and goes: nothing is kept of it."""
+        await self._store.delete(operation_key(namespace))
+        for prefix in (history_prefix(namespace), boundaries_prefix(namespace)):
+            await self._forget(prefix)
+
+    async def _forget(self, prefix: str) -> None:
+        for key, _, _ in await self._store.range(prefix, prefix_end(prefix)):
+            await self._store.delete(key)
 
     def _others(self, op: Operation) -> list[str]:
         """The regions of the namespace that the operation is not about."""
@@ -352,9 +425,14 @@ def _filed(operation: Operation) -> str:
     return f"{history_prefix(operation.namespace)}{operation.id:08d}"
 
 
-def _gives_way(old: Operation, kind: str) -> bool:
-    """A failover does not wait for what the lost region cannot finish; a rejoin or a drill can be begun again at any time."""
-    return (kind == FAILOVER and old.kind == SWITCHOVER and old.step != "open") or (kind != old.kind and old.kind in (REJOIN, DRILL))
+def _gives_way(old: Operation, kind: str, target: str) -> bool:
+    """A failover does not wait for what a lost region cannot finish, be it the one that was left or the one that took over; a rejoin can be begun again
+    when the namespace was moved; a drill is in nobody's way, and takes nobody's place."""
+    if DRILL in (old.kind, kind):
+        return kind != DRILL
+    if old.kind == REJOIN:
+        return kind != REJOIN
+    return kind == FAILOVER and ((old.kind == SWITCHOVER and old.step != "open") or target not in ("", old.target))
 
 
 def _some(names: Sequence[str]) -> str:

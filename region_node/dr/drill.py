@@ -2,8 +2,9 @@
 
 Is: the steps of an operation of kind `drill`: what would be lost now, whether what is there is right, and a real failover of a shadow namespace between
 the same regions, with their own brokers and leases. Isn't: a copy of the data: the shadow holds one message.
-Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`, is never replicated, and is gone
-when the drill has ended; what was not measured is said to be so, and a drill with that does not pass.
+Invariants: nothing of the namespace is written or closed by any step; the shadow is named `{namespace}-drill-{id}`, is never replicated, and is gone,
+with what is on record of it, when the drill has ended, or soon after it was given up; what was not measured is said to be so, and a drill with that does
+not pass.
 Source: docs/operating/disaster-recovery.md, "Drills".
 """
 
@@ -18,6 +19,8 @@ from heliograph.model.policies import NamespacePolicies
 from region_node.dr import facts
 from region_node.dr.operation import FAILOVER, Operation, with_report
 from region_node.dr.switching import Switching, waits_for
+
+_INFIX = "-drill-"
 
 
 class Shadows(Protocol):
@@ -39,6 +42,10 @@ class Shadows(Protocol):
         """Idempotent."""
         ...
 
+    def here(self) -> list[str]:
+        """Shadows that are for this broker to drop, should nobody need them any more."""
+        ...
+
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]: ...
 
 
@@ -54,6 +61,8 @@ class Conducts(Protocol):
     async def advance(self, namespace: str) -> Operation: ...
 
     async def keep_report(self, operation: Operation, report: Mapping[str, Any]) -> None: ...
+
+    async def forget(self, namespace: str) -> None: ...
 
 
 class Drill:
@@ -125,12 +134,24 @@ class Drill:
 
     async def clean(self, op: Operation) -> Operation:
         name = shadow_of(op)
-        try:
-            await self._conductor.switching.end(name)
-        except NotFound:
-            pass  # it was ended before
-        await self._shadows.drop(name, op.target)
+        await self._remove(name, op.target)
         return op.passed(f"{name} is gone", self._wall_ms())
+
+    async def sweep(self, region: str) -> list[str]:
+        """Removes the shadows here of drills that are not under way any more: cancelled, or passed over by something else. region: this one."""
+        removed = []
+        for name in self._shadows.here():
+            op, _ = await self._conductor.operation(name.rpartition(_INFIX)[0])  # after the look at shadows: the operation is older than its own
+            if op is None or not op.running or shadow_of(op) != name:
+                await self._remove(name, region)
+                removed.append(name)
+        return removed
+
+    async def _remove(self, name: str, region: str) -> None:
+        """The namespace last: whoever is interrupted finds it again."""
+        await self._conductor.switching.forget(name)  # in whatever state it was left
+        await self._conductor.forget(name)
+        await self._shadows.drop(name, region)
 
     async def sign(self, op: Operation) -> Operation:
         record, _ = await self._conductor.switching.get(op.namespace)
@@ -163,12 +184,15 @@ def judged(report: dict[str, Any], record: Leadership) -> dict[str, Any]:
         because.append(f"{report['rto_lost_s']:.1f} s until a lost region is replaced, {promised:g} are promised")
     if rpo["down"]:
         because.append(f"links that are down: {len(rpo['down'])}")
-    if audit["left"]:
-        because.append(f"{audit['left']} entries differ between the regions")
+    if wrong := {fault: count for fault, count in audit["found"].items() if count}:  # a repair comes too late for a region that is lost
+        kinds = ", ".join(f"{count} {fault}" for fault, count in sorted(wrong.items()))
+        now = f"{audit['left']} still are" if audit["left"] else "they were repaired just now"
+        because.append(f"{sum(wrong.values())} entries of the copy were wrong when the drill came ({kinds}): {now}")
     if audit["unchecked"] or audit["errors"]:
         because.append(f"not everything could be compared: {audit['unchecked']} ranges, {len(audit['errors'])} topics")
     return {"passed": not because, "because": because, "duplicates": int(audit["found"].get("twice", 0))}
 
 
 def shadow_of(op: Operation) -> str:
-    return f"{op.namespace}-drill-{op.id}"
+    """Of a drill; anything else has no namespace of that name."""
+    return f"{op.namespace}{_INFIX}{op.id}"

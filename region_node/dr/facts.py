@@ -6,10 +6,11 @@ Invariants: a topic that no broker has loaded is named in `missing`, never count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from heliograph.model.coordinates import Origin, format_coordinate, parse_coordinate
+from heliograph.model.errors import NotAllowed
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import FLAG_HIDDEN, Run
 from region_node.topics.topic import Topic
@@ -20,12 +21,16 @@ _CLOCKS_S = 1.0
 """What the clocks of two regions, or of two who conduct one operation, may differ."""
 _READ_ENTRIES, _READ_BYTES = 2048, 4 << 20
 
+Span = tuple[Origin, Position, Position]
+"""(origin, after, through]: in the origin's own positions."""
+
 
 def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]:
     log = cast(ReplicatedLog, topic.log)
     sync = log.syncing
     return {
         "vector": {_text(origin): list(log.vector.prefix(origin)) for origin in log.vector},
+        "missing": {_text(origin): found for origin in log.vector if (found := [[list(a), list(b)] for a, b in log.vector.missing(origin)])},
         "links": {
             link.target: {
                 "connected": link.connected,
@@ -44,6 +49,8 @@ def topic_facts(topic: Topic, links: LinkManager, now_ms: int) -> dict[str, Any]
         "entries": log.ledger.entries,
         "bytes": log.ledger.size_bytes,
         "backlog": {name: subscription.cursor.backlog_entries for name, subscription in topic.subscriptions.items() if subscription.durable},
+        "shadow": topic.shadow_of,
+        "only": list(topic.policies.values.get("replication") or ()) or None,
     }
 
 
@@ -55,11 +62,30 @@ def merged(region: str, parts: Iterable[Mapping[str, Any]], names: Iterable[str]
     return {"region": region, "topics": topics, "missing": sorted(name for name in names if name not in topics)}
 
 
+def _linked(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The topics that have links of their own: of a shadow topic its source has them. By name."""
+    return [(name, topic) for name, topic in sorted(facts["topics"].items()) if not topic.get("shadow")]
+
+
+def _stays(topic: Mapping[str, Any], region: str) -> bool:
+    """A policy of the topic leaves that region out."""
+    only = topic.get("only")
+    return only is not None and region not in only
+
+
+def own_affair(facts: Mapping[str, Any], target: str) -> list[str]:
+    """Topics that `target` is to have nothing of: shadows, and those that a policy keeps from it."""
+    return [name for name, topic in facts["topics"].items() if topic.get("shadow") or _stays(topic, target)]
+
+
 def not_in(facts: Mapping[str, Any], target: str) -> dict[str, Any]:
-    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected."""
-    out: dict[str, Any] = {"topics": 0, "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, "down": [], "missing": list(facts["missing"])}
-    for name, topic in sorted(facts["topics"].items()):
+    """What `target` lacks of what the region of `facts` published. down: topics whose link is not connected; stays: those that never go there, by policy."""
+    out: dict[str, Any] = {"topics": 0, "entries": 0, "messages": 0, "bytes": 0, "age_s": 0.0, "down": [], "stays": [], "missing": list(facts["missing"])}
+    for name, topic in _linked(facts):
         link = topic["links"].get(target)
+        if link is None and _stays(topic, target):
+            out["stays"].append(name)
+            continue
         if link is None or not link["connected"]:
             out["down"].append(name if link is None else f"{name} ({link['cause']})")
         if link is not None and link["entries"]:
@@ -75,7 +101,7 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
     out = {
         region: [
             f"{name} ({link['cause']})"
-            for name, topic in sorted(facts["topics"].items())
+            for name, topic in _linked(facts)
             if (link := topic["links"].get(region)) is not None and not link["connected"]
         ]
         for region in regions
@@ -86,8 +112,10 @@ def cut_off(facts: Mapping[str, Any], regions: Iterable[str]) -> dict[str, list[
 def lacking(facts: Mapping[str, Any], source: str) -> dict[str, Any]:
     """What the region of `facts` knows that it lacks of what `source` published. unheard: topics of which `source` never told anything."""
     out: dict[str, Any] = {"topics": 0, "messages": 0, "bytes": 0, "age_s_max": 0.0, "silent_s": 0.0, "unheard": [], "missing": list(facts["missing"])}
-    for name, topic in sorted(facts["topics"].items()):
+    for name, topic in _linked(facts):
         told = topic["lacks"].get(source)
+        if told is None and _stays(topic, source):
+            continue
         if told is not None and not told["connected"]:  # also where its first number never came
             out["silent_s"] = max(out["silent_s"], told["silent_s"] or 0.0)
         if told is None or told["messages"] is None:
@@ -104,7 +132,9 @@ def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_nam
     """Replicated subscriptions of which `target` has not taken in everything that was acknowledged more than `since_s` ago. (Where consumers go on
     acknowledging, there is always something newer.)"""
     out: list[str] = []
-    for name, topic in sorted(source["topics"].items()):
+    for name, topic in _linked(source):
+        if _stays(topic, target_name):
+            continue
         there = target["topics"].get(name, {}).get("subscriptions", {})
         for subscription, here in sorted(topic["subscriptions"].items()):
             found = there.get(subscription)
@@ -118,31 +148,80 @@ def out_of_step(source: Mapping[str, Any], target: Mapping[str, Any], source_nam
     return out
 
 
-async def tail(topic: Topic, boundary: Mapping[str, list[int]]) -> dict[str, Any]:
-    """What was first published here and lies above `boundary` (origin -> the last position that the other region held): counted entry by entry."""
+def tail_spans(topic: Topic, boundary: Mapping[str, list[int]]) -> list[Span]:
+    """What was first published here and lies above `boundary` (origin -> the last position that the other region held)."""
     log = cast(ReplicatedLog, topic.log)
-    out: dict[str, Any] = {"entries": 0, "messages": 0, "bytes": 0, "first": None, "last": None}
-    state = log.state
+    out: list[Span] = []
     starts = BEFORE_ALL
-    for origin, end in [*state.past, (state.origin, log.ledger.last_confirmed)]:
+    for origin, end in [*log.state.past, (log.state.origin, log.ledger.last_confirmed)]:
         known = boundary.get(_text(origin))
-        after: Position = max(starts, BEFORE_ALL if known is None else (known[0], known[1]))
-        await _count(log, origin, after, end, out)
+        if (after := max(starts, BEFORE_ALL if known is None else (known[0], known[1]))) < end:
+            out.append((origin, after, end))
         starts = end
     return out
 
 
-async def _count(log: ReplicatedLog, origin: Origin, after: Position, end: Position, out: dict[str, Any]) -> None:
+async def counted(topic: Topic, spans: Iterable[Span], spent: Callable[[], bool]) -> dict[str, Any]:
+    """The messages first published here that lie in `spans`, entry by entry. spent: asked after each read, ends it; `left` is then what was not read."""
+    log = cast(ReplicatedLog, topic.log)
+    out: dict[str, Any] = {"entries": 0, "messages": 0, "bytes": 0, "first": None, "last": None, "left": []}
+    for origin, after, end in spans:
+        reached = BEFORE_ALL if spent() and out["entries"] else await _count(log, origin, after, end, out, spent)
+        if reached < end:
+            out["left"].append(span_row((origin, max(after, reached), end)))
+    return out
+
+
+async def _count(log: ReplicatedLog, origin: Origin, after: Position, end: Position, out: dict[str, Any], spent: Callable[[], bool]) -> Position:
+    """Through which position it has counted; `end` where nothing more is there."""
     at = log.ledger.next_position(after)
     while at <= end:
         runs = await log.ledger.read(at, _READ_ENTRIES, _READ_BYTES)
         if not runs:
-            return
+            break
         for ledger, first, run in runs:
             if (ledger, first) <= end:
                 _add(origin, ledger, first, run if ledger < end[0] else run.cut(0, min(run.count, end[1] - first + 1)), out)
         ledger, first, run = runs[-1]
+        if spent():
+            return min(end, (ledger, first + run.count - 1))
         at = log.ledger.next_position((ledger, first + run.count - 1))
+    return end
+
+
+def span_row(span: Span) -> list[Any]:
+    """As JSON has it; `span_of` reads it."""
+    return [_text(span[0]), list(span[1]), list(span[2])]
+
+
+def span_of(row: Any) -> Span:
+    """Raises NotAllowed."""
+    try:
+        text, (after, after_entry), (through, through_entry) = row
+        origin, position = parse_coordinate(f"{text}:{through:d}:{through_entry:d}")
+        return origin, (int(after), int(after_entry)), position
+    except (TypeError, ValueError) as error:
+        raise NotAllowed(f"{row!r:.100} is no span: write [origin, [ledger, entry], [ledger, entry]]") from error
+
+
+def added(before: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Two counts of one topic, the later one's spans behind the other's."""
+    sums = {key: before.get(key, 0) + more[key] for key in ("entries", "messages", "bytes")}
+    return {**sums, "first": before.get("first") or more["first"], "last": more["last"] or before.get("last")}
+
+
+def unsent(region: str, target: Mapping[str, Any], boundary: Mapping[str, Mapping[str, list[int]]]) -> dict[str, list[list[Any]]]:
+    """Topic -> spans above `boundary` of which the region of the facts `target` was told that they never come. region: the origins' number, and a dot."""
+    out: dict[str, list[list[Any]]] = {}
+    for name, topic in sorted(target["topics"].items()):
+        known = boundary.get(name, {})
+        for origin, ranges in sorted(topic.get("missing", {}).items()):
+            if origin.startswith(region):
+                held = tuple(known.get(origin, BEFORE_ALL))
+                found = [[origin, max(after, list(held)), through] for after, through in ranges if tuple(through) > held]
+                if found:
+                    out.setdefault(name, []).extend(found)
+    return out
 
 
 def _add(origin: Origin, ledger: int, first: int, run: Run, out: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@ Is: what was asked, which step is next, what each step said, the numbers of the 
 Invariants: one unfinished operation a namespace; a step is recorded as done only after its effect is durable, and every step may be done again.
 Keys: /dr/operations/{tenant}/{namespace} (the one under way, or the last), /dr/history/{tenant}/{namespace}/{id:08} (finished ones),
 /dr/reports/{tenant}/{namespace}/{id:08} (signed reports of drills),
-/dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took over: JSON, at most 500 topics each).
+/dr/boundaries/{tenant}/{namespace}/{epoch:08}/{index:06} (what the new active region held of each topic when it took over: JSON, at most 500 topics
+each; kept until the region that was lost is the active one again).
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class Operation(_Value):
             raise NotAllowed(f"{self.target} is the active region already: finish this operation, then switch back")
         return replace(self, state=CANCELLED, waiting="", ended_ms=now_ms)
 
+    def left(self, now_ms: int) -> Operation:
+        """The regions were flipped, and the new one was not seen to take messages: another operation goes on from there."""
+        return replace(self, state=DONE, step="", waiting="", ended_ms=now_ms, steps=(*self.steps, ["open", now_ms, f"{self.target} was not seen to open"]))
+
 
 def with_report(op: Operation, **report: Any) -> Operation:
     return replace(op, report={**op.report, **report})
@@ -123,5 +128,9 @@ def reports_prefix(namespace: str) -> str:
     return f"/dr/reports/{namespace}/"
 
 
+def boundaries_prefix(namespace: str) -> str:
+    return f"/dr/boundaries/{namespace}/"
+
+
 def boundary_prefix(namespace: str, epoch: int) -> str:
-    return f"/dr/boundaries/{namespace}/{epoch:08d}/"
+    return f"{boundaries_prefix(namespace)}{epoch:08d}/"

@@ -1,7 +1,7 @@
-"""DrillSchedule: drills that begin by themselves, their turns, and the reports that are kept.
+"""DrillSchedule: drills that begin by themselves, their turns, and what they leave behind.
 
-Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one whose broker has gone. Isn't: a
-step of a drill (`region_node.dr.drill`), or the operation (`region_node.dr.conductor`).
+Is: which namespaces are drilled how often (in the global configuration), who runs one when it is due, going on with one whose broker has gone, removing
+the shadows of those that were given up. Isn't: a step of a drill (`region_node.dr.drill`), or the operation (`region_node.dr.conductor`).
 Invariants: a drill that is due is begun by one broker of all regions, by compare-and-set of when the next one is; one that was begun and not finished is
 gone on with by whichever broker looks next; a drill never begins while something else is under way.
 Keys: /dr/schedules/{tenant}/{namespace} (Schedule).
@@ -53,10 +53,11 @@ def schedule(namespace: str) -> str:
 class DrillSchedule:
     """One broker's. `conductor`: made for each use, with the credentials of this broker."""
 
-    def __init__(self, store: MetadataStore, conductor: Callable[[], Conductor], *, clock: Clock, look_s: float = 5.0) -> None:
+    def __init__(self, store: MetadataStore, conductor: Callable[[], Conductor], *, clock: Clock, region: str = "", look_s: float = 5.0) -> None:
+        """region: this broker's."""
         self.known: dict[str, tuple[Schedule, int]] = {}
         """Namespace -> (schedule, version)."""
-        self._store, self._conductor, self._clock, self._look_s = store, conductor, clock, look_s
+        self._store, self._conductor, self._clock, self._region, self._look_s = store, conductor, clock, region, look_s
         self._stop_watch: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
@@ -84,12 +85,21 @@ class DrillSchedule:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._look_s)
+            await self._sweep()
             for namespace, (found, version) in sorted(self.known.items()):
                 try:
                     if await self._due(namespace, found, version) or await self._left_behind(namespace):
                         await self._drill(namespace, found)
                 except HeliographError as error:  # the next look tries again
                     log.info("drill.waits", extra={"namespace": namespace, "error": str(error)})
+
+    async def _sweep(self) -> None:
+        try:
+            drill = self._conductor().drill
+            for name in [] if drill is None else await drill.sweep(self._region):
+                log.warning("drill.shadow_removed", extra={"namespace": name})
+        except HeliographError as error:  # the next look tries again
+            log.info("drill.shadow_stays", extra={"error": str(error)})
 
     async def _due(self, namespace: str, found: Schedule, version: int) -> bool:
         """Whether it is time, and this broker is the one that takes the turn."""

@@ -124,10 +124,15 @@ class Switching:
         record, version = await self.get(namespace)
         return waits_for(namespace, version, await self.writers(record.active))
 
-    async def flip(self, namespace: str) -> tuple[Leadership | None, list[str]]:
-        """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must end). Raises NotAllowed."""
+    async def flip(self, namespace: str, to: str, since_ms: int | None = None) -> tuple[Leadership | None, list[str]]:
+        """(what is stored then, []); or (None, the brokers of the old region that must obey first, or whose lease must end).
+
+        Raises NotAllowed, also where it is closed for another region by now; since_ms: or was opened and closed again, for the same.
+        """
         async for _ in Tries(self._rng):
             record, version = await self.get(namespace)
+            if record.state != OPEN and (record.to != to or since_ms not in (None, record.since_ms)):
+                raise NotAllowed(f"{namespace} is being moved to {record.to} by somebody else now: finish that, or cancel it, first")
             new = flipped(record, self._wall_ms())
             waits = waits_for(namespace, version, await self.writers(record.active))
             if waits:

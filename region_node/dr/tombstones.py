@@ -2,9 +2,10 @@
 
 Is: the deletions that the global configuration lists, what they mean at this broker, and purging what is due. Isn't: the immediate deletion of Pulsar's
 interface, or a preview (`region_node.admin.deletions`).
-Invariants: nothing is deleted before the grace period has ended by the configuration's own record; while a tombstone stands, neither a client, nor a
-link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off cannot bring it
-back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that has not purged.
+Invariants: nothing is deleted before the grace period has ended by the configuration's own record, by the clock of this broker and of every region that it
+hears, and, where it was there when the deletion was made, by the time that has passed since; so one wrong clock ends nothing. While a tombstone stands,
+neither a client, nor a link, nor auto-creation brings the topic back; it goes only once every region has purged its copy, so that a region that was cut off
+cannot bring it back; taken away before that, the topic is as it was, with its data and its subscriptions, in every region that has not purged.
 Key: /tombstones/{topic's full name, without a partition, or tenant/namespace} (Tombstone).
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
 from heliograph.model.errors import CorruptData, HeliographError, VersionConflict
@@ -76,13 +77,18 @@ class Tombstones:
         purge: Callable[[Tombstone], Awaitable[bool]],
         forget: Callable[[Tombstone], Awaitable[None]],
         back: Callable[[Tombstone], Awaitable[None]],
+        offsets_ms: Callable[[], Iterable[float]] = tuple,
         settings: TombstoneSettings | None = None,
     ) -> None:
-        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back: it was undeleted."""
+        """forget: what the configuration has of the topic beside the tombstone goes, once no region has anything. back: it was undeleted.
+        offsets_ms: how far the clocks of other regions are ahead of this one's, as far as they are known."""
         self.settings = settings or TombstoneSettings()
         self.known: dict[str, tuple[Tombstone, int]] = {}
         self._store, self._region, self._clock, self._unload, self._purge, self._forget = store, region, clock, unload, purge, forget
-        self._back = back
+        self._back, self._offsets_ms = back, offsets_ms
+        self._made_at: dict[str, float] = {}
+        """Topic -> this broker's monotonic time when it heard of its tombstone; of those that were made since it started."""
+        self._started = False
         self._returned: list[Tombstone] = []
         self._stop_watch: Callable[[], None] = lambda: None
         self._changed = asyncio.Event()
@@ -92,6 +98,7 @@ class Tombstones:
         """Returns once every tombstone is known."""
         self._stop_watch = self._store.watch(TOMBSTONES, self._heard)
         await self._store.synced(TOMBSTONES)
+        self._started = True
 
     def run(self) -> None:
         """From here on what is due is purged."""
@@ -114,11 +121,15 @@ class Tombstones:
         topic = key.removeprefix(TOMBSTONES)
         try:
             if value is None:
+                self._made_at.pop(topic, None)
                 gone = self.known.pop(topic, None)
                 if gone is not None and self._region not in gone[0].purging:
                     self._returned.append(gone[0])
             else:
-                self.known[topic] = (Tombstone.decode(value), version)
+                found, before = Tombstone.decode(value), self.known.get(topic)
+                self.known[topic] = (found, version)
+                if self._started and (before is None or before[0].since_ms != found.since_ms):
+                    self._made_at[topic] = self._clock.monotonic()
         except CorruptData as error:
             log.error("tombstone.unreadable", extra={"topic": topic, "error": str(error)})
         self._changed.set()
@@ -147,7 +158,7 @@ class Tombstones:
     async def settle(self, found: Tombstone, version: int) -> None:
         """Purges it here where that is due, and takes the tombstone away where it was the last. Raises HeliographError."""
         if self._region in found.regions and self._region not in found.purged:
-            if self._clock.wall_ms() < found.until_ms:
+            if not self._over(found):
                 return
             if self._region not in found.purging:  # said first: whoever brings it back sees that, or this fails
                 await self._put(replace(found, purging=(*found.purging, self._region)), version)
@@ -160,6 +171,13 @@ class Tombstones:
                 await self._store.delete(tombstone(found.topic), expected=version)
             except VersionConflict:
                 return
+
+    def _over(self, found: Tombstone) -> bool:
+        """Its grace period; a clock that is wrong makes it longer, never shorter."""
+        if self._clock.wall_ms() + min(0.0, *self._offsets_ms(), 0.0) < found.until_ms:
+            return False
+        made = self._made_at.get(found.topic)
+        return made is None or (self._clock.monotonic() - made) * 1000 >= found.until_ms - found.since_ms
 
     async def _put(self, changed: Tombstone, version: int) -> None:
         try:

@@ -211,10 +211,10 @@ class SubscriptionTurns:
         record = turn.record
         if record is None or (turn.active and record.state == OPEN) or not self._lost(record.active):
             return
+        to = record.to or self._region
         if record.state != FENCED:
-            to = record.to or self._region
             await self.switching.change(name, lambda old: closing(old, to, FENCED, self._clock.wall_ms()) if old == record else old)
-        new, waits = await self.switching.flip(name)
+        new, waits = await self.switching.flip(name, to)
         if new is not None:
             self.taken_over += 1
             log.warning("subscription.taken_over", extra={"subscription": name, "from": record.active, "to": new.active, "epoch": new.epoch})

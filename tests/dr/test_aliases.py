@@ -217,3 +217,29 @@ def test_what_is_kept_of_local_producers_is_bounded_and_the_newest_stays() -> No
     old = Producers(DedupSettings())
     old.load(known.dump()[:2])
     assert not old.holds("busy", 40, 40) and old.last_sequence("busy") == 40, "a state of an earlier version"
+
+
+def pieces_of_one(count: int) -> Run:
+    """Of a chunked message of three: all but the last have a sequence of nobody."""
+    return Run([b"0", b"1", b"2"][:count], [1] * count, producers=(("p", count, -1, ((-1, -1), (-1, -1), (7, 7))[:count]),))
+
+
+@pytest.mark.parametrize("arrived", (1, 2, 3))
+def test_a_chunked_message_that_was_begun_in_a_region_that_is_lost_is_whole_in_every_region_and_ends_once(arrived: int) -> None:
+    """Its client sends all pieces again in the next region, before, after, or while those that had arrived come from the first."""
+    for seed in range(60):
+        world = World(seed)
+        us, eu, _ = world.regions
+        us.log.publish(pieces_of_one(arrived), lambda _: None, _ignored)
+        us.ledger.confirm(9)
+        again = pieces_of_one(3)
+        for start in range(3):
+            while world.rng.random() < 0.5 and world.deliver(us, eu):
+                eu.ledger.confirm(world.rng.randrange(3))
+            eu.log.publish(again.cut(start, start + 1), lambda _: None, _ignored)
+        world.heal()
+        for region in world.regions:
+            found = [bytes(part) for run in map(region.store_run, (b for _, _, b in region.store.blocks)) if run.flags is None for part in run.parts]
+            assert found.count(b"2") == 1, f"seed {seed}: region {region.number} ends it more than once, or never: {found}"
+            before = found[: found.index(b"2")]
+            assert b"0" in before and b"1" in before[before.index(b"0") :], f"seed {seed}: region {region.number} has no whole one: {found}"

@@ -132,6 +132,24 @@ def test_a_command_that_dies_at_any_call_goes_on(command: str, before: bool, loo
         lives(loop, monkeypatch, command, at, before)
 
 
+def test_a_command_whose_operation_was_given_up_says_so_and_ends(loop: SimLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    broker = Broker(loop, world)
+    monkeypatch.setattr(dr, "Rest", lambda admin, token: broker)
+    monkeypatch.setattr(dr, "_PAUSE_S", 0.0)
+    loop.run(world.conductor.switching.begin(NS, "us", {}))
+    begin = broker._begin
+
+    async def begin_and_be_passed_over(kind: str, to: str) -> dict[str, Any]:
+        begun = await begin(kind, to)
+        await world.make().begin("switchover", NS, "eu", "another")
+        return begun
+
+    monkeypatch.setattr(broker, "_begin", begin_and_be_passed_over)
+    with pytest.raises(ConfigError, match="a switchover to eu was begun"):
+        dr.drill(NS, "eu")
+
+
 # -- moving a subscription ------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from region_node.dr import facts
 from region_node.dr.conductor import Conductor
 from region_node.dr.drill import Drill
 from region_node.dr.operation import STEPS, Operation
+from region_node.dr.switching import closing, reopened
 
 NS, TOPIC = "t/n", "persistent://t/n/x"
 
@@ -60,6 +61,8 @@ class RegionsOfDrills:
 
     def __init__(self) -> None:
         self.there: set[str] = set()
+        self.away = False
+        """The region whose shadows they are does not look."""
         self.signed = 0
 
     async def audit(self, region: str, namespace: str, since_ms: int) -> dict[str, Any]:
@@ -74,6 +77,9 @@ class RegionsOfDrills:
 
     async def drop(self, shadow: str, region: str) -> None:
         self.there.discard(shadow)
+
+    def here(self) -> list[str]:
+        return [] if self.away else sorted(self.there)
 
     async def sign(self, report: dict[str, Any]) -> dict[str, Any]:
         self.signed += 1
@@ -95,11 +101,14 @@ class World:
             for region, other in (("us", "eu"), ("eu", "us"))
         }
         self.shadows = RegionsOfDrills()
-        self.tail: dict[str, Any] = {"entries": 2, "messages": 3, "bytes": 30, "first": "1.1.a:7:10", "last": "1.1.a:7:11"}
+        self.tail: dict[str, Any] = {"entries": 2, "messages": 3, "bytes": 30, "first": "1.1.a:7:10", "last": "1.1.a:7:11", "left": []}
+        self.spans: list[dict[str, Any]] = []
+        """What the next questions for spans are answered."""
+        self.asked: list[tuple[str, dict[str, Any]]] = []
         self.conductor = self.make()
 
     def make(self) -> Conductor:
-        made = Conductor(self.store, View(), facts_of=self._facts, tails_of=self._tails, wall_ms=lambda: 1_000 + self.store.machine.index)
+        made = Conductor(self.store, View(), facts_of=self._facts, counts_of=self._counts, wall_ms=lambda: 1_000 + self.store.machine.index)
         made.drill = Drill(self.shadows, made, View().namespace, self._facts, lambda: 1_000, 6.0)
         return made
 
@@ -108,9 +117,12 @@ class World:
             raise MetadataUnavailable(f"region {region} does not answer")
         return self.facts[region]
 
-    async def _tails(self, region: str, namespace: str, boundary: Mapping[str, Any]) -> dict[str, Any]:
-        assert boundary == {TOPIC: {"1.1.a": [7, 9]}}
-        return {"region": region, "topics": {TOPIC: self.tail}, "missing": []}
+    async def _counts(self, region: str, namespace: str, what: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked.append((what, dict(given)))
+        if what == "tails":
+            assert given == {TOPIC: {"1.1.a": [7, 9]}}
+            return {"region": region, "topics": {TOPIC: self.tail}, "missing": []}
+        return {"region": region, "topics": {TOPIC: self.spans.pop(0)}, "missing": []}
 
     def topic(self, region: str) -> dict[str, Any]:
         found: dict[str, Any] = self.facts[region]["topics"][TOPIC]
@@ -239,6 +251,38 @@ def test_a_switchover_waits_for_everything_that_could_lose_or_repeat() -> None:
     run_alone(main())
 
 
+def test_topics_that_are_not_meant_for_the_other_region_hold_nothing_up() -> None:
+    """A shadow has its source's links; a topic with a policy of its own may stay where it is."""
+    row = {"vector": {"1.1.b": [3, 4]}, "links": {}, "lacks": {}, "subscriptions": {"s": {"in_step": False, "told": {}, "claims": {}}}, "producers": 0}
+    shadow, local, lost = (f"persistent://public/shop/{name}" for name in ("shadow", "local", "lost"))
+
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        for region in ("us", "eu"):
+            await world.obey(region)
+        topics = world.facts["us"]["topics"]
+        topics |= {shadow: {**row, "shadow": TOPIC, "only": None}, local: {**row, "shadow": "", "only": ["us", "ap"]}}
+        topics[lost] = {**row, "shadow": "", "only": ["us", "eu"], "subscriptions": {}}
+        assert (await world.conductor.advance(NS)).waiting == f"links that are down: {lost}"
+        topics[lost]["links"] = {"eu": link()}
+        op = await world.conductor.advance(NS)
+        assert op.step == "drain" and op.steps[-1][2].endswith(f"; {local} stays in us, by policy"), op.steps
+        await world.obey("us")
+        await world.conductor.advance(NS)
+        await world.obey("us")
+        for _ in range(6):
+            op = await world.conductor.advance(NS)
+            await world.obey("eu")
+        assert op.state == "done", op.waiting
+        assert facts.own_affair(world.facts["us"], "eu") == [shadow, local]
+        unheard = {"topics": {shadow: {**row, "shadow": TOPIC}, local: {**row, "only": ["us"]}, lost: row}, "missing": []}
+        assert facts.lacking(unheard, "eu")["unheard"] == [lost], "of an earlier version, which tells of neither"
+
+    run_alone(main())
+
+
 def test_where_consumers_go_on_acknowledging_what_they_had_before_is_enough() -> None:
     claims = {"origins": 1}
     here = {"in_step": False, "age_s": 0.3, "told": {"eu": True}, "claims": claims, "parts": [0, 0]}
@@ -248,6 +292,31 @@ def test_where_consumers_go_on_acknowledging_what_they_had_before_is_enough() ->
     assert facts.out_of_step(*sides, "us", "eu", 1.4) == []
     there["applied"] = False
     assert facts.out_of_step(*sides, "us", "eu", 9.0)
+
+
+@pytest.mark.parametrize("to", ("eu", "ap"))
+def test_what_was_closed_anew_by_somebody_else_is_not_flipped_on_an_old_look(to: str) -> None:
+    async def main() -> None:
+        world = World()
+        switching = world.conductor.switching
+        await switching.begin(NS, "us", {})
+        for region in ("us", "eu"):
+            await world.obey(region)
+        await world.conductor.begin("switchover", NS, "eu", "op")
+        while (await world.conductor.advance(NS)).step != "flip":
+            await world.obey("us")
+        await switching.change(NS, lambda old: reopened(old, 2_000))  # messages are taken again, and closed again, unseen by this operation
+        await switching.change(NS, lambda old: closing(old, to, DRAINING, 3_000))
+        await world.obey("us")
+        found = await world.conductor.advance(NS)
+        assert found.step == "flip" and f"is being moved to {to} by somebody else" in found.waiting
+        record = await world.leadership()
+        assert (record.active, record.state) == ("us", DRAINING)
+        with pytest.raises(NotAllowed, match="somebody else"):
+            await switching.flip(NS, "us")
+        assert (await switching.flip(NS, to))[0] is not None
+
+    run_alone(main())
 
 
 def test_cancelled_before_the_flip_the_region_goes_on() -> None:
@@ -296,6 +365,7 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         await world.obey("us")
         found = await world.conductor.advance(NS)
         found = await world.conductor.advance(NS)
+        found = await world.conductor.advance(NS)
         assert found.report["tail"]["messages"] == 3 and found.step == "deliver"
         assert "3 messages" in (await world.conductor.advance(NS)).waiting
         world.topic("us")["links"]["eu"] = link()
@@ -303,7 +373,130 @@ def test_a_failover_needs_nothing_of_the_lost_region_and_passes_over_a_switchove
         assert "lacks the tail" in (await world.conductor.advance(NS)).waiting, "the link's word alone is not enough"
         world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
         ended = await world.conductor.advance(NS)
-        assert ended.state == "done" and ended.report["kept"] == 3
+        assert ended.state == "done" and (ended.report["kept"], ended.report["lost"]) == (3, 0)
+
+    run_alone(main())
+
+
+async def failed_over(world: World) -> None:
+    """us was lost, eu took over, and has its tail since."""
+    await world.conductor.switching.begin(NS, "us", {})
+    await world.obey("us")
+    await world.obey("eu")
+    await steps(world, "failover")
+    world.topic("eu")["vector"] = {"1.1.a": [7, 11]}
+
+
+def test_a_rejoin_counts_what_its_link_said_would_never_come() -> None:
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        world.topic("eu")["missing"] = {"1.1.a": [[[7, 8], [7, 10]]], "2.1.b": [[[1, 1], [1, 2]]]}
+        world.spans = [{"entries": 1, "messages": 2, "bytes": 20, "first": "1.1.a:7:10", "last": "1.1.a:7:10", "left": []}]
+        done = await steps(world, "rejoin", "us")
+        assert (done.report["tail"]["messages"], done.report["kept"], done.report["lost"]) == (3, 1, 2)
+        assert world.asked[-1] == ("spans", {TOPIC: [["1.1.a", [7, 9], [7, 10]]]}), "of the origin that was lost, above what eu held then"
+        assert "2 stay in us alone" in done.steps[-1][2]
+
+    run_alone(main())
+
+
+def test_a_tail_too_long_for_one_request_is_counted_piece_by_piece() -> None:
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        world.tail["left"] = [["1.1.a", [7, 11], [9, 99]]]
+        world.spans = [
+            {"entries": 5, "messages": 5, "bytes": 50, "first": "1.1.a:8:0", "last": "1.1.a:8:4", "left": [["1.1.a", [8, 4], [9, 99]]]},
+            {"entries": 1, "messages": 1, "bytes": 10, "first": "1.1.a:9:0", "last": "1.1.a:9:0", "left": []},
+        ]
+        world.topic("eu")["vector"] = {"1.1.a": [9, 99]}
+        done = await steps(world, "rejoin", "us")
+        assert [what for what, _ in world.asked] == ["tails", "spans", "spans"] and world.asked[2][1] == {TOPIC: [["1.1.a", [8, 4], [9, 99]]]}
+        (found,) = done.report["tail"]["topics"].values()
+        assert (done.report["tail"]["messages"], done.report["tail"]["topics_count"], found["first"], found["last"]) == (9, 1, "1.1.a:7:10", "1.1.a:9:0")
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("kind", ("switchover", "failover"))
+def test_a_region_that_is_active_again_has_no_tail_any_more(kind: str) -> None:
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        assert await world.conductor.away(NS) == {"us": [2]}
+        await world.conductor.begin(kind, NS, "us", "op")
+        await steps(world, kind, "us")
+        assert await world.conductor.away(NS) == ({} if kind == "switchover" else {"eu": [3]})
+        await world.conductor.begin("switchover", NS, "eu", "op")  # in order, long after
+        await steps(world, "switchover", "eu")
+        with pytest.raises(NotFound, match="no failover"):
+            await world.conductor.begin("rejoin", NS, "us", "op")
+
+    run_alone(main())
+
+
+def test_a_failover_that_was_given_up_leaves_nothing_to_rejoin() -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.obey("eu")
+        await world.conductor.begin("failover", NS, "eu", "op")
+        while (await world.conductor.advance(NS)).step != "flip":
+            pass
+        await world.conductor.cancel(NS)
+        await world.obey("us")
+        await steps(world, "switchover", "eu")
+        assert (await world.leadership()).epoch == 2 and await world.conductor.away(NS) == {}
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("kind", ("switchover", "failover"))
+def test_who_took_over_may_be_lost_before_it_is_seen_to_take_messages(kind: str) -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.obey("us")
+        await world.obey("eu")
+        await world.conductor.begin(kind, NS, "eu", "op")
+        for _ in range(20):
+            if (await world.conductor.advance(NS)).step == "open":
+                break
+            for region in ("us", "eu"):
+                await world.obey(region)
+        assert (await world.leadership()).active == "eu"
+        with pytest.raises(NotAllowed, match="under way"):
+            await world.conductor.begin("switchover", NS, "us", "op")
+        await world.store.delete(writer("eu", "b", 1))
+        world.down = {"eu"}
+        await world.conductor.begin("failover", NS, "us", "op")
+        while (found := await world.conductor.advance(NS)).running:
+            await world.obey("us")
+        record = await world.leadership()
+        assert (found.state, record.active, record.epoch) == ("done", "us", 3)
+        first, second = await world.conductor.history(NS)
+        assert first.steps[-1][2] == "eu was not seen to open" and second.kind == "failover"
+
+    run_alone(main())
+
+
+def test_another_region_may_take_over_where_the_next_one_is_lost_before_the_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View, "regions", ("us", "eu", "ap"))
+
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.conductor.begin("failover", NS, "eu", "op")
+        await world.conductor.advance(NS)
+        world.down = {"us", "eu"}
+        world.facts["ap"] = {**world.facts["eu"], "region": "ap"}
+        await world.obey("ap")
+        await world.conductor.begin("failover", NS, "ap", "op")
+        while (await world.conductor.advance(NS)).running:
+            await world.obey("ap")
+        assert (await world.leadership()).active == "ap"
+        assert [(op.target, op.state) for op in await world.conductor.history(NS)] == [("eu", "cancelled"), ("ap", "done")]
 
     run_alone(main())
 

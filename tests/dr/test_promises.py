@@ -121,6 +121,7 @@ GOOD = {
         {"rpo": {"messages": 0, "bytes": 0, "seconds": 0.0, "down": ["x"]}},
         {"rto_lost_s": 16.0},
         {"audit": {"left": 1, "unchecked": 0, "errors": [], "found": {"lost": 1}}},
+        {"audit": {"left": 0, "unchecked": 0, "errors": [], "found": {"lost": 2, "twice": 1}}},
         {"audit": {"left": 0, "unchecked": 1, "errors": [], "found": {}}},
         {"audit": {"left": 0, "unchecked": 0, "errors": ["no link"], "found": {}}},
     ),
@@ -184,5 +185,39 @@ def test_asked_by_many_it_tries_once_in_a_while() -> None:
         assert len(tries) == 1 and {verdict.reason for verdict in found} == {"not even loaded"} and not found[0].good
         await asyncio.sleep(3)
         assert (await canary.once()).reason == "no majority" and len(tries) == 2
+
+    run_alone(main())
+
+
+def test_a_broker_without_a_bundle_for_its_messages_is_as_well_as_who_has_them() -> None:
+    async def main() -> None:
+        asked: list[str] = []
+        well = [True]
+
+        async def owns(_: str) -> bool:
+            return False
+
+        async def owner(topic: str) -> None:
+            asked.append(topic)
+            if not well[0]:
+                raise MetadataUnavailable("broker a answered 503")
+
+        async def nothing() -> None: ...
+
+        class Now(Clock):
+            def __init__(self) -> None:
+                self.at = 0.0
+
+            def monotonic(self) -> float:
+                self.at += 60
+                return self.at
+
+        topics: Any = None
+        canary = Canary(broker="b", topics=topics, owns=owns, clock=Now(), settings=CanarySettings(), open_port=nothing, close_port=nothing)
+        assert "cannot ask" in (await canary.once()).reason and not canary.verdict.good
+        canary.ask_owner = owner
+        assert (await canary.once()).good and asked == ["persistent://pulsar/system/canary-b-0"]
+        well[0] = False
+        assert not (await canary.once()).good and canary.verdict.reason == "broker a answered 503"
 
     run_alone(main())

@@ -10,9 +10,10 @@ from geo_tests.sim.loop import run_alone
 from heliograph.model.errors import NotAllowed
 from heliograph.model.leadership import Writer, writer
 from heliograph.raft.embedded import EmbeddedStore
-from region_node.dr.conductor import Conductor
+from heliograph.raft.store import ABSENT
+from region_node.dr.operation import STEPS
 from region_node.dr.schedule import DrillSchedule, Schedule, schedule
-from tests.dr.test_conductor import NS, World, lack
+from tests.dr.test_conductor import NS, World, failed_over, lack, link
 
 
 class Clock:
@@ -40,7 +41,7 @@ class Obeying:
 
 
 async def brokers(world: World, count: int) -> list[DrillSchedule]:
-    made = [DrillSchedule(world.store, world.make, clock=Clock()) for _ in range(count)]
+    made = [DrillSchedule(world.store, world.make, clock=Clock(), region="eu") for _ in range(count)]
     for broker in made:
         await broker.start()
     return made
@@ -103,6 +104,82 @@ def test_it_does_not_begin_while_something_else_is_under_way_and_says_why() -> N
     run_alone(main())
 
 
+def test_a_drill_takes_no_turn_of_a_rejoin_and_gives_way_to_everything() -> None:
+    async def main() -> None:
+        world = World()
+        await failed_over(world)
+        world.topic("us")["links"]["eu"] = link(entries=9, messages=9)  # its tail is on its way for long
+        await world.conductor.begin("rejoin", NS, "us", "op")
+        made = await brokers(world, 1)
+        await world.store.put(schedule(NS), Schedule(every_s=10_000, next_ms=0).encode())
+        await asyncio.sleep(30)
+        operation, _ = await world.conductor.operation(NS)
+        assert operation is not None and operation.kind == "rejoin" and operation.running
+        assert "a rejoin of t/n to eu is under way" in made[0].known[NS][0].said
+        await made[0].stop()
+        await world.conductor.cancel(NS)
+        for kind, target in (("rejoin", "us"), ("switchover", "us"), ("failover", "us")):
+            assert (await world.conductor.begin("drill", NS, "us", "op")).kind == "drill"
+            begun = await world.conductor.begin(kind, NS, target, "op")
+            assert begun.kind == kind and (await world.conductor.history(NS))[-1].kind == "drill"
+            with pytest.raises(NotAllowed, match="under way"):
+                await world.conductor.begin("drill", NS, "us", "op")
+            await world.conductor.cancel(NS)
+
+    run_alone(main())
+
+
+@pytest.mark.parametrize("given_up", ("cancel", "failover"))
+@pytest.mark.parametrize("step", STEPS["drill"])
+def test_a_drill_that_was_given_up_at_any_step_leaves_nothing(step: str, given_up: str) -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        for region in ("us", "eu"):
+            await world.obey(region)
+        operation = await world.conductor.begin("drill", NS, "eu", "op")
+        while operation.step != step:
+            operation = await world.conductor.advance(NS)
+            for region in ("us", "eu"):
+                await world.obey(region)
+        inside = step in ("rehearse", "first", "clean")
+        if step == "rehearse":  # in its middle: the shadow is closed
+            await world.conductor.advance(NS)
+            await world.conductor.advance(NS)
+        world.shadows.away = True
+        made = await brokers(world, 1)
+        if given_up == "cancel":
+            await world.conductor.cancel(NS)
+        else:
+            await world.conductor.begin("failover", NS, "eu", "op")
+        await asyncio.sleep(20)
+        assert bool(world.shadows.there) == inside, "nothing is asked of a region that is lost"
+        world.shadows.away = False
+        await asyncio.sleep(20)
+        assert not world.shadows.there and list(await world.conductor.switching.all()) == [NS]
+        rows = await world.store.range("/dr/", "/dr0")
+        assert not [key for key, _, _ in rows if "-drill-" in key], "nor is anything of it on record"
+        await made[0].stop()
+
+    run_alone(main())
+
+
+def test_the_shadow_of_a_drill_that_waits_is_left_alone() -> None:
+    async def main() -> None:
+        world = World()
+        await world.conductor.switching.begin(NS, "us", {})
+        await world.conductor.begin("drill", NS, "eu", "op")
+        for _ in range(6):
+            await world.conductor.advance(NS)
+        made = await brokers(world, 2)
+        await asyncio.sleep(60)
+        assert world.shadows.there == {f"{NS}-drill-1"} and len(await world.conductor.switching.all()) == 2
+        for broker in made:
+            await broker.stop()
+
+    run_alone(main())
+
+
 @pytest.mark.parametrize("every_s", (0, 59, 1e12, float("nan")))
 def test_how_often_has_its_bounds(every_s: float) -> None:
     with pytest.raises(NotAllowed):
@@ -113,15 +190,13 @@ def test_what_cannot_be_read_is_passed_over() -> None:
     async def main() -> None:
         store = EmbeddedStore()
 
-        def never() -> Conductor:
-            raise AssertionError("nothing is due")
-
-        broker = DrillSchedule(store, never, clock=Clock())
+        world = World()
+        broker = DrillSchedule(store, world.make, clock=Clock())
         await broker.start()
         for blob in (b"", b"{}", b'{"format": 1, "every_s": 1, "next_ms": 0}', b'{"format": 7}'):
             await store.put(schedule(NS), blob)
             await asyncio.sleep(10)
-        assert not broker.known
+        assert not broker.known and await world.conductor.operation(NS) == (None, ABSENT)
         await broker.stop()
 
     run_alone(main())

@@ -19,12 +19,18 @@ TOPIC = "persistent://t/n/x"
 REGIONS = ("us", "eu", "ap")
 
 
+DAY_MS = 86_400_000
+
+
 class Clock:
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self._ahead_ms = ahead_ms
+
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
+        return int(asyncio.get_running_loop().time() * 1000) + self._ahead_ms
 
 
 class World:
@@ -37,7 +43,9 @@ class World:
         self.back = set[str]()
         self.parts: dict[str, Tombstones] = {}
 
-    async def start(self, region: str) -> None:
+    async def start(self, region: str, ahead_ms: int = 0) -> None:
+        """ahead_ms: its clock is, and it hears the others'."""
+
         async def unload(topic: str) -> None: ...
 
         async def purge(found: Tombstone) -> bool:
@@ -57,13 +65,15 @@ class World:
         async def back(found: Tombstone) -> None:
             self.back.add(region)
 
-        part = Tombstones(self.store, region=region, clock=Clock(), unload=unload, purge=purge, forget=forget, back=back)
+        offsets = [0.0, -float(ahead_ms)]
+        clock = Clock(ahead_ms)
+        part = Tombstones(self.store, region=region, clock=clock, unload=unload, purge=purge, forget=forget, back=back, offsets_ms=lambda: offsets)
         await part.start()
         part.run()
         self.parts[region] = part
 
-    async def bury(self, grace_s: float) -> None:
-        now = Clock().wall_ms()
+    async def bury(self, grace_s: float, ahead_ms: int = 0) -> None:
+        now = Clock(ahead_ms).wall_ms()
         made = Tombstone(topic=TOPIC, regions=REGIONS, since_ms=now, until_ms=now + int(grace_s * 1000))
         await self.store.put(tombstone(TOPIC), made.encode())
 
@@ -107,6 +117,27 @@ def test_it_is_brought_back_whole_or_goes_everywhere() -> None:
 
     for seed in range(60):
         run_alone(main(seed))
+
+
+@pytest.mark.parametrize("wrong", ("of-who-deletes", "of-a-broker", "of-a-broker-that-comes-later"))
+def test_one_wrong_clock_ends_no_grace_period(wrong: str) -> None:
+    async def main() -> None:
+        world = World(random.Random(1))
+        await world.start("us", DAY_MS if wrong == "of-a-broker" else 0)
+        await world.start("ap")
+        await world.bury(100, -DAY_MS if wrong == "of-who-deletes" else 0)
+        await world.start("eu", DAY_MS if wrong == "of-a-broker-that-comes-later" else 0) if wrong != "of-who-deletes" else None
+        await asyncio.sleep(90)
+        found = await world.store.get(tombstone(TOPIC))
+        assert found is not None and not Tombstone.decode(found[0]).purging and world.copies == set(REGIONS)
+        if wrong == "of-who-deletes":
+            await world.start("eu")
+        await asyncio.sleep(80)
+        assert not world.copies and not any(world.dead(region) for region in REGIONS), "a while later it is over for everybody"
+        for part in world.parts.values():
+            await part.stop()
+
+    run_alone(main())
 
 
 def test_partitions_lie_under_the_stone_of_their_topic() -> None:

@@ -132,7 +132,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         members[0] = 0
         assert turn.obeyed == turn.version
         await store.delete(writer("us", "b", 1))
-        assert (await turns.switching.flip(name))[0] is not None
+        assert (await turns.switching.flip(name, "eu"))[0] is not None
         await asyncio.sleep(0)
         assert turns.waits([topic], group) == "persistent://t/n/x: it is active in region eu"
         await asyncio.sleep(4)
@@ -142,7 +142,7 @@ def test_a_kafka_group_works_where_its_turn_is_and_takes_over_from_a_lost_region
         leases.hold()
         assert turns.taken_over == 1 and turns.waits([topic], group) == "", "no broker of eu has a lease, and somebody waits here"
         await turns.switching.change(name, lambda old: closing(old, "eu", FENCED, 0))
-        assert (await turns.switching.flip(name))[0] is not None
+        assert (await turns.switching.flip(name, "eu"))[0] is not None
         await asyncio.sleep(60)
         assert turns.taken_over == 1, "nobody asks here any more"
         await turns.stop()
