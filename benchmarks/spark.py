@@ -1,9 +1,11 @@
 """Spark on a region's topics, against Spark's own JSON reader on the same rows, interleaved in one run: `python -m benchmarks.spark [case ...]`.
 
 Is: batch12, batch4 (a noop sink), parquet (streams into parquet), trigger (how long a micro-batch of a few rows takes), source (bytes a core: the reader
-alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics), wide (one pass against a join).
+alone), tables (a thousand topics into a thousand tables by the shipped ETL), discover (ten thousand topics), wide (one pass against a join); and by name
+only: tables10k (ten thousand topics into as many tables), audit (two copies compared, by the million messages).
 Isn't: a proof of what is read.
 Each case prints a line of JSON: ours, native, and the ratio; walls are the best of the rounds, CPU is of the JVM and its Python workers, and of the region.
+Exit code 1 where a case misses what is promised of it; such a line says so (`missed`).
 """
 
 from __future__ import annotations
@@ -248,25 +250,25 @@ def discover(bench: Bench) -> dict[str, Any]:
     return {"topics": count, "publish_s": round(made_s, 1), "seconds": round(time.perf_counter() - begun, 1), "gate_s": 60}
 
 
-def tables(bench: Bench) -> dict[str, Any]:
-    """A thousand topics of very different sizes, four columns, into a thousand tables of parquet by the shipped ETL, in one micro-batch; best of the rounds."""
+def tables(bench: Bench, topics: int = 1000, **gate: float) -> dict[str, Any]:
+    """Topics of very different sizes, four columns, into a table of parquet each by the shipped ETL, in one micro-batch; best of the rounds."""
     from heliograph.spark.jobs.etl import start
 
-    topics, count = 1000, 500_000
+    count = 500_000
     payloads, weights = rows(count), [1 / (n + 1) for n in range(topics)]
     sizes = [max(1, int(count * weight / sum(weights))) for weight in weights]
     sizes[0] += count - sum(sizes)
     parts: dict[str, list[bytes]] = {}
     at = 0
     for n, size in enumerate(sizes):
-        parts[f"persistent://{NAMESPACE}/t-{n:04d}"] = payloads[at : at + size]
+        parts[f"persistent://{NAMESPACE}/t{topics}-{n:05d}"] = payloads[at : at + size]
         at += size
     asyncio.run(publish_many(bench.admin, parts))
     walls, cpus = [], []
     for number in range(bench.rounds + 1):  # the first starts the workers
         folder = bench.folder / f"tables-{number}"
-        options = {"namespace": NAMESPACE, "topics_pattern": "t-.*", "path": str(folder), "checkpoint": str(folder) + ".state", "trigger": "available now"}
-        options |= {"table": [{"schema": DDL4}]}
+        options = {"namespace": NAMESPACE, "topics_pattern": f"t{topics}-.*", "path": str(folder), "checkpoint": str(folder) + ".state"}
+        options |= {"trigger": "available now", "table": [{"schema": DDL4}]}
 
         def act(options: dict[str, Any] = options) -> None:
             for query in start(bench.spark, {"admin_url": bench.admin}, "tables", options).streams:
@@ -277,12 +279,12 @@ def tables(bench: Bench) -> dict[str, Any]:
         wall, cpu, _ = bench.measured(act)
         walls.append(wall)
         cpus.append(cpu)
-        files = list(folder.glob("t-*/batch=*/*.parquet"))
+        files = list(folder.glob("t*/batch=*/*.parquet"))
         found = sum(pq.read_metadata(path).num_rows for path in files)
         if found != count or len({path.parent.parent for path in files}) != topics:
             raise SystemExit(f"tables: {found} of {count} rows in {len(files)} files")
         shutil.rmtree(folder)
-    return {"topics": topics, "rows": count, "files": len(files), "seconds": round(min(walls[1:]), 2), "cpu_s": round(min(cpus[1:]), 2), "gate_s": 8}
+    return {"topics": topics, "rows": count, "files": len(files), "seconds": round(min(walls[1:]), 2), "cpu_s": round(min(cpus[1:]), 2), **gate}
 
 
 def wide(bench: Bench) -> dict[str, Any]:
@@ -310,35 +312,74 @@ def wide(bench: Bench) -> dict[str, Any]:
     return {"topics": len(names), "union_s": round(best[0], 2), "join_s": round(best[1], 2), "ratio": round(best[1] / best[0], 2), "gate": 1.0}
 
 
+def audit(bench: Bench) -> dict[str, Any]:
+    """The shipped audit over the same topics twice, in place of two regions: what a million messages cost Spark and the region. Small messages, big batches."""
+    from heliograph.spark.jobs.audit import audit as compare
+
+    topics = {f"persistent://{NAMESPACE}/a-{n}": [b"%d" % n] * (bench.count // 8) for n in range(8)}
+    asyncio.run(publish_many(bench.admin, topics))
+    source = {"admin_url": bench.admin, "topics": ",".join(topics)}
+    seen: list[bool] = []
+
+    def act() -> None:
+        seen.append(compare(bench.spark, {"us": source, "eu": source}, time.time_ns() // 1_000_000, 1000)[0]["same"])
+
+    wall, cpu, region = bench.measured(act)
+    if seen != [True]:
+        raise SystemExit("audit: a topic differs from itself")
+    a_million = {name: round(value * 1e6 / bench.count, 2) for name, value in (("seconds", wall), ("cpu_s", cpu), ("region_cpu_s", region))}
+    return {"messages": bench.count, "a_million": a_million}
+
+
 CASES: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "batch12": lambda bench: batch(bench, "batch12", DDL12),
     "batch4": lambda bench: batch(bench, "batch4", DDL4),
     "parquet": parquet,
     "trigger": trigger,
     "source": source,
-    "tables": tables,
+    "tables": lambda bench: tables(bench, gate_s=8),
     "discover": discover,
     "wide": wide,
 }
+NAMED: dict[str, Callable[[Bench], dict[str, Any]]] = {"tables10k": lambda bench: tables(bench, 10_000), "audit": audit}
+"""Asked for by name."""
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    """Which of its promises a case has not kept."""
+    held = {
+        "ratio": found.get("ratio", 1.0) >= found.get("gate", 0.0),
+        "p50_ms": found.get("p50_ms", 0) <= found.get("gate_ms", 0),
+        "seconds": found.get("seconds", 0) <= found.get("gate_s", 0),
+        "mb_s_a_core": all(found[what]["mb_s_a_core"] >= found["gate_mb_s_a_core"] for what in ("blocks", "payloads") if "gate_mb_s_a_core" in found),
+    }
+    gates = {"ratio": "gate", "p50_ms": "gate_ms", "seconds": "gate_s", "mb_s_a_core": "gate_mb_s_a_core"}
+    return [what for what, kept in held.items() if not kept and gates[what] in found]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all where none is given")
+    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}, all of these where none is given; {', '.join(NAMED)}")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=10_000, help="of discover")
     options = parser.parse_args()
-    unknown = set(options.cases) - set(CASES)
+    every = {**CASES, **NAMED}
+    unknown = set(options.cases) - set(every)
     if unknown:
-        parser.error(f"no case {min(unknown)}; there are {', '.join(CASES)}")
+        parser.error(f"no case {min(unknown)}; there are {', '.join(every)}")
     with tempfile.TemporaryDirectory(prefix="heliograph-spark-") as folder:
         bench = Bench(Path(folder), options.rows, options.rounds, options.topics)
         try:
+            failed = False
             for case in options.cases or CASES:
-                print(json.dumps({"case": case, **CASES[case](bench)}), flush=True)
+                found = every[case](bench)
+                if late := missed(found):
+                    found, failed = {**found, "missed": late}, True
+                print(json.dumps({"case": case, **found}), flush=True)
         finally:
             bench.close()
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ Isn't: a test's expectations about one kind of kill.
 One job with a query for each sink: Spark's own parquet (read back as Spark reads it), our sink into another topic, the shipped ETL into a table of
 parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint), and a wide table that counts, in three stores.
 Asked for by name: `tiers`, the ETL whose topics go from one query to another and back at each start of the driver; `iceberg`, the ETL into an Iceberg
-table; `servers`, the wide table in a Redis and a ClickHouse of Debian's packages.
+table; `servers`, the wide table in a Redis and a ClickHouse of Debian's packages; `hive`, the ETL into Hive, read back by what Spark's metastore says;
+`embedded`, the wide table in ClickHouse's engine of the package chdb and in Hive; `profiles`, the newest row of each key in Redis; `replay`, into a topic.
 """
 
 from __future__ import annotations
@@ -36,15 +37,23 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog import load_catalog
 
 from geo_tests.wan.instance import PROGRAM, Instance, eventually, rest
-from heliograph.spark.stores.clickhouse import HttpEngine
+from heliograph.spark.stores.clickhouse import Engine, HttpEngine
+from heliograph.spark.stores.embedded import ChdbEngine
 from tests.spark.running import PATIENT
 
 KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
+ENGINE = "engine"
+"""One kind more, where there is one: ClickHouse's process beside the driver."""
 SINKS = ("files", "topic", "tables", "delta", "wide")
 LIMITS = ("light_bytes_s = 1e12, heavy_bytes_s = 1e12", "light_bytes_s = 0, heavy_bytes_s = 0", "light_bytes_s = 0, queries_max = 2")
 """All topics light; each by itself; all in the middle."""
 STORES = ("parquet", "delta", "iceberg")
 SERVERS = ("redis", "clickhouse")
+IN_HIVE = {"hive": ("default", "all"), "embedded": ("wide", "by_minute")}
+"""By sink, its table in the metastore."""
+PROFILES = 50
+"""Keys of `profiles`, each of a single topic."""
+CHDB = ("chdb==4.4.0", "chdb-core==26.9.0")
 _TICK_S = 0.02
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of a JVM that lives for a minute: what it compiles well it would not use."""
@@ -77,7 +86,7 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         while not self._stopping.wait(_TICK_S):
             for producer in self._producers:
-                body = f"m{len(self.published)}"
+                body = f'{{"n": {len(self.published)}}}'
                 producer.send_async(body.encode(), None)
                 self.published.append(body)
 
@@ -94,26 +103,41 @@ class Publisher(threading.Thread):
 class Job:
     """`heliograph spark run` on a file with a query for each of `sinks`."""
 
-    def __init__(self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS, servers: Mapping[str, str] | None = None) -> None:
-        """servers: the URL of each of SERVERS, for the sink of that name."""
+    def __init__(
+        self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS, servers: Mapping[str, str] | None = None, modules: str = ""
+    ) -> None:
+        """servers: the URL of each of SERVERS, for the sinks that want it. modules: a folder with packages that the job wants and this environment lacks."""
         self.folder, self.instance, self.sinks, self.servers = folder, instance, tuple(sinks), servers or {}
         self.killed = Counter[str]()
         """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before."""
         self.sources = [f"persistent://public/geo/{name}-in-{n}" for n in range(2)]
-        self.target = f"persistent://public/geo/{name}-out"
+        self.target, self.replayed = f"persistent://public/geo/{name}-out", f"persistent://public/geo/{name}-again"
         admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]}))
         text = f"""
             heliograph.admin_url = "{admin}"
             supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 240 }}
             [spark]
             master = "local[2,4]"
-            conf = {{ "spark.driver.memory" = "800m", "spark.driver.extraJavaOptions" = "{_SHORT_LIVED}" }}
+            [spark.conf]
+            "spark.driver.memory" = "800m"
+            "spark.driver.extraJavaOptions" = "{_SHORT_LIVED}"
         """
+        text += "".join(f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in self.metastore().items())
         folder.mkdir(parents=True, exist_ok=True)
         self._text = text + "".join(self._query(sink, f"{name}-{sink}") for sink in sinks)
         self.turn(0)
         self._log = (folder / "job.log").open("ab")
-        self.process = subprocess.Popen([PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT)
+        paths = [path for path in (os.environ.get("PYTHONPATH", ""), modules) if path]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        self.process = subprocess.Popen([PROGRAM, "spark", "run", str(folder / "job.toml")], stdout=self._log, stderr=subprocess.STDOUT, env=env)
+
+    def metastore(self) -> dict[str, str]:
+        """Settings of a session that sees the job's metastore, once the job is over: Derby has one process at a time."""
+        if not set(self.sinks) & set(IN_HIVE):
+            return {}
+        place = f"jdbc:derby:;databaseName={self.folder}/metastore;create=true"
+        found = {"spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": f"{self.folder}/warehouse"}
+        return found | {"spark.hadoop.javax.jdo.option.ConnectionURL": place}
 
     def turn(self, number: int) -> None:
         """What the driver reads at its next start: for `tiers`, other limits each time."""
@@ -123,7 +147,7 @@ class Job:
 
     def _query(self, sink: str, subscription: str) -> str:
         checkpoint = f'checkpoint = "{self.folder}/{sink}.state"'
-        if sink in ("tables", "delta", "iceberg", "tiers"):
+        if sink in ("tables", "delta", "iceberg", "hive", "tiers"):
             return f"""
             [[query]]
             name = "{sink}"
@@ -132,7 +156,7 @@ class Job:
             topics = {json.dumps(self.sources)}
             subscription = "{subscription}"
             path = "{self.folder}/{sink}"
-            format = "{sink if sink in ("delta", "iceberg") else "parquet"}"
+            format = "{sink if sink in ("delta", "iceberg", "hive") else "parquet"}"
             {checkpoint}
             trigger = "1 second"
             source = {{ tasks_min = 2 }}
@@ -141,10 +165,44 @@ class Job:
             schema = "raw"
             name = "all"
             """
-        if sink in ("wide", "servers"):
+        if sink == "profiles":
+            return f"""
+            [[query]]
+            name = "{sink}"
+            job = "redis"
+            [query.options]
+            topics = {json.dumps(self.sources)}
+            subscription = "{subscription}"
+            {checkpoint}
+            trigger = "1 second"
+            source = {{ tasks_min = 2 }}
+            url = "{self.servers["redis"]}"
+            prefix = "soak:"
+            table = "newest"
+            schema = "n bigint"
+            keys = ["pmod(n, {PROFILES}) as k"]
+            columns = ["n"]
+            """
+        if sink == "replay":
+            return f"""
+            [[query]]
+            name = "{sink}"
+            job = "replay"
+            [query.options]
+            topics = {json.dumps(self.sources)}
+            source = {{ subscription = "{subscription}" }}
+            {checkpoint}
+            to = "{self.replayed}"
+            rate = 5000
+            follow = true
+            """
+        if sink in ("wide", "servers", "embedded"):
             targets = ", ".join(f'{{ store = "{store}", path = "{self.folder}/wide/{store}" }}' for store in STORES)
             if sink == "servers":
                 targets = ", ".join(f'{{ store = "{store}", url = "{self.servers[store]}" }}' for store in SERVERS)
+            if sink == "embedded":
+                place = f"{self.folder}/embedded"
+                targets = f'{{ store = "clickhouse", path = "{place}/engine" }}, {{ store = "hive", path = "{place}/hive", database = "wide" }}'
             return f"""
             [[query]]
             name = "{sink}"
@@ -199,6 +257,7 @@ class Job:
             "jvm": lambda line: "org.apache.spark.deploy.SparkSubmit" in line,
             "worker": lambda line: "pyspark.daemon" in line,
             "offset": lambda line: "python_streaming_source_runner" in line,
+            ENGINE: lambda line: "heliograph.spark.stores.embedded" in line,
         }
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -301,14 +360,8 @@ def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
     return list(catalog.load_table(f"default.{table}").scan().to_arrow().to_pylist()) if catalog.table_exists(f"default.{table}") else []
 
 
-def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
-    """`source` and `seen` of each row in one of SERVERS, as another client sees them."""
-    if store == "redis":
-        from redis import Redis
-
-        hashes = Redis.from_url(url, decode_responses=True)
-        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(hashes.hget(key, "seen") or 0)} for key in hashes.keys(f"{table}:2*")]
-    engine = HttpEngine(url)
+def seen_by(engine: Engine, table: str) -> list[dict[str, Any]]:
+    """`source` and `seen` of each row in ClickHouse, by a connection of its own."""
     try:
         if not int(engine.run(f"SELECT count() FROM system.tables WHERE name = '{table}'")):
             return []
@@ -316,6 +369,16 @@ def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
         return [{"source": line.split("\t")[0], "seen": int(line.split("\t")[1])} for line in lines]
     finally:
         engine.close()
+
+
+def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
+    """`source` and `seen` of each row in one of SERVERS, as another client sees them."""
+    if store == "redis":
+        from redis import Redis
+
+        hashes = Redis.from_url(url, decode_responses=True)
+        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(hashes.hget(key, "seen") or 0)} for key in hashes.keys(f"{table}:2*")]
+    return seen_by(HttpEngine(url), table)
 
 
 def _bodies(rows: pa.Table | None) -> Counter[str]:
@@ -331,8 +394,8 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
             return Counter()
         return Counter(row.body for row in spark.read.schema("body string").parquet(str(job.folder / "files")).collect())
 
-    def topic() -> Counter[str]:
-        return Counter(job.instance.read_all("us", job.target))
+    def topic(name: str = job.target) -> Counter[str]:
+        return Counter(job.instance.read_all("us", name))
 
     def tables(sink: str = "tables") -> Counter[str]:
         found = [str(path) for path in (job.folder / sink / "all").glob("batch=*/*.parquet")]
@@ -352,12 +415,17 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
         return _bodies(pa.table(QueryBuilder().register("t", DeltaTable(place)).execute("select value from t")))
 
     counted = Counter(published_by(job.sources, published))
-    for sink, stores in (("wide", STORES), ("servers", SERVERS)):
+    for sink, stores in (("wide", STORES), ("servers", SERVERS), ("embedded", ("engine", "hive"))):
         for store in stores if sink in job.sinks else ():
 
             def counts(store: str = store, sink: str = sink) -> Counter[str]:
-                folder = job.folder / "wide" / store
-                found = wide_rows(store, folder, "by_minute") if sink == "wide" else server_rows(store, job.servers[store], "by_minute")
+                folder = job.folder / sink / store
+                if store == "engine":
+                    found = seen_by(ChdbEngine(str(folder)), "by_minute") if folder.is_dir() else []
+                elif sink == "servers":
+                    found = server_rows(store, job.servers[store], "by_minute")
+                else:
+                    found = wide_rows("parquet" if store == "hive" else store, folder, "by_minute")
                 made = Counter[str]()
                 for row in found:
                     made[row["source"]] += row["seen"]
@@ -367,7 +435,16 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
                 eventually(lambda counts=counts: counts().total() >= len(published), f"all of {len(published)} messages in the wide table, {store}", patience_s)
             finally:
                 assert counts() == counted, f"{sink}, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
-    for name, read in (("files", files), ("topic", topic), ("tables", tables), ("delta", delta), ("iceberg", iceberg), ("tiers", lambda: tables("tiers"))):
+    if "profiles" in job.sinks:
+        newest = {number % PROFILES: number for number in range(len(published))}
+        try:
+            eventually(lambda: profiles(job.servers["redis"]) == newest, "the newest row of each key in Redis", patience_s)
+        finally:
+            there = profiles(job.servers["redis"])
+            assert there == newest, f"profiles: {sorted(set(there.items()) ^ set(newest.items()))[:10]}\n{job.log()[-3000:]}"
+    readers = {"files": files, "topic": topic, "tables": tables, "delta": delta, "iceberg": iceberg, "tiers": lambda: tables("tiers")}
+    readers |= {"hive": lambda: tables("hive"), "replay": lambda: topic(job.replayed)}
+    for name, read in readers.items():
         if name not in job.sinks:
             continue
         try:
@@ -379,14 +456,37 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
             assert not lost and not more, f"{text}\n{job.log()[-3000:]}"
 
 
+def profiles(url: str) -> dict[int, int]:
+    """By key, its newest number, as another client sees it."""
+    from redis import Redis
+
+    client = Redis.from_url(url, decode_responses=True)
+    return {int(key.rpartition(":")[2]): int(client.hget(key, "n") or -1) for key in client.keys("soak:newest:[0-9]*")}
+
+
+def told(job: Job) -> bool:
+    """Whether the metastore has heard of all that the ETL landed."""
+    return "hive" not in job.sinks or not list((job.folder / "hive" / "_staging" / "_landed").glob("*.json"))
+
+
+def metastore_verdict(job: Job, published: list[str], spark: Any) -> None:
+    """Once the job is over: the same of Hive's tables, by the partitions that the metastore names. Raises AssertionError."""
+    of = {sink: f"`{database}`.`{table}`" for sink, (database, table) in IN_HIVE.items() if sink in job.sinks}
+    if "hive" in of:
+        assert Counter(bytes(row.value).decode() for row in spark.sql(f"SELECT value FROM {of['hive']}").collect()) == Counter(published), "hive, the metastore"
+    if "embedded" in of:
+        rows = spark.sql(f"SELECT source, sum(seen) AS seen FROM {of['embedded']} GROUP BY source").collect()
+        assert {row.source: row.seen for row in rows} == Counter(published_by(job.sources, published)), "embedded, the metastore"
+
+
 def main() -> None:
     """A soak: many kills on one instance. Prints each, and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=36)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers, iceberg, servers")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="what is killed, some of these")
+    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers, iceberg, servers, hive, embedded, profiles, replay")
+    parser.add_argument("--kinds", default="", help=f"what is killed: some of {', '.join((*KINDS, ENGINE))}; all, where it is not said")
     options = parser.parse_args()
     from heliograph.spark import session
 
@@ -395,23 +495,31 @@ def main() -> None:
         instance = Instance(Path(folder) / "data", regions=("us",), wan="none", brokers="2", bookies=3)
         try:
             instance.namespace("public/geo", ["us"])
-            asked = options.kinds.split(",")
-            kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][: options.kills]
             sinks = options.sinks.split(",")
-            servers = {}
-            if "servers" in sinks:
+            asked = options.kinds.split(",") if options.kinds else [*KINDS, *([ENGINE] if "embedded" in sinks else [])]
+            kinds = [kind for _ in range(-(-options.kills // len(asked))) for kind in rng.sample(asked, len(asked))][: options.kills]
+            servers, modules = {}, ""
+            if wanted := SERVERS if "servers" in sinks else ("redis",) if "profiles" in sinks else ():
                 from tests.system.stores import clickhouse_running, redis_running
 
-                for name, running in zip(SERVERS, (redis_running, clickhouse_running), strict=True):
+                for name, running in zip(wanted, (redis_running, clickhouse_running), strict=False):
                     (Path(folder) / name).mkdir()
                     servers[name] = stack.enter_context(running(Path(folder) / name))
-            with Job(instance, Path(folder) / "job", "soak", sinks, servers) as job:
+            if "embedded" in sinks:
+                from tests.system.programs import python_packages
+
+                modules = str(python_packages(*CHDB))
+                sys.path.append(modules)
+            with Job(instance, Path(folder) / "job", "soak", sinks, servers, modules) as job:
                 publisher = Publisher(instance, job.sources)
                 publisher.start()
                 killed = kill_some(job, kinds, rng, lambda line: print(line, flush=True), until=time.monotonic() + options.minutes * 60)
                 published = publisher.stop()
-                verdict(job, published, session("verdict"))
+                spark = session("verdict", settings=job.metastore())
+                verdict(job, published, spark)
+                eventually(lambda: told(job), "the metastore hears of the newest files", 900)
                 code = job.stop()
+                metastore_verdict(job, published, spark)
                 begun, died = moves(job.log())
             found = {"kills": killed, "by_sink": dict(job.killed), "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
             found |= {"moves": begun, "moves_killed": died} if "tiers" in job.sinks else {}

@@ -275,11 +275,14 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
     topic = "persistent://public/geo/job"
     pair.client("us").create_producer(topic).close()
     rows = spark.range(5000).selectExpr("cast(id as string) as value").repartition(3)
-    job = {"admin_url": pair.admin("us"), "topic": topic, "name": "nightly"}
+    job = {"service_url": pair.state["regions"]["us"]["service_url"], "topic": topic, "name": "nightly"}
     for _ in range(2):
         rows.write.format("heliograph").options(**job).mode("append").save()
         assert sorted(map(int, pair.read_all("us", topic))) == list(range(5000))
-    for wrong, what in (({"topic": ""}, "give either"), ({"compression": "zip"}, "compression"), ({"admin_url": ""}, "admin_url")):
+    found = spark.read.format("heliograph").options(service_url=job["service_url"], region="us", topic=topic).load()
+    assert sorted(int(row.value) for row in found.collect()) == list(range(5000)), "a service URL alone, for tasks and driver"
+    job["admin_url"] = pair.admin("us")
+    for wrong, what in (({"topic": ""}, "give either"), ({"compression": "zip"}, "compression"), ({"admin_url": "", "service_url": ""}, "admin_url")):
         with pytest.raises(Exception, match=what):
             rows.write.format("heliograph").options(**{**job, **wrong}).mode("append").save()
     with pytest.raises(Exception, match="column 'id'"):
@@ -288,6 +291,27 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
         rows.write.format("heliograph").options(**job).mode("overwrite").save()
     with pytest.raises(Exception, match="deduplicate"):
         rows.write.format("heliograph").options(**{**job, "topic": "persistent://public/default/plain"}).mode("append").save()
+
+
+def test_rows_go_to_the_partitions_of_a_topic_by_key(pair: Instance, spark: Any, tmp_path: Path) -> None:
+    topic = "persistent://public/geo/parts"
+    rest("PUT", f"{pair.admin('us')}/admin/v2/persistent/public/geo/parts/partitions", 3)
+    given = [(f"{n}", f"k{n % 7}") for n in range(500)]
+    rows = spark.createDataFrame(given, "value string, key string").repartition(4)
+    job = {"admin_url": pair.admin("us"), "topic": topic, "name": "2026-01-31"}
+    for _ in range(2):
+        rows.write.format("heliograph").options(**job).mode("append").save()
+    found = spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic=topic).load().collect()
+    assert sorted((bytes(row.value).decode(), row.key) for row in found) == sorted(given)
+    where = {(row.key, row.partition) for row in found}
+    assert len(where) == 7 and len({partition for _, partition in where}) == 3, "a key has one partition"
+    for name in ("first", "second"):  # a stream that begins anew counts from 0 again: its producers are others
+        source = spark.readStream.format("heliograph").options(admin_url=pair.admin("us"), topic=topic).load().select("value")
+        into = {"admin_url": pair.admin("us"), "topic": "persistent://public/geo/parts-again", "name": "same"}
+        made = source.writeStream.format("heliograph").options(**into).option("checkpointLocation", str(tmp_path / name))
+        query = started(made.trigger(availableNow=True).start)
+        assert query.awaitTermination(600) and query.exception() is None
+    assert len(pair.read_all("us", "persistent://public/geo/parts-again")) == 1000
 
 
 def test_what_is_missing_is_said(pair: Instance, spark: Any) -> None:

@@ -52,7 +52,7 @@ def client(region: Region) -> Iterator[pulsar.Client]:
 def spark() -> Iterator[Any]:
     from heliograph.spark import session
 
-    made = session("jobs")
+    made = session("jobs", settings={"spark.sql.shuffle.partitions": "4"})
     yield made
     made.stop()
 
@@ -258,7 +258,7 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
     def body(n: int, hour: int, **more: Any) -> str:
         return json.dumps({"user": f"u{n % 3}", "at": f"2026-01-31T{hour:02d}:{n % 60:02d}:00Z", **more})
 
-    nowhere = ["{broken", '{"user": "u0"}', '{"at": "2026-01-31T10:00:00Z"}']
+    nowhere = ["{broken", '{"user": "u0"}', '{"at": "2026-01-31T10:00:00Z"}', '{"user": "u0", "at": "2100-01-01T00:00:00Z"}']  # a clock that is wrong
     publish(client, "ab-clicks", [body(n, 10 + n // 45) for n in range(90)] + nowhere)
     publish(client, "ab-orders", [body(n, 10, amount=n / 2) for n in range(30)])
     targets = [{"store": kind, "path": str(tmp_path / kind)} for kind in STORES]
@@ -421,14 +421,16 @@ def test_what_differs_between_two_copies_is_found(spark: Any, tmp_path: Path, mo
 
     def message(topic: str, entry: int, ledger: int = 3, late: int = 0) -> tuple[Any, ...]:
         at = datetime.fromtimestamp(entry, UTC)
-        return topic, "us", at, at + timedelta(seconds=late), at, 1, 1, "abcd", ledger, entry, 0
+        return topic, "us", at, at + timedelta(seconds=late), at, "p", None, entry, 1, 1, "abcd", ledger, entry, 0
 
     columns = "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
+    columns += " producer_name string, replicate_to string, first_sequence_id long,"
     columns += " region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
     us = [*(message("t", n) for n in range(10)), message("twin", 0)]
     eu = [*(message("t", n, late=late) for n, late in ((2, 1), (3, 2), (6, 3), (6, 90), (7, -5))), message("twin", 0, late=7)]
     given = {"us": us, "eu": eu}
     monkeypatch.setattr(audit_module, "_side", lambda spark, source: spark.createDataFrame(given[source["region"]], columns))
+    monkeypatch.setattr(audit_module, "ask", lambda source, topic: {})
     report, ranges = audit_module.audit(spark, {"us": {"region": "us"}, "eu": {"region": "eu"}}, 100_000, 100)
     assert not report["same"] and report["topics"]["twin"]["same"]
     found = report["topics"]["t"]

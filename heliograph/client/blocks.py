@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from heliograph.client.http import Http
 from heliograph.client.objects import ObjectRange, ObjectUnread, fill, read_object
-from heliograph.model.coordinates import format_coordinate
-from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.coordinates import format_coordinate, parse_coordinate
+from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
 from heliograph.wire.block import decode_block
@@ -70,6 +70,13 @@ class Lookup:
     following: Position | None
 
 
+class Told(NamedTuple):
+    """Of one origin, by a region that gets it. missing: (after, through], and the reason, where one is known."""
+
+    through: Position | None
+    missing: tuple[tuple[Position, Position, str | None], ...]
+
+
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
@@ -82,6 +89,10 @@ class BlockReader:
         self._patience_s = patience_s
         self._owners: dict[str, str] = {}
         """By topic, the admin URL of the broker that owns it, as was last said; "": of the one that was named. Any broker is asked about others."""
+
+    def renew(self, token: str) -> None:
+        """Of the same role, from the next request on: tokens run out."""
+        self._http.renew(token)
 
     # -- names --------------------------------------------------------------------------------------------------------
 
@@ -190,6 +201,16 @@ class BlockReader:
             raise HeliographError(f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
         return _vector(body["vector"])
 
+    def told(self, topic: str, region: str) -> dict[Origin, Told]:
+        """What that region, which is asked, says of each origin: through where it has taken it over, and what it names as missing below. Raises NotFound."""
+        body = self._http.json("GET", f"{_path(topic)}/vectors", base=self._owners.get(topic, ""))
+        found: dict[Origin, Told] = {}
+        for row in body["regions"].get(region, {}).get("origins", ()):
+            named = tuple(((r["after"][0], r["after"][1]), (r["through"][0], r["through"][1]), r["reason"]) for r in row.get("reasons", ()))
+            through = row["through"]
+            found[parse_coordinate(f"{row['origin']}:0:0")[0]] = Told(None if through is None else (through[0], through[1]), named)
+        return found
+
     def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
         """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
         body = self._http.json("GET", f"{_path(topic)}/positions/{format_coordinate((origin, at))}")
@@ -203,12 +224,12 @@ class BlockReader:
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
-    def runs(self, ranges: Sequence[Range], *, sealed: Collection[int] = ()) -> Iterator[tuple[int, int, int, Run]]:
+    def runs(self, ranges: Sequence[Range], *, sealed: Collection[int] = (), may_lose: bool = True) -> Iterator[tuple[int, int, int, Run]]:
         """(number of the range, ledger, first entry, run), strictly in the order of the ranges, whoever owns their topics; memory stays at a block a broker.
 
         sealed: numbers of ranges in closed ledgers: those that were offloaded are read from their objects, without a broker.
         What a broker broke off is read on where it stopped, and what an object does not give is asked of a broker.
-        Raises NotFound, CorruptData, MetadataUnavailable.
+        may_lose: what was trimmed meanwhile is left out; else it raises Trimmed. Raises NotFound, CorruptData, MetadataUnavailable.
         """
         left, waiting = dict(enumerate(ranges)), _Waiting(self._patience_s)
         unknown = dict.fromkeys(part[0] for part in ranges if part[0] not in self._owners)
@@ -222,7 +243,7 @@ class BlockReader:
                     yield from self._from_object(objects.pop(number), left, number)
                 while number in left:
                     try:
-                        yield from self._from_broker(streams, left, number, objects)
+                        yield from self._from_broker(streams, left, number, objects, may_lose)
                     except MetadataUnavailable as error:
                         waiting.reason = error
                     if number in left:
@@ -234,7 +255,9 @@ class BlockReader:
             for stream in streams.values():
                 stream.http.close()
 
-    def _from_broker(self, streams: dict[str, _Stream], left: dict[int, Range], number: int, objects: Collection[int]) -> Iterator[tuple[int, int, int, Run]]:
+    def _from_broker(
+        self, streams: dict[str, _Stream], left: dict[int, Range], number: int, objects: Collection[int], may_lose: bool
+    ) -> Iterator[tuple[int, int, int, Run]]:
         """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is remembered."""
         topic = left[number][0]
         owner = self._owners.get(topic, "")
@@ -255,7 +278,12 @@ class BlockReader:
             yield number, ledger, first, run
             self._read(left, number, first + run.count)
         stream.numbers.popleft()
-        left.pop(number, None)  # what was trimmed is left out
+        gone = left.pop(number, None)
+        if gone is not None and not may_lose:
+            raise Trimmed(
+                f"{topic}: entries {gone[2]} to {gone[3]} of ledger {gone[1]} were deleted before they were read; see its retention, time to live, and quotas,"
+                " or set fail_on_data_loss to false"
+            )
 
     @staticmethod
     def _read(left: dict[int, Range], number: int, through: int) -> None:

@@ -13,10 +13,12 @@ import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound
 
 _TIMEOUT_S = 60
 _HOPS_MAX = 5
+_FIND_S = 10
+_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
 
 
 def tls_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLContext | None:
@@ -32,15 +34,55 @@ def tls_context(ca: str = "", certificate: str = "", key: str = "") -> ssl.SSLCo
     return context
 
 
+def admin_urls(service_url: str, tls: ssl.SSLContext | None = None) -> str:
+    """Of the brokers behind a service URL (pulsar://host:port,host:port), those that answer, separated by commas. An http one is the admin URL itself.
+
+    A broker tells HTTP that comes to its Pulsar port where its admin port is. Raises ConfigError, MetadataUnavailable.
+    """
+    scheme, _, hosts = service_url.partition("://")
+    if scheme in ("http", "https"):
+        return ",".join(each if "://" in each else f"{scheme}://{each}" for each in service_url.split(","))
+    if scheme not in _PORTS or not hosts:
+        raise ConfigError(f"{service_url!r} is no service URL: it is pulsar://host:port or pulsar+ssl://host:port, several hosts separated by commas")
+    found, reason = dict[str, None](), ""
+    for host in map(str.strip, hosts.rstrip("/").split(",")):
+        try:
+            address = host if urlsplit(f"//{host}").port else f"{host}:{_PORTS[scheme]}"
+        except ValueError as error:
+            raise ConfigError(f"{service_url!r} is no service URL: {error}") from error
+        connection: http.client.HTTPConnection
+        if scheme == "pulsar+ssl":
+            connection = http.client.HTTPSConnection(address, timeout=_FIND_S, context=tls)
+        else:
+            connection = http.client.HTTPConnection(address, timeout=_FIND_S)
+        try:
+            connection.request("GET", "/")
+            target = urlsplit(connection.getresponse().getheader("Location", ""))
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"{address}: {error or type(error).__name__}"
+            continue
+        finally:
+            connection.close()
+        if target.netloc:
+            found[f"{target.scheme}://{target.netloc}"] = None
+    if not found:
+        raise MetadataUnavailable(f"no broker of {service_url} says where its admin port is; give admin_url. {reason}".strip())
+    return ",".join(found)
+
+
 class Http:
     """Raises NotFound, MetadataUnavailable (nobody answers, or not at this moment), HeliographError (refused)."""
 
     def __init__(self, bases: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         """bases: admin URLs of one region, separated by commas; the next one is asked where one does not answer."""
         self.bases = [base.strip().rstrip("/") for base in bases.split(",") if base.strip()]
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.renew(token)
         self._tls = tls
         self._kept: dict[str, http.client.HTTPConnection] = {}
+
+    def renew(self, token: str) -> None:
+        """From the next request on; connections stay."""
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def another(self) -> Http:
         """With connections of its own, for an answer that is read while others are asked."""

@@ -47,12 +47,13 @@ _MAGIC = b"\x0e\x01"
 
 
 class Message(NamedTuple):
-    """One message as a client writes it. `event_ms`: 0 is none."""
+    """One message as a client writes it. `event_ms`: 0 is none. `base64_key`: the key is bytes, as base64."""
 
     value: bytes
     key: str | None = None
     properties: Sequence[tuple[str, str]] = ()
     event_ms: int = 0
+    base64_key: bool = False
 
 
 class _Sent(NamedTuple):
@@ -209,6 +210,8 @@ class TopicProducer:
                 single.properties.add(key=key, value=value)
             if message.key is not None:
                 single.partition_key = message.key
+                if message.base64_key:
+                    single.partition_key_b64_encoded = True
             if message.event_ms:
                 single.event_time = message.event_ms
             head = single.SerializeToString()
@@ -219,6 +222,8 @@ class TopicProducer:
         metadata.uncompressed_size = len(payload)
         if messages[0].key is not None:
             metadata.partition_key = messages[0].key
+            if messages[0].base64_key:
+                metadata.partition_key_b64_encoded = True
         if self._compress is not None:
             kind, compress = self._compress
             metadata.compression = kind

@@ -26,7 +26,7 @@ from heliograph.spark.messages import Rows
 CORRUPT = "_corrupt_record"
 ABOUT = (
     *("_topic", "_partition", "_key", "_properties", "_publish_time", "_event_time", "_origin_region", "_coordinate"),
-    *("_ledger", "_entry", "_batch_index", "_schema_version"),
+    *("_ledger", "_entry", "_batch_index", "_schema_version", "_stored_time", "_origin_time"),
 )
 """Columns of the message itself, beside those of its payload: the raw source's, with an underscore."""
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")

@@ -1,8 +1,9 @@
 """The driver of a job file: starts its queries, starts anew what fails, says how far each is. `python -m heliograph.spark.driver job.toml`.
 
 Is: one Spark session. Isn't: what outlives a JVM or a process: `supervisor` starts this one again.
-A query that fails starts again from its checkpoint, after a pause that doubles; the others go on. SIGTERM stops all of them: a micro-batch that was under
-way runs again at the next start. Exit: 0 all done or stopped, 2 the file is wrong, 75 the JVM is gone or all else: start me again.
+A query that fails starts again from its checkpoint, after a pause that doubles; the others go on, also beside a batch, which runs in a thread. SIGTERM stops
+all of them: a micro-batch that was under way runs again at the next start. Exit: 0 all done or stopped, 2 the file is wrong, 75 the JVM is gone or all else:
+start me again.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ AGAIN = 75
 WRONG = 2
 _LOOK_S = 0.5
 _HEALTHY_S = 300.0
+_START_S = 10.0
+"""How long a start is waited for: what takes longer is a batch, and goes on while the others are looked at."""
 
 
 def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> Queries:
     """What it started; no streams where it was a batch, and is done. Raises ConfigError, and whatever Spark does."""
     if query.kind == "sql":
-        pipeline = Pipeline(spark, defaults=defaults)
+        pipeline = Pipeline(spark, defaults=defaults, repeated=True)
         try:
             pipeline.run(query.sql)
         except BaseException:
@@ -66,11 +69,39 @@ def _stop(queries: Sequence[Any]) -> None:
         query.stop()
 
 
+class _Start:
+    """A query's start in a thread of its own: of a batch, it is all of it."""
+
+    def __init__(self, act: Callable[[], Queries]) -> None:
+        self._act = act
+        self._made: Queries | None = None
+        self._error: Exception = RuntimeError("its start ended without a word")
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._made = self._act()
+        except Exception as error:
+            self._error = error
+
+    def ended(self, wait_s: float) -> bool:
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def result(self) -> Queries:
+        """Raises what the start did."""
+        if self._made is None:
+            raise self._error
+        return self._made
+
+
 class _Unit:
     """One [[query]] while the driver runs."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self.start: _Start | None = None
         self.queries: Queries | None = None
         self.done = False
         self.failures = 0
@@ -105,7 +136,9 @@ class Driver:
         """One look at everything. False: all of it is done. Raises ConfigError where a query is not as it should be from the start, anything without Spark."""
         now = self._clock()
         for unit in self._units:
-            if not unit.done and unit.queries is None and now >= unit.due and not self._initializing(now):
+            if unit.start is not None:
+                self._started(unit, unit.start, now, 0.0)
+            elif not unit.done and unit.queries is None and now >= unit.due and not self._initializing(now):
                 self._start(unit, now)
             elif unit.queries is not None and (error := unit.failed()) is not None:
                 self._fail(unit, error, now)
@@ -118,6 +151,9 @@ class Driver:
         return not all(unit.done for unit in self._units)
 
     def stop(self) -> None:
+        """What a batch was at ends with the process, and runs again at the next start."""
+        if any(unit.start is not None for unit in self._units):
+            _stop(self._spark.streams.active)  # of a text whose batch is under way, nobody has told which these are
         for unit in self._units:
             unit.stop()
             self._progress(unit)
@@ -141,8 +177,19 @@ class Driver:
         return initializing([stream for unit in self._units if now - unit.since < INITIAL_S for stream in unit.streams])
 
     def _start(self, unit: _Unit, now: float) -> None:
+        def act() -> Queries:
+            activate(self._spark)
+            return start_query(self._spark, self._job.defaults, unit.query)
+
+        unit.since, unit.start = now, _Start(act)
+        self._started(unit, unit.start, now, _START_S)
+
+    def _started(self, unit: _Unit, start: _Start, now: float, wait_s: float) -> None:
+        if not start.ended(wait_s):
+            return
+        unit.start = None
         try:
-            unit.queries = start_query(self._spark, self._job.defaults, unit.query)
+            unit.queries = start.result()
         except ConfigError:
             raise
         except Exception as error:
@@ -161,6 +208,8 @@ class Driver:
         self._say("query.failed", query=unit.query.name, again_in_s=pause, error=short(error))
 
     def _progress(self, unit: _Unit) -> None:
+        if unit.start is not None:
+            self._say("query.running", query=unit.query.name, seconds=round(self._clock() - unit.since))
         streams = unit.streams
         for stream in streams:
             progress = stream.lastProgress
@@ -173,6 +222,13 @@ class Driver:
             self._say("query.progress", **which, batch=batch, rows=rows, rows_s=rate, took_ms=took, **state_of(progress))
         known = {stream.runId for stream in streams}
         unit.told = {run: batch for run, batch in unit.told.items() if run in known}
+
+
+def activate(spark: Any) -> None:
+    """Spark looks formats that were registered up in the session of the thread, and a new thread has none."""
+    own = getattr(spark, "_jsparkSession", None)
+    if own is not None:
+        type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(own)
 
 
 def answers(spark: Any) -> bool:

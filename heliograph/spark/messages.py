@@ -52,6 +52,9 @@ class _Entry(NamedTuple):
     origin_ms: int | None
     at_ledger: int
     at_entry: int
+    replicate_to: str | None
+    first_sequence_id: int | None
+    sealed: str | None
 
 
 _TIMES = {"publish_time": "publish_ms", "stored_time": "stored_ms", "origin_time": "origin_ms"}
@@ -68,6 +71,7 @@ class Rows:
         self.size_bytes = 0
         self._wanted, self._keep_bad = wanted, keep_bad
         self._whole = bool(wanted & _OF_MESSAGES)
+        self._addressed = bool(wanted & {"replicate_to", "sealed"})
         self._indexes = bool(wanted & {"batch_index", "coordinate"})
         self._entries: list[_Entry] = []
         self._ends: list[int] = []
@@ -123,6 +127,9 @@ class Rows:
                     run.time_ms or None,
                     (run.time_ms if run.origin is None else run.origin_time_ms) or None,
                     *at,
+                    ",".join(metadata.replicate_to) or None if self._addressed and metadata is not None else None,
+                    None if metadata is None else metadata.sequence_id,
+                    _sealed(metadata) if self._addressed and metadata is not None else None,
                 )
             )
             self._ends.append(len(self.values))
@@ -181,9 +188,9 @@ class Rows:
         return pa.StructArray.from_arrays([column.cast(field.type) for column, field in zip(fields, kind, strict=True)], fields=list(kind))
 
     def _messages(self, metadata: Any, payload: memoryview) -> None:
-        encrypted = bool(metadata.encryption_keys)
-        body = bytes(payload) if encrypted or not metadata.compression else decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
-        if encrypted or not metadata.HasField("num_messages_in_batch"):
+        sealed = _sealed(metadata) is not None
+        body = bytes(payload) if sealed or not metadata.compression else decompress_pulsar(metadata.compression, payload, metadata.uncompressed_size)
+        if sealed or not metadata.HasField("num_messages_in_batch"):
             self._one(metadata, None if metadata.null_value else body)
         elif self._whole:
             self._every(metadata, body)
@@ -265,6 +272,11 @@ class Rows:
             del column[length:]
         for column in (self._keys, self._properties, self._event_ms, self._sequences) if self._whole else ():
             del column[length:]
+
+
+def _sealed(metadata: Any) -> str | None:
+    """Why the payload stays as it is stored: a message is compressed before it is cut or encrypted, so no piece opens by itself."""
+    return "encrypted" if metadata.encryption_keys else "piece" if metadata.num_chunks_from_msg > 1 else None
 
 
 def _span(head: bytes) -> tuple[int, int] | None:

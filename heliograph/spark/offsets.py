@@ -5,7 +5,8 @@ Invariants: two calls with the same positions give the same ranges, whatever was
 read; a position is that of the first entry that is not read yet; equal places encode to equal text, by which Spark compares them.
 Format (a query's checkpoint holds it; `above` and what is not known are left out):
     {"format": 2, "tasks": "bytes a task:tasks at least", "topics": {full name:
-        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "region": name, "vector": {origin: "ledger:entry"}}}}
+        {"above": {origin: coordinate}, "at": "ledger:entry", "bytes": "size", "parts": "ledger:first-last,...", "region": name,
+         "vector": {origin: "ledger:entry"}}}}
 Format 1, still read: {"format": 1, "topics": {full name: [ledger, entry]}}, positions of whatever region is asked.
 What places mean in another region: `heliograph.spark.moves`.
 """
@@ -23,6 +24,7 @@ from heliograph.model.positions import Position
 
 FORMAT = 2
 Positions = dict[str, Position]
+Parts = tuple[tuple[int, int, int], ...]
 Watermarks = Mapping[Origin, Position]
 """By origin, a coordinate: it and all below it."""
 
@@ -36,6 +38,8 @@ class Place:
     above: of a query that came from another region, what it has to skip from `at` on; empty once that lies behind it.
     size_bytes: of what the batch that ends here reads, as was known when it was planned: a batch that is run again is cut into the same tasks by it, though
     the ledger it reads has grown since. 0: of an earlier version, not known.
+    parts: (ledger, first, last) of what that batch reads, where its two ends do not say it: so that other topics' tasks stay as they were cut when this
+    topic is deleted.
     """
 
     region: str
@@ -43,6 +47,7 @@ class Place:
     vector: Watermarks | None
     above: Watermarks = field(default_factory=dict)
     size_bytes: int = 0
+    parts: Parts = ()
 
 
 Tasks = tuple[int, int]
@@ -74,6 +79,7 @@ def tasks_of(offset: Mapping[str, Any]) -> Tasks | None:
 def _encoded(place: Place) -> dict[str, Any]:
     fields: dict[str, Any] = {"above": _texts(place.above)} if place.above else {}
     fields |= {"bytes": str(place.size_bytes)} if place.size_bytes else {}
+    fields |= {"parts": ",".join(f"{ledger}:{first}-{last}" for ledger, first, last in place.parts)} if place.parts else {}
     fields |= {"at": f"{place.at[0]}:{place.at[1]}", "region": place.region}
     return fields if place.vector is None else {**fields, "vector": _texts(place.vector)}
 
@@ -96,7 +102,14 @@ def decode(offset: Mapping[str, Any]) -> Places:
 
 def _decoded(fields: Mapping[str, Any]) -> Place:
     vector = _marks(fields["vector"]) if "vector" in fields else None
-    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})), int(fields.get("bytes", 0)))
+    parts = tuple(_part(text) for text in fields["parts"].split(",")) if "parts" in fields else ()
+    return Place(str(fields["region"]), _position(fields["at"]), vector, _marks(fields.get("above", {})), int(fields.get("bytes", 0)), parts)
+
+
+def _part(text: str) -> tuple[int, int, int]:
+    ledger, entries = text.split(":")
+    first, last = entries.split("-")
+    return int(ledger), int(first), int(last)
 
 
 def _marks(texts: Mapping[str, str]) -> Watermarks:
@@ -175,6 +188,20 @@ def size_up_to(ranges: list[EntryRange], stop: Position) -> int:
         taken = count if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
         found += r.size_bytes * taken // count
     return found
+
+
+def parts_up_to(ranges: list[EntryRange], begin: Place | None, stop: Position) -> Parts:
+    """Of a batch from `begin` to `stop`; () where these two say it."""
+    parts = tuple((r.ledger, r.first, min(r.last, stop[1] - 1) if r.ledger == stop[0] else r.last) for r in ranges if (r.ledger, r.first) < stop)
+    return () if begin is not None and begin.at[0] == stop[0] and parts == ((stop[0], begin.at[1], stop[1] - 1),) else parts
+
+
+def planned(topic: str, begin: Place | None, stop: Place) -> list[EntryRange]:
+    """What a batch read when it was planned, whatever there is now; nothing where an earlier version planned it."""
+    parts = stop.parts
+    if not parts and begin is not None and begin.region == stop.region and begin.at[0] == stop.at[0] and begin.at < stop.at:
+        parts = ((stop.at[0], begin.at[1], stop.at[1] - 1),)
+    return sized([EntryRange(topic, *part, 1) for part in parts], stop.size_bytes)
 
 
 def sized(ranges: list[EntryRange], size_bytes: int) -> list[EntryRange]:

@@ -14,7 +14,7 @@ from re import error as PatternError
 from ssl import SSLContext
 
 from heliograph.client.blocks import PATIENCE_S, BlockReader
-from heliograph.client.http import tls_context
+from heliograph.client.http import admin_urls, tls_context
 from heliograph.model.coordinates import Coordinate, parse_coordinate
 from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import TopicName
@@ -25,7 +25,7 @@ KNOWN = frozenset(
     {
         *("admin_url", "region", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "topic", "topics", "namespace", "topics_pattern"),
         *("task_bytes", "tasks_min", "max_bytes_per_trigger", "max_rows_per_trigger", "starting", "ending", "mode", "columns", "subscription"),
-        *("fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file"),
+        *("service_url", "fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file"),
     }
 )
 Start = str | int | Coordinate
@@ -36,14 +36,21 @@ class Access:
     """Which region, and as whom. The sink's, too. Raises ConfigError."""
 
     def __init__(self, given: dict[str, str], what: str) -> None:
-        self.admin_url, self.region = given.get("admin_url", ""), given.get("region", "")
-        if not self.admin_url:
-            raise ConfigError(f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080")
+        self._admin_url, self._service_url, self.region = given.get("admin_url", ""), given.get("service_url", ""), given.get("region", "")
+        if not self._admin_url and not self._service_url:
+            raise ConfigError(f"the heliograph {what} wants admin_url, such as http://127.0.0.1:8080, or service_url, such as pulsar://127.0.0.1:6650")
         self.token, self._token_file = given.get("token", ""), given.get("token_file", "")
         if self.token and self._token_file:
             raise ConfigError("give either token or token_file")
         self._patience_s = _seconds(given, "patience_s", PATIENCE_S)
         self._tls = given.get("tls_ca", ""), given.get("tls_certificate", ""), given.get("tls_key", "")
+
+    @property
+    def admin_url(self) -> str:
+        """As it was given, or as brokers behind the service URL say, asked once. Raises ConfigError, MetadataUnavailable."""
+        if not self._admin_url:
+            self._admin_url = admin_urls(self._service_url, self.tls())
+        return self._admin_url
 
     def reader(self) -> BlockReader:
         """Of the token as it is now: a file may be rotated. Raises ConfigError."""
@@ -51,6 +58,11 @@ class Access:
 
     def tls(self) -> SSLContext | None:
         return tls_context(*self._tls)
+
+    @property
+    def rotated(self) -> bool:
+        """Whether the token may be another one by now."""
+        return bool(self._token_file)
 
     def current_token(self) -> str:
         try:
@@ -67,10 +79,10 @@ class Options(Access):
         self.names = [name.strip() for name in names.split(",") if name.strip()]
         self.namespace, pattern = given.get("namespace", ""), given.get("topics_pattern", "")
         self.pattern: Pattern[str] | None = None
-        if not given.get("admin_url") or bool(self.names) == bool(self.namespace):
+        if not (given.get("admin_url") or given.get("service_url")) or bool(self.names) == bool(self.namespace):
             raise ConfigError(
-                "the heliograph source wants admin_url (such as http://127.0.0.1:8080) and either topic (or topics, comma separated)"
-                " or namespace (tenant/name, with topics_pattern at will)"
+                "the heliograph source wants admin_url (such as http://127.0.0.1:8080), or service_url (pulsar://127.0.0.1:6650), and either topic"
+                " (or topics, comma separated) or namespace (tenant/name, with topics_pattern at will)"
             )
         unknown = sorted(set(map(str.lower, given)) - KNOWN)
         if unknown:

@@ -27,6 +27,11 @@ def _small(snapshot: TopicSnapshot) -> TopicSnapshot:
     return TopicSnapshot(snapshot.topic, (), snapshot.last, snapshot.own, snapshot.regions, snapshot.past)
 
 
+def even(size_bytes: int, task_bytes: int, tasks_min: int) -> int:
+    """How many tasks there should be at least: a whole multiple of `tasks_min`, which is the cores that run them, so that none waits for a last round."""
+    return max(1, -(-size_bytes // (task_bytes * tasks_min))) * tasks_min
+
+
 def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tuple[EntryRange, ...]]:
     """Splits and packs ranges into bundles of about equal size, at least `tasks_min` where there are enough entries."""
     total = sum(r.size_bytes for r in ranges)
@@ -53,7 +58,7 @@ def pack(ranges: list[EntryRange], task_bytes: int, tasks_min: int) -> list[tupl
 
 
 def bundles(ranges: list[EntryRange], snapshots: dict[str, TopicSnapshot], kept: dict[str, Kept], task_bytes: int, tasks_min: int) -> list[InputPartition]:
-    """At least one, be it empty: Spark wants a partition."""
-    packed = pack(ranges, task_bytes, tasks_min)
+    """At least one, be it empty: Spark wants a partition. Ranges of a topic without a snapshot count in the cutting, and are not read."""
+    packed = [tuple(r for r in b if r.topic in snapshots) for b in pack(ranges, task_bytes, tasks_min)]
     made = [Bundle(b, {r.topic: snapshots[r.topic] for r in b}, {r.topic: kept[r.topic] for r in b if r.topic in kept}) for b in packed]
     return [*made] or [Bundle((), {}, {})]

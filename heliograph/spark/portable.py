@@ -1,6 +1,6 @@
 """Rows of a micro-batch in tasks and places that are the same in every region, for a query whose micro-batches may be finished in another one.
 
-Is: which task a row is in, by its topic; and for the sink, where, by its coordinate. Isn't: reading, or writing.
+Is: which task a row is in, by its topic; and for the sink, where, by its coordinate, or by what it holds. Isn't: reading, or writing.
 Why: the sink numbers rows by task and place, and the brokers of all regions know which numbers are stored. A region's copy has an order of its own and tasks
 are cut by its ledgers, so without this a micro-batch that is finished elsewhere has other numbers for the same rows. Its price is a shuffle. (Spark sorts no
 stream, not even within tasks: so the sink does.)
@@ -10,6 +10,7 @@ Source: docs/spark.md, "To another region".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,24 @@ def placed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     keys = {f"{number}": column for number, column in enumerate(fields)} | {"row": pa.array(range(rows.num_rows), pa.int64())}
     order = pa.table(keys).sort_by([(name, "ascending") for name in keys])["row"]
     yield from rows.drop_columns(["coordinate"]).take(order).combine_chunks().to_batches(_ROWS)
+
+
+def by_content(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's rows by what they hold: in the same order, whatever order they came in, but for rows that are alike. All of them are held."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    held = list(batches)
+    if not held:
+        return
+    rows = pa.Table.from_batches(held)
+    keys: dict[str, Any] = {}
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_map(column.type):
+            column = pa.array([None if pairs is None else json.dumps(sorted(pairs)) for pairs in column.to_pylist()], pa.string())
+        keys[name] = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+    yield from rows.take(order).combine_chunks().to_batches(_ROWS)
 
 
 def tasks_of(given: str) -> int:

@@ -28,7 +28,9 @@ SCHEMA = (
 )
 STORED = ("stored_time", "origin_time")
 """More columns, of who asks for them: when the region that is read stored the message, and when the region where it was first published did."""
-RAW = {part.split()[0] for part in SCHEMA.split(", ")} | {*STORED}
+OF_ENTRIES = ("replicate_to", "first_sequence_id", "sealed")
+"""And: the regions that the producer named, with commas between; the sequence id of the entry's first message; `piece` or `encrypted` of such a payload."""
+RAW = {part.split()[0] for part in SCHEMA.split(", ")} | {*STORED, *OF_ENTRIES}
 _ROWS = 8192
 _BATCH_BYTES = 8 << 20
 
@@ -56,17 +58,18 @@ def read_bundle(options: Options, columns: StructType, partition: InputPartition
             payload.learn(reader)
         wanted, keep_bad = frozenset(name[1:] for name in payload.about), options.mode == "PERMISSIVE"
         make = payload.of
-    for rows in gathered(reader, partition, wanted, keep_bad=keep_bad):
+    for rows in gathered(reader, partition, wanted, keep_bad=keep_bad, may_lose=options.gaps_allowed):
         yield make(rows)
     reader.close()
 
 
-def gathered(reader: Any, bundle: Bundle, wanted: frozenset[str], *, keep_bad: bool) -> Iterator[Rows]:
+def gathered(reader: Any, bundle: Bundle, wanted: frozenset[str], *, keep_bad: bool, may_lose: bool) -> Iterator[Rows]:
     """Messages, about as many as make a good Arrow batch."""
     rows = Rows(wanted, keep_bad=keep_bad)
     parts = bundle.ranges
     sealed = [number for number, part in enumerate(parts) if part.ledger < bundle.snapshots[part.topic].last[0]]
-    for number, ledger, first, run in reader.runs([(part.topic, part.ledger, part.first, part.last) for part in parts], sealed=sealed):
+    wanted_ranges = [(part.topic, part.ledger, part.first, part.last) for part in parts]
+    for number, ledger, first, run in reader.runs(wanted_ranges, sealed=sealed, may_lose=may_lose):
         topic = parts[number].topic
         snapshot, kept = bundle.snapshots[topic], bundle.kept.get(topic)
         left = (first, run) if kept is None else kept.of(snapshot, ledger, first, run)

@@ -63,7 +63,7 @@ class Registered:
                 assert self._reader is not None
                 self._versions[topic] = {row["version"]: row for row in self._reader.schemas(topic)}
             known = self._versions[topic]
-            newest = known[max(known)] if known else None
+            newest = next(reversed(known.values()), None)  # as they came: of numbers, those of another region are all higher, or all lower
             written = newest if version is None else known.get(version)
             try:
                 if written is None or newest is None:

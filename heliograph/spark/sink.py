@@ -3,7 +3,8 @@
 Is: the writers of `df.write` and `df.writeStream`, and how rows and columns become entries. Isn't: the protocol (`heliograph.client.producer`).
 Exactly once: the producer's name is the query and the partition, a message's sequence id is (micro-batch, row of the partition in its topic); the topic's
 deduplication drops what it has. So a micro-batch that runs again must cut its rows into the same partitions in the same order: Spark's own sources and this
-one's do, as long as their options stay the same. With a column `coordinate` a row's place in its partition is by that (`portable`).
+one's do, as long as their options stay the same. With a column `coordinate` a row's place in its partition is by that (`portable`); behind a shuffle, whose
+blocks come from other machines in any order, by what the row holds (`order`).
 Invariants: `write` returns once every row is stored by a quorum; a poisoned row (no value, no topic) ends the task with its place.
 Options: docs/spark.md.
 """
@@ -13,7 +14,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from array import array
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +30,7 @@ from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound
 from heliograph.model.names import TopicName
 from heliograph.spark.options import Access
-from heliograph.spark.portable import placed
+from heliograph.spark.portable import by_content, placed
 from heliograph.wire import pulsar_pb2 as pb
 
 _ROWS = 1000
@@ -38,6 +42,9 @@ _BATCH_ROWS_BITS = 36
 _COORDINATE = "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
 _KINDS |= {"coordinate": (_COORDINATE,)}
+_DEDUPLICATED: set[tuple[str, str]] = set()
+"""(admin URL, topic) that was seen to: workers are reused, and a column may name thousands of topics."""
+_TOPICS_KNOWN = 1 << 16
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -65,6 +72,9 @@ class SinkOptions(Access):
         if compression not in _COMPRESSIONS:
             raise ConfigError(f"compression is {compression!r}; it may be {', '.join(_COMPRESSIONS)}")
         self.compression = compression
+        self.order = given.get("order", "").lower()
+        if self.order not in ("", "arrival", "content"):
+            raise ConfigError(f"order is {self.order!r}; it may be arrival, or, behind a groupBy, a join, or a repartition, content")
         self.exactly_once = given.get("exactly_once", "true").lower() != "false"
         try:
             self.rate = float(given.get("rate", "0"))
@@ -76,13 +86,37 @@ class SinkOptions(Access):
     def check_deduplication(self) -> None:
         """Raises ConfigError where a repeated message would be stored twice. On the driver, once."""
         if not self.topic or not self.exactly_once:
-            return  # of a column of topics nothing is known before the rows are
-        if not deduplicates(Http(self.admin_url, token=self.current_token(), tls=self.tls()), self.topic):
-            namespace = TopicName.parse(self.topic).namespace
+            return  # of a column of topics nothing is known before the rows are: each task looks
+        _DEDUPLICATED.discard((self.admin_url, self.topic))  # policies change
+        self.check_topic(self.topic)
+
+    def check_topic(self, topic: str) -> None:
+        """The same of one topic, once a process."""
+        if (self.admin_url, topic) in _DEDUPLICATED or not self.exactly_once:
+            return
+        if not deduplicates(Http(self.admin_url, token=self.current_token(), tls=self.tls()), topic):
+            namespace = TopicName.parse(topic).namespace
             raise ConfigError(
-                f"{self.topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
+                f"{topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
                 f" {namespace} deduplication true`, or say exactly_once=false"
             )
+        if len(_DEDUPLICATED) >= _TOPICS_KNOWN:
+            _DEDUPLICATED.clear()
+        _DEDUPLICATED.add((self.admin_url, topic))
+
+    def places(self, topic: str) -> list[str]:
+        """The topic, or its partitions. Asked once a task."""
+        name = TopicName.parse(topic)
+        if name.partition >= 0:
+            return [str(name)]
+        reader = self.reader()
+        try:
+            count = reader.partitions(topic)
+        except NotFound:  # it comes with its first message
+            count = 0
+        finally:
+            reader.close()
+        return [str(name.with_partition(number)) for number in range(count)] or [str(name)]
 
     @property
     def compress(self) -> tuple[Any, Callable[[bytes], bytes]] | None:
@@ -131,6 +165,8 @@ class HeliographWriter(DataSourceArrowWriter):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = SinkOptions(options, schema)
         self._options.check_deduplication()
+        if self._options.name and not self._options.order:
+            self._options.order = "content"  # it is meant to run again, and of a batch nobody waits for the first row
         self._name = self._options.name or f"spark-{uuid.uuid4().hex[:16]}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -144,7 +180,10 @@ class HeliographWriter(DataSourceArrowWriter):
 
 
 class HeliographStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: the query's own id names its producers, so they are the same after a restart from its checkpoint."""
+    """`df.writeStream`: the query's own id is in its producers' names, so they are the same after a restart from its checkpoint, and no other query's.
+
+    A new checkpoint is a new query, whose micro-batches count from 0 again: under the old name all it writes would be taken for what is there.
+    """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = SinkOptions(options, schema)
@@ -155,7 +194,7 @@ class HeliographStreamWriter(DataSourceStreamArrowWriter):
         query, batch = (task.getLocalProperty(name) if task is not None else None for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         if not query or not batch:
             raise ConfigError("this task does not know its query and micro-batch: the sink of a stream runs by writeStream only")
-        return write_rows(self._options, self._options.name or f"spark-{query}", int(batch), iterator)
+        return write_rows(self._options, f"{self._options.name or 'spark'}-{query}", int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Everything is stored by now."""
@@ -167,15 +206,59 @@ class HeliographStreamWriter(DataSourceStreamArrowWriter):
 def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Written:
     """The rows of one partition."""
     task = TaskContext.get()
-    batches = placed(batches) if options.portable else batches
-    return asyncio.run(_write(options, f"{name}-{task.partitionId() if task is not None else 0}", batch << _BATCH_ROWS_BITS, batches))
+    batches = placed(batches) if options.portable else by_content(batches) if options.order == "content" else batches
+    number = task.partitionId() if task is not None else 0
+    return asyncio.run(_write(options, f"{name}-{number}", number, batch << _BATCH_ROWS_BITS, batches))
 
 
-async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[pa.RecordBatch]) -> Written:
+@lru_cache(1 << 16)
+def key_hash(key: str) -> int:
+    """As the Java client's, and Flink's, by which a key has its partition."""
+    found = 0
+    for unit in array("H", key.encode("utf-16-le", "surrogatepass")):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    return found & 0x7FFFFFFF
+
+
+class _Routes:
+    """Where rows go whose topic has partitions: by key, or without one a thousand after another. The same rows go the same ways."""
+
+    def __init__(self, options: SinkOptions, task: int) -> None:
+        self._options, self._task = options, task
+        self._places: dict[str, list[str]] = {}
+        self._loose: dict[str, int] = {}
+        self._suffixes: dict[str, str] = {}
+
+    def known(self, topic: str) -> bool:
+        return topic in self._places
+
+    async def learn(self, topic: str) -> None:
+        if not self._options.topic:
+            await asyncio.to_thread(self._options.check_topic, topic)
+        places = self._places[topic] = await asyncio.to_thread(self._options.places, topic)
+        if len(places) > 1:
+            self._suffixes |= dict.fromkeys(places, f"-of-{len(places)}")
+
+    def suffix(self, place: str) -> str:
+        """Of the producer's name: with other partitions rows go other ways, and under the same ids others would be taken for what is there."""
+        return self._suffixes.get(place, "")
+
+    def of(self, topic: str, key: str | None) -> str:
+        places = self._places[topic]
+        if len(places) == 1:
+            return places[0]
+        if key is not None:
+            return places[key_hash(key) % len(places)]
+        count = self._loose[topic] = self._loose.get(topic, -1) + 1
+        return places[(self._task + count // _ROWS) % len(places)]
+
+
+async def _write(options: SinkOptions, name: str, task: int, first: int, batches: Iterator[pa.RecordBatch]) -> Written:
+    routes = _Routes(options, task)
     producers: dict[str, TopicProducer] = {}
     pending: dict[str, _Entry] = {}
     counts: dict[str, int] = {}
-    rows, sent, begun = 0, 0, time.monotonic()
+    rows, sent, begun = 0, 0, 0.0
     entry_rows = _PACED_ROWS if options.rate else _ROWS
 
     async def paced() -> None:
@@ -184,20 +267,25 @@ async def _write(options: SinkOptions, name: str, first: int, batches: Iterator[
             await asyncio.sleep(early)
 
     async def send(topic: str) -> None:
-        nonlocal sent
+        nonlocal begun, sent
         await paced()
         entry = pending.pop(topic)
-        sent += len(entry.messages)
         producer = producers.get(topic)
         if producer is None:
             token, tls = options.current_token(), options.tls()
-            producer = await TopicProducer.open(options.admin_url, topic, name, token=token, ssl=tls, compress=options.compress)
+            full = name + routes.suffix(topic)
+            producer = await TopicProducer.open(options.admin_url, topic, full, token=token, ssl=tls, compress=options.compress)
             producers[topic] = producer
+        begun = begun or time.monotonic()  # what it took to find and open the first topic is no time to write in
+        sent += len(entry.messages)
         await producer.send(entry.messages, entry.first, time.time_ns() // 1_000_000)
 
     try:
         for columns in batches:
-            for message, topic in _messages(columns, options.topic, rows):
+            for message, whole in _messages(columns, options.topic, rows):
+                if not routes.known(whole):
+                    await routes.learn(whole)
+                topic = routes.of(whole, message.key)
                 entry = pending.get(topic)
                 if entry is None:
                     entry = pending[topic] = _Entry(first + counts.get(topic, 0))
@@ -236,12 +324,13 @@ def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[
         where = topic or own
         if value is None or not where:
             raise ConfigError(f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one")
-        yield (
-            Message(
-                value.encode() if isinstance(value, str) else value,
-                key.decode() if isinstance(key, bytes) else key,
-                properties or (),
-                event_ms or 0,
-            ),
-            where,
-        )
+        key, coded = _text(key) if isinstance(key, bytes) else (key, False)
+        yield Message(value.encode() if isinstance(value, str) else value, key, properties or (), event_ms or 0, coded), where
+
+
+def _text(key: bytes) -> tuple[str, bool]:
+    """A key, and whether it is base64: what is no text goes as clients send it."""
+    try:
+        return key.decode(), False
+    except UnicodeDecodeError:
+        return b64encode(key).decode(), True

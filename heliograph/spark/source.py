@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader, TopicSnapshot
-from heliograph.model.errors import ConfigError, NotFound
+from heliograph.model.errors import ConfigError, NotFound, Trimmed
 from heliograph.model.positions import Position
 from heliograph.spark.groups import replace_file
 from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
@@ -36,12 +36,17 @@ from heliograph.spark.offsets import (
     end,
     limited,
     limited_rows,
+    parts_up_to,
+    planned,
     size_up_to,
     sized,
     tasks_of,
 )
 from heliograph.spark.options import Options, Start
-from heliograph.spark.planning import bundles
+from heliograph.spark.planning import bundles, even
+
+_HOLD_AGAIN_S = 30.0
+"""How often a subscription is used though nothing came: one that nobody uses may expire."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +105,8 @@ class HeliographReader(DataSourceReader):
             first, stop = position_of(reader, snapshot, options.starting), position_of(reader, snapshot, options.ending, behind=True)
             ranges += between(snapshot, first, stop, may_lose=True)
         reader.close()
-        return bundles(ranges, snapshots, {}, options.task_bytes, options.tasks_min)
+        tasks = even(sum(r.size_bytes for r in ranges), options.task_bytes, options.tasks_min)
+        return bundles(ranges, snapshots, {}, options.task_bytes, tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._schema, partition)
@@ -117,6 +123,10 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """The one that is asked, since it was."""
         self._came: dict[str, tuple[Watermarks, Position]] = {}
         """By topic that stands in another region: its vector, and from where on that goes on here."""
+        self._held_at = time.monotonic()
+        """When the subscription was last told where all topics stand."""
+        self._whole: dict[str, tuple[Position, Position]] = {}
+        """By topic, a place and a beginning between which nothing unread was deleted."""
         self._topics: tuple[float, list[str]] = (0.0, [])
         """When they were looked for, and what was found."""
         self._connected: BlockReader | None = None
@@ -158,14 +168,18 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Spark asks only once the batch up to `start` is committed: the subscription goes there."""
-        places, reader = decode(start), self._reader()
-        self._done(reader, places)
+        begins, reader = decode(start), self._reader()
+        places = dict(begins)
         if self._options.ends_in is not None:  # what comes is another query's
+            self._done(reader, places)
             replace_file(self._options.ends_in, start)
             return start
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
         snapshots = asked(reader, self._options, self._known(reader) if self._until is None else list(self._until))
+        self._check_held(reader, snapshots, places)
+        self._region = next((snapshot.region for snapshot in snapshots.values()), self._region)
+        self._done(reader, places)
         for topic, snapshot in snapshots.items():
             region = self._region = snapshot.region
             stop = end(snapshot) if self._until is None else self._until[topic]
@@ -183,13 +197,16 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._hold(reader, new)
         stops = self._stops(pending, snapshots, limit)
         seen = reader.vectors({topic: _before(at) for topic, at in stops.items()}) if stops else {}
+        batch_bytes = 0
         for topic, at in stops.items():
             if topic in seen:  # else it was deleted at this moment
                 place = advanced(places[topic], self._region, at, seen[topic])
-                places[topic] = replace(place, size_bytes=size_up_to(pending[topic], at))
-        if places == decode(start):
+                parts = parts_up_to(pending[topic], begins.get(topic), at)
+                places[topic] = replace(place, size_bytes=size_up_to(pending[topic], at), parts=parts)
+                batch_bytes += places[topic].size_bytes
+        if places == begins:
             return start  # the very same text: Spark takes any other for news
-        return encode(places, (self._options.task_bytes, self._options.tasks_min))
+        return encode(places, (self._options.task_bytes, even(batch_bytes, self._options.task_bytes, self._options.tasks_min)))
 
     def _stops(self, pending: dict[str, list[EntryRange]], snapshots: dict[str, TopicSnapshot], limit: ReadLimit) -> Positions:
         if isinstance(limit, ReadAllAvailable):
@@ -204,9 +221,14 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         begins, stops, reader = decode(start), decode(end), self._reader()
         moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
         snapshots = asked(reader, self._options, moved)
+        self._check_held(reader, snapshots, begins)
         kept: dict[str, Kept] = {}
         ranges: list[EntryRange] = []
-        for topic, snapshot in snapshots.items():
+        for topic in moved:
+            snapshot = snapshots.get(topic)
+            if snapshot is None:  # deleted meanwhile: other topics' rows stay in their tasks, by which the sink knows them
+                ranges += planned(topic, begins.get(topic), stops[topic])
+                continue
             lossy = self._options.gaps_allowed
             found, wanted = plan(reader, snapshot, begins.get(topic), stops[topic], may_lose=self._options.may_lose, moved_may_lose=lossy)
             ranges += sized(found, stops[topic].size_bytes)
@@ -225,7 +247,35 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _done(self, reader: BlockReader, places: Places) -> None:
         """The subscription moves to where the checkpoint is; never back."""
         here = {topic: place.at for topic, place in places.items() if place.region in ("", self._region)}
-        self._hold(reader, {topic: at for topic, at in here.items() if at > self._held.get(topic, (-1, -1))})
+        again = time.monotonic() - self._held_at >= _HOLD_AGAIN_S
+        if again:
+            self._held_at = time.monotonic()
+        self._hold(reader, {topic: at for topic, at in here.items() if at > self._held.get(topic, (-1, -1)) or (again and at == self._held.get(topic))})
+
+    def _check_held(self, reader: BlockReader, snapshots: dict[str, TopicSnapshot], places: Places) -> None:
+        """Raises Trimmed where ledgers are gone that the subscription had not passed by this query: it was moved, or removed, by somebody or some policy.
+
+        Asked before the subscription is moved again, and only of topics that stand in a ledger that is gone; most of these had been read.
+        """
+        if not self._options.subscription or self._options.gaps_allowed:
+            return
+        doubtful: Positions = {}
+        for topic, snapshot in snapshots.items():
+            place, first = places.get(topic), begin(snapshot)
+            if place is None or place.region not in ("", snapshot.region) or not snapshot.trimmed or place.at[0] >= first[0]:
+                continue
+            if self._whole.get(topic) != (place.at, first):
+                doubtful[topic] = place.at
+        held = reader.held(self._options.subscription, doubtful) if doubtful else {}
+        for topic, at in doubtful.items():
+            stands = held.get(topic)
+            if stands is None or stands > at:
+                found = "is gone" if stands is None else f"stands at {stands[0]}:{stands[1]}"
+                raise Trimmed(
+                    f"{topic}: the query stands at {at[0]}:{at[1]}, the subscription {self._options.subscription} {found}, and ledgers between were deleted:"
+                    " see the topic's time to live, backlog quota, and subscription expiration; set fail_on_data_loss to false once to go on with what is left"
+                )
+            self._whole[topic] = at, begin(snapshots[topic])
 
     def _known(self, reader: BlockReader) -> list[str]:
         """Topics and partitions; looked for anew when the interval is over."""
@@ -262,6 +312,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _reader(self) -> BlockReader:
         if self._connected is None:
             self._connected = self._options.reader()
+        elif self._options.rotated:
+            self._connected.renew(self._options.current_token())
         return self._connected
 
 

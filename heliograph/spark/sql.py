@@ -27,6 +27,8 @@ _STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*\((?P<options>[^()]*)\))?
 _INSERT = re.compile(rf"INSERT\s+INTO\s+{_NAME}\s+(?P<query>(SELECT|WITH|FROM)\b.*)", re.IGNORECASE | re.DOTALL)
 _OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
+_APPEND = re.compile(r"INSERT\s+INTO\b", re.IGNORECASE)
+_TWICE = "a text of a job file runs again when one of its queries fails, or the driver starts anew, and this would write its rows again:"
 _OURS = ("format", "checkpoint", "trigger", "mode", "name")
 
 
@@ -42,9 +44,9 @@ class Sink(NamedTuple):
 class Pipeline:
     """Statements of one session. `queries`: the streams that they started, in order."""
 
-    def __init__(self, spark: Any, *, defaults: Mapping[str, str] | None = None) -> None:
-        """defaults: options of every topic table and heliograph sink, such as admin_url and token."""
-        self._spark, self._defaults = spark, dict(defaults or {})
+    def __init__(self, spark: Any, *, defaults: Mapping[str, str] | None = None, repeated: bool = False) -> None:
+        """defaults: options of every topic table and heliograph sink, such as admin_url and token. repeated: texts may run again as a whole, by a driver."""
+        self._spark, self._defaults, self._repeated = spark, dict(defaults or {}), repeated
         self._sinks: dict[str, Sink] = {}
         self._tables: dict[str, tuple[str, dict[str, str]]] = {}
         """By name: columns, and options, so that STREAM name WITH (...) can read it otherwise."""
@@ -70,6 +72,8 @@ class Pipeline:
         if re.match(r"CREATE\s+(STREAM|SINK)\b", statement, re.IGNORECASE):
             wanted = "CREATE STREAM TABLE name (columns) WITH (key = 'value', ...), or CREATE SINK name WITH (...)"
             raise ConfigError(f"expected {wanted}, not: {_short(statement)}")
+        if self._repeated and _APPEND.match(statement):
+            raise ConfigError(f"{_TWICE} say INSERT OVERWRITE, or use a sink: {_short(statement)}")
         return self._spark.sql(statement)
 
     def _table(self, found: re.Match[str]) -> Any:
@@ -108,6 +112,12 @@ class Pipeline:
         rows = self._spark.sql(query)
         options = {**(self._defaults if sink.format == "heliograph" else {}), **sink.options}
         if not rows.isStreaming:
+            if self._repeated:
+                _check_repeatable(sink)
+            if sink.format == "heliograph" and sink.name:
+                options["name"] = sink.name
+            elif sink.format != "heliograph":
+                options.pop("exactly_once", None)
             rows.write.format(sink.format).options(**options).mode(sink.mode).save()
             return None
         if not sink.checkpoint:
@@ -154,6 +164,16 @@ def _sink(name: str, options: dict[str, str]) -> Sink:
     own = {key: options.get(key, "") for key in _OURS}
     rest = {key: value for key, value in options.items() if key not in _OURS}
     return Sink(own["format"], rest, own["checkpoint"], own["trigger"] or "0 seconds", own["mode"] or "append", own["name"])
+
+
+def _check_repeatable(sink: Sink) -> None:
+    """Raises ConfigError where rows that are no stream would be in the sink twice once they are written again."""
+    if sink.options.get("exactly_once", "true").lower() == "false":
+        return
+    if sink.format == "heliograph" and not sink.name:
+        raise ConfigError(f"{_TWICE} give the sink a name, of this one output, and read what stays the same (ending = ...); or say exactly_once = 'false'")
+    if sink.format != "heliograph" and sink.mode.lower() == "append":
+        raise ConfigError(f"{_TWICE} give the sink {sink.format} mode = 'overwrite' or 'ignore', or say exactly_once = 'false'")
 
 
 def _short(text: str) -> str:

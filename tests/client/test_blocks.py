@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from heliograph.client.blocks import BlockReader
+from heliograph.client.http import admin_urls
 from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
-from heliograph.model.errors import MetadataUnavailable, NotFound
+from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 
@@ -42,6 +43,8 @@ class Region:
         self.rng, self.faults, self.requests = random.Random(seed), faults, 0
         self.owner = {topic: self.rng.randrange(2) for topic in TOPICS}
         self.objects: dict[str, dict[str, Any]] = {}
+        self.kept: dict[str, int] = {}
+        """The last entry that a broker gives of a topic, where that is not all."""
         self.lock = threading.Lock()
         region = self
 
@@ -91,7 +94,7 @@ class Region:
                         url = region.url(region.owner[topic]).encode()
                         self.chunk(b"\0\1\0\0" + len(url).to_bytes(4, "big") + url)
                         continue
-                    at = first
+                    at, last = first, min(last, region.kept.get(topic, last))
                     while at <= last:
                         stop = min(last, at + region.rng.randrange(1, 20))
                         data = block(topic, ledger, at, stop)
@@ -159,6 +162,18 @@ def test_every_entry_comes_once_and_in_the_order_of_the_ranges(make: Any, seed: 
     reader.close()
 
 
+def test_what_was_trimmed_meanwhile_is_left_out_or_an_error(make: Any) -> None:
+    region = make(3)
+    reader, ranges = BlockReader(region.url(0)), [(topic, LEDGERS[topic], 10, 40) for topic in TOPICS]
+    region.kept = {TOPICS[1]: 20, TOPICS[4]: 5}
+    left = {1: 11, 4: 0}
+    assert read(reader, ranges) == [(n, entry(topic, 10 + e)) for n, topic in enumerate(TOPICS) for e in range(left.get(n, 31))]
+    with pytest.raises(Trimmed, match="t1: entries 21 to 40 of ledger 20 were deleted"):
+        list(reader.runs(ranges, may_lose=False))
+    region.kept = {}
+    assert sum(run.count for _, _, _, run in reader.runs(ranges, may_lose=False)) == 31 * len(TOPICS)
+
+
 def test_many_topics_are_a_few_requests(make: Any) -> None:
     region = make(1)
     reader = BlockReader(region.url(0))
@@ -207,3 +222,39 @@ def test_a_region_that_does_not_answer_is_an_error_in_the_end(make: Any) -> None
         BlockReader(region.url(0), patience_s=0.2).snapshots(TOPICS)
     with pytest.raises((MetadataUnavailable, NotFound)):
         read(BlockReader(region.url(0), patience_s=0.2), [(TOPICS[0], 10, 0, 3)])
+
+
+class _Told(BaseHTTPRequestHandler):
+    """A broker's Pulsar port, as far as HTTP goes, and one that says nothing."""
+
+    def log_message(self, *_: Any) -> None: ...
+
+    def do_GET(self) -> None:
+        self.send_response(307)
+        if self.server.server_name != "silent":
+            self.send_header("Location", f"http://broker-{self.server.server_port}:8080/")
+        self.end_headers()
+
+
+def test_a_service_url_leads_to_the_admin_ports_of_who_answers() -> None:
+    servers = [ThreadingHTTPServer(("127.0.0.1", 0), _Told) for _ in range(3)]
+    servers[2].server_name = "silent"
+    ports = [server.server_port for server in servers]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        every = ",".join(f"127.0.0.1:{port}" for port in ports)
+        assert admin_urls(f"pulsar://{every}") == f"http://broker-{ports[0]}:8080,http://broker-{ports[1]}:8080"
+        servers[0].shutdown()
+        servers[0].server_close()
+        assert admin_urls(f"pulsar://{every}/") == f"http://broker-{ports[1]}:8080"
+        with pytest.raises(MetadataUnavailable, match="give admin_url"):
+            admin_urls(f"pulsar://127.0.0.1:{ports[2]}")
+    finally:
+        for server in servers[1:]:
+            server.shutdown()
+            server.server_close()
+    assert admin_urls("http://a:8080,b:8080") == "http://a:8080,http://b:8080"
+    for wrong in ("a:6650", "kafka://a:9092", "pulsar://", "pulsar://a:b"):
+        with pytest.raises(ConfigError, match="no service URL"):
+            admin_urls(wrong)

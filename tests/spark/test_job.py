@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from heliograph.spark.driver import Driver
 from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
 from heliograph.spark.queries import Fixed, short
 from heliograph.spark.supervisor import pauses
+from tests import live
 
 GOOD = "[[query]]\nname = 'a'\nsql = 'SELECT 1'\n"
 COPY = "[[query]]\nname = 'c'\ncheckpoint = '/c'\nsource = {topic = 't'}\nsink = {format = 'parquet'}\n"
@@ -224,6 +227,54 @@ def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.look() and len(started) == 2, "the second one is still on its way"
     now[0] = 40.0
     assert made.look() and len(started) == 3, "one that hangs does not hold up the others"
+
+
+def test_a_batch_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done when its start returns; meanwhile the others are started, and started again."""
+    going, failing = threading.Event(), threading.Event()
+    started: list[tuple[str, Stream]] = []
+    said: list[tuple[str, dict[str, Any]]] = []
+    now = [0.0]
+
+    def start(spark: Any, defaults: Any, query: Any) -> Fixed:
+        if query.name == "a":
+            going.wait()
+            if failing.is_set():
+                raise RuntimeError("the disk is full")
+            return Fixed([])
+        started.append((query.name, Stream()))
+        return Fixed([started[-1][1]])
+
+    class Streams:
+        """Of a text that had started one before its batch."""
+
+        active = (Stream(),)
+
+    class Session:
+        streams = Streams()
+
+    monkeypatch.setattr(driver_module, "start_query", start)
+    monkeypatch.setattr(driver_module, "_START_S", 0.0)
+    job = parsed(GOOD + COPY)
+    made = Driver(job, Session, lambda event, **fields: said.append((event, fields)), clock=lambda: now[0])
+
+    def until(what: Callable[[], bool]) -> None:
+        live.until(lambda: (made.look(), what())[1])
+
+    until(lambda: len(started) == 1)
+    started[0][1].fail("Error: no region")
+    until(lambda: said[-1][0] == "query.failed")
+    now[0] = 20.0
+    until(lambda: len(started) == 2)
+    assert ("query.running", {"query": "a", "seconds": 20}) in said and "query.done" not in dict(said)
+    made.stop()
+    assert Session.streams.active[0].stopped, "also what is told of only when the batch is done"
+    failing.set()
+    going.set()
+    until(lambda: said[-1] == ("query.failed", {"query": "a", "again_in_s": 1.0, "error": "the disk is full"}))
+    failing.clear()
+    now[0] = 30.0
+    until(lambda: ("query.done", {"query": "a", "failures": 1}) in said)
 
 
 def test_pauses_double_up_to_a_most() -> None:

@@ -102,6 +102,14 @@ def test_what_an_entry_says_stands_beside_each_of_its_messages() -> None:
     assert rows.place(2) == f"{TOPIC} 7:42, message 1"
 
 
+def test_whom_an_entry_is_for_is_known_where_it_is_asked() -> None:
+    made = [entry(b"a", replicate_to=["us", "cn"]), batch([({}, b"b"), ({}, b"c")])]
+    rows = gathered(made, {"replicate_to"})
+    assert rows.column("replicate_to", pa.string()).to_pylist() == ["us,cn", None, None]
+    assert rows.column("first_sequence_id", pa.int64()).to_pylist() == [5, 5, 5]
+    assert gathered(made[1:], {"replicate_to"}).column("replicate_to", pa.string()).to_pylist() == [None, None]
+
+
 def times(rows: Rows) -> list[tuple[float, float]]:
     return [(stored.timestamp(), origin.timestamp()) for stored, origin in listed(rows, "stored_time", "origin_time")]
 
@@ -113,6 +121,19 @@ def test_a_replicated_entry_has_the_coordinate_of_its_origin() -> None:
     assert listed(gathered([entry(b"of an old version")], set()), "stored_time", "origin_time") == [(None, None)]
     assert [(c["region"], c["ledger"], c["entry"]) for c in rows.column("coordinate", TYPES["coordinate"]).to_pylist()] == [(2, 3, 8), (2, 4, 0)]
     assert rows.column("origin_region", pa.string()).to_pylist() == ["eu", "eu"]
+
+
+def test_pieces_of_a_compressed_message_come_as_they_are_stored() -> None:
+    """A message is compressed before it is cut: none of its pieces can be opened by itself."""
+    stored = pa.compress(random.Random(1).randbytes(500) + b"x" * 5000, codec="zstd", asbytes=True)
+    given: dict[str, Any] = {"compression": pb.ZSTD, "uncompressed_size": 5500, "uuid": "u", "num_chunks_from_msg": 2, "total_chunk_msg_size": len(stored)}
+    pieces = [entry(part, chunk_id=number, **given) for number, part in enumerate((stored[:200], stored[200:]))]
+    for wanted in ({"coordinate"}, RAW):
+        rows = gathered(pieces, {*wanted, "sealed"})
+        assert rows.column("sealed", pa.string()).to_pylist() == ["piece"] * 2
+        assert rows.values == [stored[:200], stored[200:]] and not rows.bad
+    alone = entry(stored, compression=pb.ZSTD, uncompressed_size=5500)
+    assert [len(value or b"") for value in gathered([alone], set()).values] == [5500]
 
 
 SHORT = entry(b"x")[:9], entry(b"\1\2", num_messages_in_batch=2), batch([({}, b"abc")])[:-1]

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 import itertools
 
 from heliograph.spark.offsets import EntryRange
-from heliograph.spark.planning import pack
+from heliograph.spark.planning import even, pack
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -34,6 +34,16 @@ def test_every_entry_is_read_once(seed: int) -> None:
 
 def test_a_thousand_tiny_topics_are_two_tasks() -> None:
     assert len(pack([EntryRange(f"t{i}", 1, 0, 9, 1000) for i in range(1000)], 64 << 20, 2)) == 2
+
+
+@pytest.mark.parametrize("size", [1 << 20, 63 << 20, 129 << 20, 400 << 20, 4 << 30])
+def test_tasks_are_whole_rounds_of_the_cores(size: int) -> None:
+    ranges = [EntryRange(f"t{i}", 1, 0, 9999, size // 4) for i in range(4)]
+    for cores in (1, 2, 3, 8):
+        packed = pack(ranges, 64 << 20, even(size, 64 << 20, cores))
+        assert len(packed) % cores == 0 and len(packed) - cores < -(-size // (64 << 20)) + cores
+        sizes = [sum(r.size_bytes for r in bundle) for bundle in packed]
+        assert max(sizes) <= 66 << 20
 
 
 def test_nothing_is_no_bundle() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.portable import placed, tasks_of
-from heliograph.spark.sink import SinkOptions
+from heliograph.spark.portable import by_content, placed, tasks_of
+from heliograph.spark.sink import SinkOptions, _Routes, key_hash
 
 KIND = pa.struct(
     [("region", pa.int32()), ("epoch", pa.int32()), ("incarnation", pa.string()), ("ledger", pa.int64()), ("entry", pa.int64()), ("batch_index", pa.int32())]
@@ -53,3 +54,48 @@ def test_a_row_without_a_coordinate_is_refused() -> None:
         tasks_of("0")
     with pytest.raises(ConfigError, match="coordinate is string"):
         SinkOptions({"admin_url": "http://x", "topic": "a"}, StructType().add("value", "string").add("coordinate", "string"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_in_any_order_are_the_same_messages_by_what_they_hold(seed: int) -> None:
+    """As blocks of a shuffle come from other machines."""
+    rng = random.Random(seed)
+    rows = [
+        {
+            "value": rng.choice((b"a", b"b", b"")),
+            "key": rng.choice((None, "k", "l")),
+            "properties": rng.choice((None, [], [("a", "1"), ("b", "2")], [("a", "2")])),
+            "event_time": rng.choice((None, 5, 7)),
+        }
+        for _ in range(60)
+    ]
+    kinds = {"value": pa.binary(), "key": pa.string(), "properties": pa.map_(pa.string(), pa.string()), "event_time": pa.timestamp("us", "UTC")}
+    schema = pa.schema(list(kinds.items()))
+
+    def listed(given: list[dict[str, Any]]) -> list[Any]:
+        batches = pa.Table.from_pylist(given, schema).to_batches(rng.randrange(1, 30))
+        return [row for batch in by_content(iter(batches)) for row in batch.to_pylist()]
+
+    made = listed(rows)
+    assert made == listed(rng.sample(rows, len(rows))) and len(made) == len(rows)
+    assert list(by_content(iter([]))) == []
+    with pytest.raises(ConfigError, match="order is 'any'"):
+        SinkOptions({"admin_url": "http://x", "topic": "a", "order": "any"}, StructType().add("value", "string"))
+
+
+def test_a_key_has_a_partition_and_what_has_none_takes_turns() -> None:
+    of_java = {"": 0, "a": 97, "hello": 99162322, "polygenelubricants": 0, "😀": 1772899}
+    assert {key: key_hash(key) for key in of_java} == of_java, "String.hashCode, without its sign"
+    options = SinkOptions({"admin_url": "http://x", "topic": "t"}, StructType().add("value", "string"))
+    options.places = lambda topic: [f"{topic}-partition-{n}" for n in range(3)] if topic == "parts" else [topic]  # type: ignore[method-assign]
+
+    def ways(task: int) -> list[str]:
+        routes = _Routes(options, task)
+        for topic in ("parts", "plain"):
+            asyncio.run(routes.learn(topic))
+        return [routes.of("plain", "hello"), routes.of("parts", "hello"), *(routes.of("parts", None) for _ in range(3001))]
+
+    made = ways(0)
+    assert made[:2] == ["plain", "parts-partition-1"] and made == ways(0)
+    assert {place: made[2:].count(place) for place in set(made[2:])} == {"parts-partition-0": 1001, "parts-partition-1": 1000, "parts-partition-2": 1000}
+    assert ways(1)[2] == "parts-partition-1", "tasks begin at different ones"

@@ -93,6 +93,17 @@ def test_avro_of_two_versions_is_read_into_the_newest() -> None:
     assert registry.asked == 1
 
 
+def test_the_newest_is_the_last_that_came_whatever_its_number() -> None:
+    """Each region counts versions by itself, above 2^40 times its number."""
+    registry = Registry(t=[("AVRO", FIRST), ("AVRO", SECOND)])
+    for row, version in zip(registry.schemas(TOPIC), (1 << 40, 0), strict=True):
+        row["version"] = version
+    schema = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("paid", pa.bool_())])
+    given = {"id": 5, "customer": "b", "paid": False, "at": None}
+    found = read(registry, schema, [(0, avro(SECOND, given)), (1 << 40, avro(FIRST, {"id": 1, "who": "a"}))])
+    assert found == [{"id": 5, "customer": "b", "paid": False}, {"id": 1, "customer": "a", "paid": True}]
+
+
 def test_a_payload_that_its_schema_cannot_read_is_a_bad_row() -> None:
     registry = Registry(t=[("AVRO", FIRST)])
     schema = pa.schema([("id", pa.int32()), (CORRUPT, pa.string())])

@@ -110,3 +110,32 @@ def test_a_stream_of_a_table_may_have_options_of_its_own() -> None:
     assert spark.calls[-1] == ("sql", "SELECT 'STREAM t', u.a FROM t_stream_1 u")
     made.run("SELECT * FROM STREAM other WITH (a = 'b')")
     assert spark.calls[-1] == ("sql", "SELECT * FROM STREAM other WITH (a = 'b')")
+
+
+@pytest.mark.parametrize(
+    ("sink", "name"),
+    [
+        ("format='parquet', path='/x', mode='overwrite'", None),
+        ("format='delta', path='/x', mode='ignore'", None),
+        ("format='parquet', path='/x', exactly_once='false'", None),
+        ("format='heliograph', topic='b', name='of-31-january'", "of-31-january"),
+        ("format='heliograph', topic='b', exactly_once='false'", None),
+    ],
+)
+def test_a_text_that_may_run_again_writes_a_batch_where_that_makes_no_difference(sink: str, name: str | None) -> None:
+    spark = Spark(streaming=False)
+    Pipeline(spark, repeated=True).run(f"CREATE SINK s WITH ({sink}); INSERT INTO s SELECT 1")
+    (options,) = [dict(call[1:]) for call in spark.calls if call[0] == "options"]
+    assert spark.calls[-1] == ("save",) and options.get("name") == name
+    assert "exactly_once" not in options or "heliograph" in sink, "it is no option of Spark's formats"
+
+
+@pytest.mark.parametrize("sink", ["format='parquet', path='/x'", "format='heliograph', topic='b'"])
+def test_a_text_that_may_run_again_does_not_append(sink: str) -> None:
+    spark = Spark(streaming=False)
+    with pytest.raises(ConfigError, match="would write its rows again"):
+        Pipeline(spark, repeated=True).run(f"CREATE SINK s WITH ({sink}); INSERT INTO s SELECT 1")
+    assert ("save",) not in spark.calls
+    with pytest.raises(ConfigError, match="INSERT OVERWRITE"):
+        Pipeline(spark, repeated=True).run("INSERT INTO hive SELECT 1")
+    Pipeline(Spark(), repeated=True).run("CREATE SINK s WITH (format='parquet', checkpoint='/c'); INSERT INTO s SELECT 1")

@@ -5,6 +5,7 @@ By the source's own reader, and by the shipped ETL, which fills its tables from 
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,17 @@ def region(s3: S3, tmp_path: Path) -> Iterator[Standalone]:
         yield made
 
 
-def read(reader: BlockReader) -> list[bytes | None]:
+def cold_reads(region: Standalone) -> float:
+    """How often brokers read data from the store, as they count it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{region.web}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("pulsar_ledgeroffloader_read_offload_data_latency_count"))
+
+
+def read(reader: BlockReader, *, direct: bool = True) -> list[bytes | None]:
     snapshot = reader.snapshot(TOPIC)
     ranges = [(snapshot.topic, ledger, 0, entries - 1) for ledger, entries, _ in snapshot.ledgers]
-    sealed = [number for number, part in enumerate(ranges) if part[1] < snapshot.last[0]]
+    sealed = [number for number, part in enumerate(ranges) if direct and part[1] < snapshot.last[0]]
     rows = Rows(frozenset(), keep_bad=False)
     for number, ledger, first, run in reader.runs(ranges, sealed=sealed):
         rows.add(ranges[number][0], snapshot, ledger, first, run)
@@ -51,9 +59,9 @@ def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: St
     by_broker: list[int] = []
     genuine = BlockReader._from_broker
 
-    def noted(self: BlockReader, streams: Any, left: Any, number: int, objects: Any) -> Any:
+    def noted(self: BlockReader, streams: Any, left: Any, number: int, objects: Any, may_lose: bool) -> Any:
         by_broker.append(number)
-        return genuine(self, streams, left, number, objects)
+        return genuine(self, streams, left, number, objects, may_lose)
 
     monkeypatch.setattr(BlockReader, "_from_broker", noted)
     assert read(BlockReader(admin)) == expected
@@ -82,5 +90,8 @@ def test_the_etl_fills_a_table_with_what_only_the_bucket_has(region: Standalone,
         found = ds.dataset(files).to_table(columns=["value", "coordinate"])
         assert sorted(found["value"].to_pylist()) == sorted(payload(n) for n in range(COUNT + 10))
         assert len(files) > 2 and len({at["ledger"] for at in found["coordinate"].to_pylist()}) == 4
+        assert cold_reads(region) == 0, "executors asked the bucket, and no broker did so for them"
+        assert read(BlockReader(f"http://127.0.0.1:{region.web}"), direct=False) == [payload(n) for n in range(COUNT + 10)]
+        assert cold_reads(region) > 0, "a broker that reads there counts it"
     finally:
         spark.stop()

@@ -54,6 +54,8 @@ def test_a_job_reads_and_writes_over_tls_as_who_its_token_says(tmp_path: Path) -
             query = started(into.trigger(availableNow=True).start)
             assert query.awaitTermination(600) and query.exception() is None
             assert spark.read.parquet(str(tmp_path / "out")).count() == 1000
+            by_service_url = {**options("bob"), "admin_url": "", "service_url": f"pulsar+ssl://127.0.0.1:{region.processes['us-broker-0'].ports['pulsar_tls']}"}
+            assert read(**by_service_url).count() == 1000
 
             nobody = {key: value for key, value in options("bob").items() if key != "token_file"}
             strangers = {key: value for key, value in options("bob").items() if key != "tls_ca"}

@@ -4,9 +4,13 @@
     job = "audit"      # docs/spark.md, "Audit", has all options
 
 Is: two batch reads, compared by Spark; a report. Isn't: repair (`heliograph audit`), or payloads: only coordinates are read.
-What is missing in a copy is one of: `gap` (later messages of that origin are there), `behind` (none is: it has not arrived yet), `before` (none that is
-earlier is there: trimmed, or replicated from later on). Lag: of what is `behind`, the time from its publication to the moment of the audit; of what both
-have, the time from when the origin stored it to when the other region did, by the two regions' clocks.
+What is missing in a copy is one of: `elsewhere` (its producer named regions, and this is none of them), `alias` (it is there under another coordinate, as its
+producer sent it again elsewhere), what the region itself names (`trimmed`, `expired`, `admin`, `deleted`, `lost`, or `named` without a reason), `gap` (later
+messages of that origin are there), `behind` (none is: it has not arrived yet, as the region says), `before` (none that is earlier is there: trimmed, or
+replicated from later on). The first two are no difference between the copies. Lag: of what is `behind`, the time from its publication to the moment of the
+audit; of what both have, the time from when the origin stored it to when the other region did, by the two regions' clocks.
+How: an entry is what regions hand each other, whole and as it was, so messages are counted by entry before Spark moves anything: what is compared, and kept,
+is as much as there are entries. Percentiles are of entries.
 """
 
 from __future__ import annotations
@@ -21,17 +25,26 @@ from typing import Any
 
 from pyspark.sql import functions as sf
 
-from heliograph.model.errors import ConfigError
+from heliograph.client.blocks import Told
+from heliograph.model.coordinates import Origin
+from heliograph.model.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of
+from heliograph.spark.options import Access
 
 _KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")
-_MESSAGE = (*_ORIGIN, "ledger", "entry", "batch_index")
+_ENTRY = (*_ORIGIN, "ledger", "entry")
 _SCHEMA = (
     "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
+    " producer_name string, replicate_to string, first_sequence_id bigint,"
     " coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 )
-KINDS = ("gap", "behind", "before")
+_SAME = ("elsewhere", "alias")
+_SENT = ("topic", "producer_name", "first_sequence_id", "at")
+"""By which an entry is known again under another coordinate: a producer that sends it again sends the same bytes."""
+_TOLD = "topic string, missing_in string, region int, epoch int, incarnation string"
+_RANGES = f"{_TOLD}, after struct<ledger:bigint,entry:bigint>, through struct<ledger:bigint,entry:bigint>, reason string"
+_HEARD = f"{_TOLD}, heard struct<ledger:bigint,entry:bigint>"
 _PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _COLORS = {"p50": "#2a78b5", "p90": "#e69f00", "p99": "#d55e00", "max": "#7a1fa2"}
 _LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 1
@@ -73,7 +86,10 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
     counts = [sf.sum((sf.col("side") == number).cast("int")).alias(f"n{number}") for number in (0, 1)]
     came = sf.unix_millis("stored_time") - sf.unix_millis("origin_time")  # of two copies, the first counts: the other one is a duplicate
     lags = [sf.min(sf.when((sf.col("side") == n) & (sf.col("origin_region") != names[n]), came)).alias(f"lag{n}") for n in (0, 1)]
-    messages = sides[0].unionAll(sides[1]).groupBy(*_MESSAGE).agg(*counts, *lags, sf.min("publish_time").alias("at")).persist()
+    size = sf.greatest(sf.max("batch_index") + 1, sf.lit(1)).alias("size")
+    sent = [sf.min(name).alias(name) for name in ("producer_name", "first_sequence_id", "replicate_to")]
+    entries = sides[0].unionAll(sides[1]).groupBy(*_ENTRY).agg(*counts, *lags, size, *sent, sf.min("publish_time").alias("at"))
+    entries = entries.withColumn("size", sf.least("size", sf.greatest("n0", "n1"))).persist()  # some may be gone of an entry in both
     try:
         place = sf.struct("ledger", "entry")
         bounds = [
@@ -81,62 +97,122 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
             for number in (0, 1)
             for name, bound in (("first", sf.min), ("last", sf.max))
         ]
-        known = messages.groupBy(*_ORIGIN).agg(*bounds)
-        topics = _topics(messages, names)
+        known = entries.groupBy(*_ORIGIN).agg(*bounds)
+        topics = _topics(entries, names)
         for number, region in enumerate(names):
-            for row in _arrived(messages, number).collect():
+            for row in _arrived(entries, number).collect():
                 lag = dict(zip(_PARTS, row["lags"], strict=True))
                 topics[row["topic"]]["arrived"].append({"in": region, "from": row["origin_region"], "messages": row["messages"], "lag_ms": lag})
-        missing = [_missing(messages, known, number, names[number], now_ms) for number in (0, 1)]
-        lost = missing[0].unionAll(missing[1]).persist()
+        missing = [_missing(entries, known, number, names[number], now_ms) for number in (0, 1)]
+        found = missing[0].unionAll(missing[1]).persist()
+        silent: list[str] = []
+        lost = _explained(spark, found, *_told(sources, found, silent)).persist()
         kinds = lost.groupBy("topic", "missing_in", "kind").agg(
-            sf.count("*").alias("messages"), sf.percentile_approx("age_ms", [*_PARTS.values()], 10_000).alias("ages")
+            sf.sum("size").alias("messages"), sf.percentile_approx("age_ms", [*_PARTS.values()], 10_000).alias("ages")
         )
         for row in kinds.collect():
             ages = dict(zip(_PARTS, row["ages"], strict=True))
             topics[row["topic"]]["missing"].append({"in": row["missing_in"], "kind": row["kind"], "messages": row["messages"], "age_ms": ages})
         ranges = [row.asDict() for row in _ranges(lost).limit(ranges_max).collect()]
         lost.unpersist()
+        found.unpersist()
     finally:
-        messages.unpersist()
+        entries.unpersist()
     for topic in topics.values():
         topic["arrived"].sort(key=lambda each: (each["in"], each["from"]))
         topic["missing"].sort(key=lambda each: (each["in"], each["kind"]))
-        topic["same"] = not topic["missing"] and not any(topic["duplicates"].values())
-    report = {"at_ms": now_ms, "regions": names, "same": all(each["same"] for each in topics.values()), "topics": dict(sorted(topics.items()))}
+        topic["same"] = all(each["kind"] in _SAME for each in topic["missing"]) and not any(topic["duplicates"].values())
+    report = {
+        "at_ms": now_ms,
+        "regions": names,
+        "not_told": silent,
+        "same": all(each["same"] for each in topics.values()),
+        "topics": dict(sorted(topics.items())),
+    }
     return report, ranges
 
 
 def _side(spark: Any, source: dict[str, str]) -> Any:
     rows = spark.read.format("heliograph").schema(_SCHEMA).options(**source).load()
-    return rows.select("topic", "origin_region", "publish_time", "stored_time", "origin_time", "coordinate.*")
+    names = ("topic", "origin_region", "publish_time", "stored_time", "origin_time", "producer_name", "replicate_to", "first_sequence_id")
+    return rows.select(*names, "coordinate.*")
 
 
-def _topics(messages: Any, names: list[str]) -> dict[str, Any]:
-    both = sf.sum(((sf.col("n0") > 0) & (sf.col("n1") > 0)).cast("bigint")).alias("both")
+def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
+    """What the region that is read says of the topic's origins. Raises HeliographError."""
+    reader = Access(source, "audit").reader()
+    try:
+        return reader.told(topic, source["region"])
+    finally:
+        reader.close()
+
+
+def _told(sources: dict[str, dict[str, str]], found: Any, silent: list[str]) -> tuple[list[Any], list[Any]]:
+    """Of topics that lack something, rows of _RANGES and of _HEARD. silent: gets the topics and regions that could not be asked."""
+    ranges: list[Any] = []
+    heard: list[Any] = []
+    for row in found.select("topic", "missing_in").distinct().orderBy("topic", "missing_in").collect():
+        topic, region = row["topic"], row["missing_in"]
+        try:
+            answer = ask(sources[region], topic)
+        except NotFound:
+            continue
+        except HeliographError as error:
+            silent.append(f"{topic} in {region}: {error}")
+            continue
+        for (number, epoch, incarnation), (through, missing) in answer.items():
+            key = (topic, region, number, epoch, f"{incarnation:016x}")
+            ranges += [(*key, after, last, reason or "named") for after, last, reason in missing]
+            if through is not None:
+                heard.append((*key, through))
+    return ranges, heard
+
+
+def _explained(spark: Any, found: Any, ranges: list[Any], heard: list[Any]) -> Any:
+    """With the kind as the region itself would say it, where it says something."""
+    key, place = ("topic", "missing_in", "region", "epoch", "incarnation"), sf.struct("ledger", "entry")
+    known = spark.createDataFrame(heard, _HEARD).alias("known")
+    made = found.join(sf.broadcast(known), list(key), "left")
+    arrived = (sf.col("kind") == "behind") & sf.col("heard").isNotNull() & (place <= sf.col("heard"))
+    made = made.withColumn("kind", sf.when(arrived, sf.when(sf.col("none"), "before").otherwise("gap")).otherwise(sf.col("kind")))
+    if ranges:
+        named = sf.broadcast(spark.createDataFrame(ranges, _RANGES).select(*[sf.col(name).alias(f"t_{name}") for name in key], "after", "through", "reason"))
+        at = [sf.col(name) == sf.col(f"t_{name}") for name in key]
+        within = (place > sf.col("after")) & (place <= sf.col("through"))
+        made = made.join(named, [*at, within], "left").withColumn("kind", sf.coalesce("reason", "kind"))
+    addressed = sf.col("replicate_to").isNotNull() & ~sf.array_contains(sf.split("replicate_to", ","), sf.col("missing_in"))
+    kind = sf.when(addressed, "elsewhere").when(sf.col("twin"), "alias").otherwise(sf.col("kind"))
+    return made.select(*_ENTRY, "size", "missing_in", kind.alias("kind"), "age_ms")
+
+
+def _topics(entries: Any, names: list[str]) -> dict[str, Any]:
+    both = sf.sum(sf.least("n0", "n1", "size")).alias("both")
     sums = [sf.sum(sf.col(f"n{number}")).alias(f"rows{number}") for number in (0, 1)]
-    twice = [sf.sum(sf.greatest(sf.col(f"n{number}") - 1, sf.lit(0))).alias(f"twice{number}") for number in (0, 1)]
+    twice = [sf.sum(sf.greatest(sf.col(f"n{number}") - sf.col("size"), sf.lit(0))).alias(f"twice{number}") for number in (0, 1)]
     found = {}
-    for row in messages.groupBy("topic").agg(both, *sums, *twice).collect():
+    for row in entries.groupBy("topic").agg(both, *sums, *twice).collect():
         of = {what: {name: row[f"{what}{number}"] for number, name in enumerate(names)} for what in ("rows", "twice")}
         found[row["topic"]] = {"both": row["both"], "messages": of["rows"], "duplicates": of["twice"], "arrived": [], "missing": []}
     return found
 
 
-def _arrived(messages: Any, number: int) -> Any:
-    """How long messages of other regions took to the copy `number`; a lag below 0, of clocks that differ, is 0."""
+def _arrived(entries: Any, number: int) -> Any:
+    """How long entries of other regions took to the copy `number`; a lag below 0, of clocks that differ, is 0."""
     lag = sf.greatest(sf.col(f"lag{number}"), sf.lit(0))
-    counted = sf.count("*").alias("messages"), sf.percentile_approx(lag, [*_PARTS.values()], 10_000).alias("lags")
-    return messages.where(sf.col(f"lag{number}").isNotNull()).groupBy("topic", "origin_region").agg(*counted)
+    counted = sf.sum("size").alias("messages"), sf.percentile_approx(lag, [*_PARTS.values()], 10_000).alias("lags")
+    return entries.where(sf.col(f"lag{number}").isNotNull()).groupBy("topic", "origin_region").agg(*counted)
 
 
-def _missing(messages: Any, known: Any, number: int, region: str, now_ms: int) -> Any:
-    """Messages that the copy `number` has not got, each with why that may be."""
+def _missing(entries: Any, known: Any, number: int, region: str, now_ms: int) -> Any:
+    """Entries that the copy `number` has not got, each with why that may be."""
     place, first, last = sf.struct("ledger", "entry"), sf.col(f"first{number}"), sf.col(f"last{number}")
     kind = sf.when(last.isNull() | (place > last), "behind").when(place < first, "before").otherwise("gap")
     age = sf.greatest(sf.lit(now_ms) - sf.unix_millis("at"), sf.lit(0))
-    rows = messages.where(sf.col(f"n{number}") == 0).join(sf.broadcast(known), list(_ORIGIN))
-    return rows.select(*_MESSAGE, sf.lit(region).alias("missing_in"), kind.alias("kind"), age.alias("age_ms"))
+    rows = entries.where(sf.col(f"n{number}") == 0).join(sf.broadcast(known), list(_ORIGIN))
+    rows = rows.withColumn("kind", kind).withColumn("none", last.isNull())
+    there = entries.where(sf.col(f"n{number}") > 0).select(*_SENT).distinct().withColumn("twin", sf.lit(True))
+    made = rows.join(there, list(_SENT), "left").withColumn("twin", sf.coalesce("twin", sf.lit(False)))
+    return made.select(*_ENTRY, "size", "none", "twin", "replicate_to", "kind", sf.lit(region).alias("missing_in"), age.alias("age_ms"))
 
 
 def _ranges(lost: Any) -> Any:
@@ -144,11 +220,10 @@ def _ranges(lost: Any) -> Any:
     from pyspark.sql.window import Window
 
     keys = (*_ORIGIN, "ledger", "missing_in", "kind")
-    entries = lost.groupBy(*keys, "entry").agg(sf.count("*").alias("n"), sf.max("age_ms").alias("age_ms"))
     number = sf.row_number().over(Window.partitionBy(*keys).orderBy("entry"))
-    runs = entries.withColumn("run", sf.col("entry") - number).groupBy(*keys, "run")
+    runs = lost.withColumn("run", sf.col("entry") - number).groupBy(*keys, "run")
     bounds = sf.min("entry").alias("first_entry"), sf.max("entry").alias("last_entry")
-    made = runs.agg(*bounds, sf.sum("n").alias("messages"), sf.max("age_ms").alias("oldest_ms"))
+    made = runs.agg(*bounds, sf.sum("size").alias("messages"), sf.max("age_ms").alias("oldest_ms"))
     return made.select(*RANGES).orderBy("topic", "missing_in", "origin_region", "ledger", "first_entry")
 
 

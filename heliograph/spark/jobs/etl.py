@@ -29,7 +29,7 @@ from heliograph.spark.jobs.tiered import Tiered
 from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
 from heliograph.spark.options import KNOWN
 from heliograph.spark.queries import Fixed, Queries, say
-from heliograph.spark.reading import SCHEMA
+from heliograph.spark.reading import SCHEMA, STORED
 from heliograph.spark.stores.hive import HiveTables
 
 _KNOWN = (
@@ -164,4 +164,5 @@ def wanted(rules: list[Rule]) -> str:
             names.add("schema_version")
         else:
             names |= {each["name"][1:] for each in json.loads(rule.schema)["fields"] if each["name"] in ABOUT}
-    return ", ".join(column for column in SCHEMA.split(", ") if column.split()[0] in names)
+    every = (*SCHEMA.split(", "), *(f"{name} timestamp" for name in STORED))
+    return ", ".join(column for column in every if column.split()[0] in names)

@@ -15,7 +15,7 @@ from heliograph.spark.jobs.options import text_of
 NAME = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
 _KINDS = {
     **dict.fromkeys(("_topic", "_key", "_origin_region"), "string"),
-    **dict.fromkeys(("_publish_time", "_event_time"), "timestamp"),
+    **dict.fromkeys(("_publish_time", "_event_time", "_stored_time", "_origin_time"), "timestamp"),
     **dict.fromkeys(("_ledger", "_entry"), "long"),
     "_batch_index": "integer",
 }

@@ -5,13 +5,16 @@ How: tasks write below `_staging/QUERY/BATCH/TABLE`. What comes into a table of 
 Delta or Iceberg table its files, and one commit which names (query, batch), so that the next attempt sees that it is done. For Hive, which is told later, a
 note of what landed comes into `_staging/_landed`, behind the renames and before Spark hears that the batch is done.
 Invariants: a table has a batch whole or not at all; a batch that runs again replaces what it had landed, also where it no longer has rows for a table; columns
-are added, never changed, and before anything lands. Not synced to the disk: what a machine loses with its power may be files that the checkpoint believes in.
+are added, never changed, and before anything lands. A batch is on the disk before Spark hears that it is done: tasks sync what they staged, the driver what
+it renamed, each once for all files together.
 Several queries may land in a table at once. Source: docs/spark.md, "ETL".
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import re
 import shutil
 import time
@@ -77,7 +80,13 @@ class Landing:
             gone = self._rename(query, batch, name, tables, schemas)
             if self._kind == "hive":
                 self._note(name, schemas, gone)
+        if self._root.is_dir():  # else there has never been a row
+            sync(self._root)
         shutil.rmtree(self._root / STAGING / query, ignore_errors=True)
+
+    def sync_staged(self) -> None:
+        """What this machine has staged; before it is told to whom lands it."""
+        sync(self._root)
 
     def retire(self) -> None:
         """The query of this label never comes again."""
@@ -130,6 +139,19 @@ class Landing:
             same_types(table, known, given)
             if not given.keys() <= known.keys():
                 _write(path, known | given)
+
+
+def sync(folder: Path) -> None:
+    """The file system of the folder as a whole: a thousand files by themselves would take a thousand times as long."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if call is None:
+            os.sync()
+        elif call(held):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
+    finally:
+        os.close(held)
 
 
 def _merged(table: str, schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -24,8 +24,8 @@ class InMetastore:
 
     def __init__(self, queries: Queries, root: Path, hive: HiveTables) -> None:
         self._queries, self._notes, self._hive = queries, root / STAGING / "_landed", hive
-        self._told: set[str] = set()
-        """Tables of the oldest note that know already."""
+        self._told: tuple[str, set[str]] = "", set()
+        """A note, and its tables that know already. Another one may become the oldest meanwhile: queries of several groups leave notes."""
 
     @property
     def streams(self) -> Sequence[Any]:
@@ -41,15 +41,16 @@ class InMetastore:
         if note is None:
             return
         given = json.loads(note.read_text())
-        left = [table for table in sorted(given["tables"]) if table not in self._told]
+        if self._told[0] != note.name:
+            self._told = note.name, set()
+        left = [table for table in sorted(given["tables"]) if table not in self._told[1]]
         for table in left[:_TABLES_A_LOOK]:
             self._hive.tell(table, given["tables"][table], [given["batch"]])
-            self._told.add(table)
+            self._told[1].add(table)
         if len(left) <= _TABLES_A_LOOK:
             for table in given["gone"]:
                 self._hive.forget(table, given["batch"])
             note.unlink()
-            self._told = set()
 
     def close(self) -> None:
         self._queries.close()

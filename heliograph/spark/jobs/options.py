@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 from heliograph.spark.options import KNOWN, Options
 
-_ACCESS = ("admin_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "patience_s")
+_ACCESS = ("admin_url", "service_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "patience_s")
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Sequence[str], where: str) -> None:

@@ -14,9 +14,13 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, started, text_of
 
-_KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "follow", "source")
+_KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "follow", "skip_sealed", "source")
 _BATCH_S = 10
-_SCHEMA = "key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp"
+_SCHEMA = "key string, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, topic string, sealed string"
+_REFUSED = (
+    "raise_error(concat(topic, ' has a message that cannot be published anew, as it is ', if(sealed = 'piece', 'a piece of a chunked one', sealed),"
+    " ': say skip_sealed = true to leave such out'))"
+)
 _ONE_TASK = {"tasks_min": "1", "task_bytes": str(1 << 50)}
 
 
@@ -31,6 +35,9 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         raise ConfigError(f"{where} wants rate: messages a second; it is {rate!r}")
     if not isinstance(follow, bool):
         raise ConfigError(f"{where}: follow is {follow!r}; it is true or false")
+    skip = options.get("skip_sealed", False)
+    if not isinstance(skip, bool):
+        raise ConfigError(f"{where}: skip_sealed is {skip!r}; it is true or false")
     source = source_of(options, defaults, where) | _ONE_TASK | {"max_rows_per_trigger": str(max(1, int(rate * _BATCH_S)))}
     if options.get("starting"):
         source["starting"] = text_of(options, "starting", where, "")
@@ -39,7 +46,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     rows = spark.readStream.format("heliograph").schema(_SCHEMA).options(**source).load()
     if ending is not None:
         rows = rows.where(f"publish_time < timestamp '{text_of(options, 'ending', where, '')}'")
-    rows = rows.where("value is not null").select("key", "value", "properties", "event_time")
+    rows = rows.where("value is not null" + (" and sealed is null" if skip else ""))
+    rows = rows.selectExpr("key", f"case when sealed is null then value else cast({_REFUSED} as binary) end as value", "properties", "event_time")
     sink = access_of(defaults) | {"topic": target, "rate": str(rate), "compression": text_of(options, "compression", where, "none")}
     options = {**options, "trigger": "0 seconds" if follow else "available now"}
     return [started(rows.writeStream.format("heliograph").options(**sink), options, name, where)]

@@ -142,6 +142,8 @@ class Files:
             self._flush(topic)
         if self._poison:
             self._write(self._quarantine, pa.concat_tables(self._poison))
+        if self.staged:
+            self._landing.sync_staged()
         return self.staged
 
     def _flush(self, topic: str) -> None:

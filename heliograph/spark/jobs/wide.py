@@ -26,9 +26,9 @@ from heliograph.spark.jobs.options import refuse_unknown, source_of, started, te
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert
 
-_STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "source", "checkpoint", "trigger", "lateness", "state_tasks")
+_STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "source", "checkpoint", "trigger", "lateness", "ahead", "state_tasks")
 _KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
-_TABLE, _TIME = "_table", "_time"
+_TABLE, _TIME, _ORIGIN = "_table", "_time", "_origin_time"
 _PART = "substring_index(_topic, '/', -1)"
 _SPAN = re.compile(r"(\d+) (minute|hour|day)s?")
 _MINUTES = {"minute": 1, "hour": 60, "day": 1440}
@@ -64,14 +64,15 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
             for store in stores:
                 store.close()
         return []
-    schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values()], where)
+    schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values(), _ORIGIN], where)
     source = {"mode": "PERMISSIVE"} | source_of(options, defaults, where)
-    lateness = max(plan.periods.values()) + _span(text_of(options, "lateness", where, "1 hour"), "lateness", where)
+    late = text_of(options, "lateness", where, "1 hour")
+    lateness, ahead = max(plan.periods.values()) + _span(late, "lateness", where), _span(text_of(options, "ahead", where, late), "ahead", where)
     tasks = options.get("state_tasks", 4)
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise ConfigError(f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start")
     rows = spark.readStream.format("heliograph").schema(schema).options(**source).load()
-    made = by_key(rows, plan, lateness_minutes=lateness)
+    made = by_key(rows, plan, lateness_minutes=lateness, ahead_minutes=ahead)
 
     def deliver(rows: Any, batch: int) -> None:
         _deliver(rows.toArrow(), plan, stores, name, query_of(rows), batch)
@@ -114,8 +115,11 @@ def plan_of(options: Mapping[str, Any], where: str) -> Plan:
     return Plan(keys, made, periods, text_of(options, "time", where, "_publish_time" if stream else ""))
 
 
-def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None) -> Any:
-    """One row a table, period, and key. lateness_minutes: of a stream, how far behind the newest period's end a row may begin and still count."""
+def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_minutes: int = 0) -> Any:
+    """One row a table, period, and key. lateness_minutes: of a stream, how far behind the newest period's end a row may begin and still count.
+
+    ahead_minutes: of a stream, how far its time may be ahead of the moment when its origin stored it: one wrong clock would make all other rows late.
+    """
     if not plan.time:
         raise ConfigError("an offline table wants time: an expression that says to which period a row belongs")
     rows = rows.withColumn(_TIME, sf.expr(plan.time).cast("timestamp")).where(sf.col(_TIME).isNotNull())
@@ -129,6 +133,8 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None) -> Any
     for key in plan.keys:
         rows = rows.where(sf.col(f"_key_{key}").isNotNull())
     if lateness_minutes is not None:
+        stored = sf.coalesce(sf.col(_ORIGIN), sf.col(_TIME))  # of brokers that did not write it down: nobody knows
+        rows = rows.where(sf.col(_TIME) <= stored + sf.expr(f"interval {ahead_minutes} minutes"))
         rows = rows.withWatermark("_end", f"{lateness_minutes} minutes")
     keys = [sf.col(f"_key_{key}").alias(key) for key in plan.keys]
     values = [sf.expr(expression).alias(column) for column, expression in plan.columns.items()]

@@ -9,8 +9,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from heliograph.client.blocks import BlockReader
 from heliograph.model.errors import ConfigError
+from heliograph.spark.jobs import landing as landing_module
 from heliograph.spark.jobs.landing import FORMATS, Landing, Staged
+from heliograph.spark.jobs.tables import RAW as TABLE_COLUMNS
+from heliograph.spark.jobs.tables import Files, Rule
 
 QUERY = "0123456789ab"
 
@@ -82,6 +86,38 @@ def test_a_batch_may_die_at_its_second_rename_as_often_as_it_likes(tmp_path: Pat
         (tmp_path / "a" / "batch=0000000005-01234567" / "x.parquet").write_bytes(b"")
     landing.land(QUERY, 5, [stage(landing, 5, "a", "last", n=[1])])
     assert rows(tmp_path, "a", "n", "parquet") == [1]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_batch_is_synced_once_it_is_in_its_tables_and_before_it_is_done(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[object]] = []
+    landing = Landing(tmp_path, kind)
+    staged = [stage(landing, 0, "a", "one", n=[1]), stage(landing, 0, "b", "one", n=[2])]
+
+    def synced(folder: Path) -> None:
+        assert folder == tmp_path
+        seen.append([*rows(tmp_path, "a", "n", kind), *rows(tmp_path, "b", "n", kind)])
+
+    monkeypatch.setattr(landing_module, "sync", synced)
+    landing.land(QUERY, 0, staged)
+    assert seen == [[1, 2]]
+
+
+def test_what_a_task_staged_is_synced_when_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(landing_module, "sync", lambda folder: seen.append(sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))))
+    files = Files(Landing(tmp_path), [Rule(".*", "raw", "all")], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
+    kinds = {"topic": pa.string(), "key": pa.string(), "value": pa.binary(), "publish_time": pa.timestamp("us", "UTC"), "origin_region": pa.string()}
+    columns = {name: pa.array(["persistent://a/b/t"] * 5 if name == "topic" else [None] * 5, kinds.get(name, pa.string())) for name in TABLE_COLUMNS}
+    files.add(pa.record_batch(columns))
+    assert seen == [] and len(files.close()) == 1
+    assert seen == [5]
+
+
+def test_a_folder_is_synced_or_that_is_said(tmp_path: Path) -> None:
+    landing_module.sync(tmp_path)
+    with pytest.raises(OSError, match="none"):
+        landing_module.sync(tmp_path / "none")
 
 
 @pytest.mark.parametrize("kind", FORMATS)

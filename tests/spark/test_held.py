@@ -1,0 +1,128 @@
+"""A query whose subscription was moved or removed by somebody else: it fails where it lacks messages, and goes on where it had read what is gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadMaxBytes
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from heliograph.client.blocks import TopicSnapshot
+from heliograph.model.coordinates import Origin
+from heliograph.model.errors import Trimmed
+from heliograph.model.positions import Position
+from heliograph.spark.source import HeliographStreamReader
+
+OWN, TOPIC = (1, 1, 7), "persistent://a/b/t"
+
+
+@dataclass
+class Copy:
+    """One topic: its ledgers and their entries, and where the subscription stands. `asked`: how often that was."""
+
+    ledgers: dict[int, int]
+    standing: Position | None = None
+    trimmed: bool = False
+    asked: int = 0
+    moves: list[Position] = field(default_factory=list)
+
+    def snapshots(self, topics: list[str]) -> dict[str, TopicSnapshot]:
+        rows = tuple((ledger, count, 10 * count) for ledger, count in sorted(self.ledgers.items()) if count)
+        last = max(self.ledgers)
+        return {topic: TopicSnapshot(topic, rows, (last, self.ledgers[last] - 1), OWN, {1: "us"}, (), self.trimmed) for topic in topics}
+
+    def partitions(self, topic: str) -> int:
+        return 0
+
+    def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
+        return {} if at is None else {OWN: at}
+
+    def vectors(self, positions: Mapping[str, Position]) -> dict[str, dict[Origin, Position]]:
+        return {topic: self.vector(topic, at) for topic, at in positions.items()}
+
+    def held(self, subscription: str, topics: Any) -> dict[str, Position]:
+        self.asked += 1
+        return {} if self.standing is None else dict.fromkeys(topics, self.standing)
+
+    def hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
+        self.moves.append(positions[TOPIC])
+        self.standing = max(self.standing or positions[TOPIC], positions[TOPIC])  # as brokers do: never back
+
+
+def query(copy: Copy, **more: str) -> HeliographStreamReader:
+    options = {"admin_url": "http://none", "topic": TOPIC, "subscription": "s", "columns": "raw", **more}
+    made = HeliographStreamReader(StructType([StructField("value", BinaryType())]), options)
+    made._connected = copy  # type: ignore[assignment]
+    return made
+
+
+def on(made: HeliographStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    """The next offset, as a checkpoint holds it."""
+    return dict(json.loads(json.dumps(made.latestOffset(start, ReadMaxBytes(1 << 40)))))
+
+
+def at(offset: dict[str, Any]) -> str:
+    return str(offset["topics"][TOPIC]["at"])
+
+
+@pytest.mark.parametrize("standing", [(1, 20), (2, 5), None])
+def test_what_a_policy_took_from_the_query_ends_it(standing: Position | None) -> None:
+    copy = Copy({1: 10})
+    read = on(query(copy), query(copy).initialOffset())
+    assert at(read) == "1:10"
+    copy.ledgers, copy.trimmed, copy.standing = {2: 30}, True, standing  # ten more came into ledger 1, and it went
+    with pytest.raises(Trimmed, match=r"subscription s .*fail_on_data_loss"):
+        query(copy).latestOffset(read, ReadMaxBytes(1 << 40))
+    assert copy.standing == standing, "what shows that messages are lacking stays as it is, for the next start"
+    with pytest.raises(Trimmed):
+        query(copy).partitions(read, {**read, "topics": {TOPIC: {**read["topics"][TOPIC], "at": "2:30"}}})
+    assert at(on(query(copy, fail_on_data_loss="false"), read)) == "2:30"
+
+
+def test_a_query_that_had_read_it_all_goes_on_and_asks_once() -> None:
+    copy = Copy({1: 10})
+    made = query(copy)
+    read = on(made, made.initialOffset())
+    read = on(made, read)
+    assert copy.standing == (1, 10)
+    copy.ledgers, copy.trimmed = {2: 0}, True
+    for _ in range(3):
+        assert at(on(made, read)) == "1:10"
+    assert copy.asked == 2, "at its start, and once it stood in a ledger that is gone"
+    copy.ledgers[2] = 5
+    assert at(on(made, read)) == "2:5"
+
+
+def test_a_subscription_is_used_though_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.spark import source
+
+    copy = Copy({1: 10})
+    made = query(copy)
+    read = on(made, made.initialOffset())
+    for _ in range(3):
+        assert on(made, read) == read
+    assert copy.moves == [(1, 0), (1, 10)]
+    monkeypatch.setattr(source, "_HOLD_AGAIN_S", 0.0)
+    assert on(made, read) == read and copy.moves == [(1, 0), (1, 10), (1, 10)]
+
+
+def test_a_commit_that_comes_late_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark says it at any time, also between a policy's move and the next look."""
+    from heliograph.spark import source
+
+    monkeypatch.setattr(source, "_HOLD_AGAIN_S", 0.0)
+    copy = Copy({1: 10})
+    made = query(copy)
+    read = on(made, on(made, made.initialOffset()))
+    copy.ledgers, copy.trimmed, copy.standing = {2: 30}, True, (2, 5)
+    made.commit(read)
+    assert copy.moves[-1] == (1, 10) and copy.standing == (2, 5)
+    with pytest.raises(Trimmed):
+        on(made, read)
