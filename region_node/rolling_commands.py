@@ -3,7 +3,8 @@
 Is: the order, the waiting for health between two processes, and what a person sees. Isn't: stopping or starting (the supervisor, which is asked).
 Invariants: a process is stopped only while all others of the region run and are registered, a bookie only while enough others take writes and no ledger
 lacks a copy; one run a region at a time; balancing is paused for as long as it lasts, and no longer; what is done is noted in the data folder, so that
-a run that was interrupted goes on where it was. What is down already is started first, as nobody is harmed by that.
+a run that was interrupted goes on where it was: within an hour, by the same release, and for processes that still run as they were started then; else it
+begins anew, for whatever is restarted twice comes to no harm. What is down already is started first, as nobody is harmed by that.
 Source: docs/operating/scaling.md, "Rolling restart and upgrade".
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +39,9 @@ _DEFAULT_DATA = Path(".heliograph")
 _POLL_S = 0.2
 _PAUSE_S = 600.0
 _ASK_S = 30.0
+_NOTES_S = 3600.0
+"""A run that was interrupted longer ago is another one: its reason may be another, too."""
+_RELEASE = "import importlib.metadata as m; print([(d.name, d.version, d.read_text('RECORD')) for d in m.distributions() if 'heliograph' in d.name.lower()])"
 _COPIES = 2
 """Bookies that must take writes while another one is away, where there are so many."""
 
@@ -82,7 +88,8 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
     rows = regions[region]["processes"]
     health = Health(data, region, {row["name"]: f"http://127.0.0.1:{row['ports']['admin']}" for row in rows if "broker" in row["role"]}, token)
     with contextlib.nullcontext() if dry_run else _alone(data, region):
-        notes, emptied = Notes(data / f"rolling-{region}.json", python), health.emptied()
+        running = {row["name"]: int(row["pid"] or 0) for row in rows}
+        notes, emptied = Notes(data / f"rolling-{region}.json", python, release_of(python), running, time.time()), health.emptied()
         down = [row["name"] for row in rows if not row["ready"] and row["name"] not in emptied]
         left = [*down, *(row["name"] for row in rows if row["ready"] and row["name"] not in notes.done)]
         if dry_run:
@@ -97,10 +104,10 @@ def _roll(data: Path, region: str, python: str, wait_s: float, token: str, dry_r
                 console.print(f"[{len(rows) - len(left) + at + 1}/{len(rows)}] {name}")
                 if name not in down:
                     health.wait(wait_s, f"before {name} is stopped", stopped=name)
-                call(data, "restart", timeout_s=STARTED_S, process=name, python=python)
+                pid = int(call(data, "restart", timeout_s=STARTED_S, process=name, python=python).get("pid") or 0)
                 if name not in down or name == left[-1]:
                     health.wait(wait_s, f"after {name} was started again")
-                notes.add(name)
+                notes.add(name, pid)
         finally:
             health.resume()
         notes.path.unlink(missing_ok=True)
@@ -122,22 +129,39 @@ def _alone(data: Path, region: str) -> Iterator[None]:
         yield
 
 
-class Notes:
-    """What an interrupted run has done already; another interpreter begins anew."""
+def release_of(python: str) -> str:
+    """Which files of this program the interpreter has, as one word: another release in the same environment is another one. "": nobody can tell."""
+    if not python:
+        return ""
+    try:
+        told = subprocess.run([python, "-c", _RELEASE], capture_output=True, timeout=_ASK_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return hashlib.sha256(told).hexdigest()
 
-    def __init__(self, path: Path, python: str) -> None:
-        self.path, self._python, self.done = path, python, list[str]()
+
+class Notes:
+    """What an interrupted run has done already. running: the process ids as they are now; now: wall clock, seconds."""
+
+    def __init__(self, path: Path, python: str, release: str, running: Mapping[str, int], now: float) -> None:
+        self.path, self._run = path, {"python": python, "release": release}
+        self._began, self._pids = now, dict[str, int]()
         try:
             noted = json.loads(path.read_text())
-            if noted["python"] == python:
-                self.done = list(noted["done"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or cut short: whatever is restarted twice comes to no harm
+            if {key: noted[key] for key in self._run} == self._run and 0 <= now - noted["began"] < _NOTES_S:
+                self._began = noted["began"]
+                self._pids = {name: pid for name, pid in noted["done"].items() if running.get(name) == pid}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, of another version, or cut short
             return
 
-    def add(self, name: str) -> None:
-        self.done.append(name)
+    @property
+    def done(self) -> list[str]:
+        return list(self._pids)
+
+    def add(self, name: str, pid: int) -> None:
+        self._pids[name] = pid
         fresh = self.path.with_suffix(".new")
-        fresh.write_text(json.dumps({"python": self._python, "done": self.done}))
+        fresh.write_text(json.dumps({**self._run, "began": self._began, "done": self._pids}))
         shutil.move(fresh, self.path)
 
 

@@ -14,6 +14,7 @@ from heliograph.model.bundles import BundleTable
 from heliograph.runtime import usage
 from heliograph.runtime.clock import Clock
 from region_node.balance.load import Traffic
+from region_node.balance.records import CONNECTIONS, MEMORY
 from region_node.balance.shedding import Bundle
 
 if TYPE_CHECKING:
@@ -46,9 +47,17 @@ class _Space:
 
 
 class BrokerGauge:
-    """bundles: of a namespace; None: it is not served. Make it before any topic is loaded."""
+    """bundles: of a namespace; None: it is not served. connections: share in use. Make it before any topic is loaded."""
 
-    def __init__(self, loaded: Mapping[str, Topic], activity: Activity, bundles: Callable[[str], BundleTable | None], clock: Clock) -> None:
+    def __init__(
+        self,
+        loaded: Mapping[str, Topic],
+        activity: Activity,
+        bundles: Callable[[str], BundleTable | None],
+        clock: Clock,
+        connections: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._connections = connections
         self._loaded, self._activity, self._bundles, self._clock = loaded, activity, bundles, clock
         self._cpu_s, self._cpu_at = usage.cpu_s(), clock.monotonic()
         self._memory_bytes, self._core = usage.memory_limit_bytes(), min(1.0, usage.cores())
@@ -59,11 +68,13 @@ class BrokerGauge:
         activity.since_report()
 
     def used(self) -> dict[str, float]:
-        """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of what this process may have."""
+        """`cpu`: of one core, or of the part of one that its control group leaves it, since the last call; `memory`: of what this process may have;
+        `connections`: of those that it takes."""
         cpu_s, now = usage.cpu_s(), self._clock.monotonic()
         share = (cpu_s - self._cpu_s) / max(1e-3, now - self._cpu_at) / self._core
         self._cpu_s, self._cpu_at = cpu_s, now
-        return {"cpu": max(0.0, share), "memory": usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0}
+        memory = usage.resident_bytes() / self._memory_bytes if self._memory_bytes else 0.0
+        return {"cpu": max(0.0, share), MEMORY: memory, CONNECTIONS: self._connections()}
 
     async def traffic(self) -> tuple[dict[Bundle, Traffic], tuple[float, float]]:
         """Of each bundle with loaded topics, since the last call; and bytes/s (in, out) of them all. What a topic carried elsewhere does not count."""

@@ -1,9 +1,11 @@
 """LoadBook: what one broker carries, bundle by bundle, with history weighed.
 
 Is: the one load score by which bundles are shed and placed. Isn't: where the counters come from.
-The load of a broker is the largest of its shares: of its core (1.0: a whole one), of its network, of its memory. What it works on is divided among
-its bundles by their traffic: a message costs as much as a kibibyte does. Each bundle's part is smoothed with a half-life, and goes with the bundle when
-that moves: so a move is seen at once on both sides, and nobody decides by the load of a bundle that has left.
+The load of a broker is the largest of its shares: of its core (1.0: a whole one), of its network, of its connections, of its memory. All but the last is
+work, and is divided among its bundles by their traffic (a message costs as much as a kibibyte does), connections by their producers and consumers. Each
+bundle's part is smoothed with a half-life, and goes with the bundle when that moves: so a move is seen at once on both sides, and nobody decides by the load
+of a bundle that has left. Memory stays with the broker, whatever leaves it (caches, what the allocator keeps): it is no part of any bundle
+(`records.LoadReport.held`).
 Source: docs/protocols/balancing.md.
 """
 
@@ -59,17 +61,20 @@ class LoadBook:
     def leaves(self, bundle: Bundle) -> float:
         return self._loads.pop(bundle, 0.0)
 
-    def sample(self, now: float, used: float, traffic: Mapping[Bundle, Traffic], reserved: Mapping[Bundle, float] | None = None) -> Carried:
-        """used: the largest share in use since the last sample. traffic: of the bundles that are here now; others have left.
+    def sample(
+        self, now: float, used: float, traffic: Mapping[Bundle, Traffic], reserved: Mapping[Bundle, float] | None = None, *, by_sessions: bool = False
+    ) -> Carried:
+        """used: the largest share of work since the last sample. traffic: of the bundles that are here now; others have left.
 
-        reserved: what is set aside for bundles of this broker: each counts for at least that.
+        reserved: what is set aside for bundles of this broker: each counts for at least that. by_sessions: their number takes the share, not traffic.
         """
         keep = 0.0 if self._at is None else 0.5 ** ((now - self._at) / self._half_life_s)
         self._at = now
-        total = sum(one.weight for one in traffic.values())
+        weights = {bundle: one.sessions if by_sessions else one.weight for bundle, one in traffic.items()}
+        total = sum(weights.values())
         known, self._loads = self._loads, {}
-        for bundle, one in traffic.items():
-            fresh = used * one.weight / total if total else 0.0
+        for bundle, weight in weights.items():
+            fresh = used * weight / total if total else 0.0
             self._loads[bundle] = known.get(bundle, fresh) * keep + fresh * (1 - keep)
         self._own = 0.0 if total else self._own * keep + used * (1 - keep)
         counted = dict(self._loads)

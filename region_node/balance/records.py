@@ -13,16 +13,29 @@ from heliograph.model.errors import CorruptData
 from region_node.balance.shedding import Bundle, Carried
 
 FORMAT = 1
+MEMORY, CONNECTIONS = "memory", "connections"
+HELD_MAX = 0.85
+"""Of its memory: to a broker that has more in use nothing is shed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """`carried`: what it carries; `at_ms`: wall clock of the broker; `used`: the shares that it measured, by their names."""
+    """`carried`: its work, and that of its bundles; `at_ms`: wall clock of the broker; `used`: the shares that it measured, by their names."""
 
     carried: Carried
     at_ms: int = 0
     bundles: int = 0
     used: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def held(self) -> float:
+        """The share that no move takes away."""
+        return self.used.get(MEMORY, 0.0)
+
+    @property
+    def load(self) -> float:
+        """How full it is, of whatever."""
+        return max(self.carried.load, self.held)
 
     def encode(self) -> bytes:
         named = [[*bundle, round(load, 4)] for bundle, load in self.carried.bundles]

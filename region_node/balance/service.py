@@ -25,7 +25,7 @@ from region_node.balance.isolation import together
 from region_node.balance.load import LoadBook, Traffic
 from region_node.balance.placement import choose
 from region_node.balance.quotas import QuotaBook
-from region_node.balance.records import LoadReport, Pause
+from region_node.balance.records import CONNECTIONS, HELD_MAX, MEMORY, LoadReport, Pause
 from region_node.balance.settings import BalanceSettings
 from region_node.balance.shedding import Bundle, Carried, Move, Shedder
 from region_node.balance.splitting import Splitter
@@ -64,7 +64,7 @@ class Gauge(Protocol):
     """What this broker measures of itself."""
 
     def used(self) -> dict[str, float]:
-        """Shares of what there is (1.0 is all), since the last call: `cpu` of one core, `memory`."""
+        """Shares of what there is (1.0 is all), since the last call: `cpu` of one core, `memory`, `connections`."""
 
     async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
         """Of each owned bundle since the last call; and bytes/s (in, out) of all."""
@@ -140,7 +140,7 @@ class Balancer:
     def place(self, candidates: Sequence[str], bundle: Bundle) -> str:
         """A broker for a bundle that nobody has; candidates: live ones, at least one."""
         self.placed += 1
-        return choose(candidates, {name: report.carried.load for name, report in self.reports.items()}, self._rng)
+        return choose(candidates, {name: report.load for name, report in self.reports.items()}, self._rng)
 
     @property
     def paused(self) -> bool:
@@ -174,7 +174,9 @@ class Balancer:
             if bundle not in self._book:
                 self._book.comes(bundle, self._seen_in.get(bundle))
         reserved = {bundle: share for bundle in self._mover.owned() if (share := self.quotas.share(bundle))} if self.quotas is not None else {}
-        carried = self._book.sample(self._clock.monotonic(), max(used.values()), traffic, reserved)
+        work = {name: share for name, share in used.items() if name != MEMORY}
+        most_used = max(work, key=lambda name: work[name])
+        carried = self._book.sample(self._clock.monotonic(), work[most_used], traffic, reserved, by_sessions=most_used == CONNECTIONS)
         report = LoadReport(carried, self._clock.wall_ms(), len(traffic), {name: round(share, 4) for name, share in used.items()})
         self._unwritten += 1
         await self._split_on(traffic, carried)
@@ -247,8 +249,9 @@ class Balancer:
                 await self._move(Move(bundle, source, self.place(permitted, bundle), self._seen_in.get(bundle, 0.0)))
         known = self._known()
         pinned = {bundle: self._mover.permitted(bundle) for carried in known.values() for bundle, _ in carried.bundles}
+        full = {name for name in known if self.reports[name].held > HELD_MAX}
         for group in together(known, pinned.values()):  # the average of brokers between which nothing may move says nothing
-            for move in self._shedder.plan({name: known[name] for name in group}, self._clock.monotonic(), pinned):
+            for move in self._shedder.plan({name: known[name] for name in group}, self._clock.monotonic(), pinned, full):
                 await self._move(move)
 
     async def _leads(self) -> bool:
@@ -299,7 +302,7 @@ class Balancer:
 
 
 def _news(before: LoadReport, after: LoadReport) -> bool:
-    if abs(before.carried.load - after.carried.load) >= _CHANGE or before.bundles != after.bundles:
+    if max(abs(before.carried.load - after.carried.load), abs(before.held - after.held)) >= _CHANGE or before.bundles != after.bundles:
         return True
     known = dict(before.carried.bundles)
     return any(abs(load - known.get(bundle, 0.0)) >= _CHANGE for bundle, load in after.carried.bundles)

@@ -35,12 +35,16 @@ _FILLED = 10
 """So many times as long as an overload lasts a broker's emptiness, by the same measure."""
 _PARTLY = 100
 """So many times the price is paid for a relief that leaves the broker overloaded."""
-_CALM_S = 1800.0
+_CALM_S = 2400.0
 """Half-life of the moves that raise the price."""
 _DOUBLED_MAX = 4.0
 """So many times the price doubles at the most."""
 _NEVER_WELL = 0.5
 """Shares of the price for who has been too full ever since it was first seen: that is no burst."""
+_DOWN_TO = 0.5
+"""Shares of the threshold above the average: a broker is relieved until it is below."""
+_AIM, _FIRST_AIM = _DOWN_TO, 0.0
+"""The same, of what a single bundle should bring it to; the second, where the broker never was well: what comes on top later finds room."""
 _SEVERE = 4.0
 """Thresholds above the average from which on a broker is relieved although its load falls: it falls for long then, being smoothed."""
 _FORGETS_S = 300.0
@@ -90,10 +94,12 @@ class _Seen:
 class _Plan:
     """The loads of the brokers as they will be, and the bundles that may still move, largest first."""
 
-    def __init__(self, brokers: Mapping[str, Carried], resting: Mapping[Bundle, float], pinned: Mapping[Bundle, Sequence[str]]) -> None:
+    def __init__(
+        self, brokers: Mapping[str, Carried], resting: Mapping[Bundle, float], pinned: Mapping[Bundle, Sequence[str]], full: Collection[str]
+    ) -> None:
         self.loads = {name: carried.load for name, carried in sorted(brokers.items())}
         self.average = sum(self.loads.values()) / len(self.loads)
-        self.pinned = pinned
+        self.pinned, self.full = pinned, full
         self.left = {
             name: sorted(((load, bundle) for bundle, load in carried.bundles if bundle not in resting and load > 0), reverse=True)
             for name, carried in brokers.items()
@@ -126,12 +132,14 @@ class Shedder:
         self._times: deque[float] = deque()
         self._seen: dict[str, _Seen] = {}
 
-    def plan(self, brokers: Mapping[str, Carried], now: float, pinned: Mapping[Bundle, Sequence[str]] | None = None) -> list[Move]:
-        """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may."""
+    def plan(
+        self, brokers: Mapping[str, Carried], now: float, pinned: Mapping[Bundle, Sequence[str]] | None = None, full: Collection[str] = ()
+    ) -> list[Move]:
+        """The moves to begin now. pinned: the brokers that may serve a bundle, for those that not all may. full: these get none, whatever their load."""
         self._forget(now)
         if len(brokers) < 2:
             return []
-        plan = _Plan(brokers, self._moved, pinned or {})
+        plan = _Plan(brokers, self._moved, pinned or {}, full)
         for name, load in plan.loads.items():
             self._look(name, load, plan.average, now)
         budget, price = self._budget(len(brokers), now), self._price(brokers)
@@ -197,7 +205,7 @@ class Shedder:
         return full and not ends and seen.over >= (price if seen.was_well else _NEVER_WELL * price)
 
     def _too_empty(self, name: str, plan: _Plan, price: float) -> bool:
-        empty = plan.loads[name] < plan.average - self.settings.threshold
+        empty = plan.loads[name] < plan.average - self.settings.threshold and name not in plan.full
         return empty and max(plan.loads.values()) > self.settings.floor and self._seen[name].under >= _FILLED * price
 
     # -- what, and where to -------------------------------------------------------------------------------------------
@@ -205,10 +213,11 @@ class Shedder:
     def _relieve(self, source: str, plan: _Plan, price: float, budget: int) -> list[Move]:
         """Down to half the threshold above the average, by few moves."""
         moves: list[Move] = []
-        wanted = plan.average + self.settings.threshold / 2
+        wanted = plan.average + self.settings.threshold * _DOWN_TO
+        aim = plan.average + self.settings.threshold * (_AIM if self._seen[source].was_well else _FIRST_AIM)
         while len(moves) < budget and plan.loads[source] > wanted:
-            receivers = [name for name, load in plan.loads.items() if load < plan.average]
-            if (move := self._one(source, receivers, plan, plan.loads[source] - wanted)) is None:
+            receivers = [name for name, load in plan.loads.items() if load < plan.average and name not in plan.full]
+            if (move := self._one(source, receivers, plan, plan.loads[source] - aim)) is None:
                 break
             moves.append(move)
         partly = plan.loads[source] > plan.average + self.settings.threshold and len(moves) < budget

@@ -15,11 +15,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from heliograph.model.errors import ConfigError, HeliographError
+from region_node.instance.layout import NodePlan
 
 READY_S = 240.0
 """Longer than a process itself waits for what it needs: many that start at once, on few cores, take their time."""
@@ -74,6 +75,22 @@ class Child:
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
+
+
+def interpreter_of(node: NodePlan, children: Iterable[Child], own: str) -> str:
+    """Which one starts a node's process: after an upgrade its own from before, else that of its region's processes, else of all. own: the supervisor's.
+
+    Where they differ, in the middle of an upgrade, those of its role count, and the supervisor's own where these differ, too.
+    """
+    others = [child for child in children if child.region]  # no proxy of links
+    near = [child for child in others if child.region == node.region]
+    same = [child for child in near if child.name == node.name]
+    alike = [child for child in near if list(child.roles) == list(node.roles)]
+    for group in (same, near, alike, others):
+        found = {child.command[0] for child in group}
+        if len(found) == 1:
+            return found.pop()
+    return own
 
 
 class Processes:

@@ -23,7 +23,7 @@ from region_node.instance.credentials import SupervisorTokens
 from region_node.instance.growth import with_region, without_region
 from region_node.instance.layout import HOST, InstancePlan, NodePlan, check_ports, node_settings, save_plan
 from region_node.instance.ports import Ports
-from region_node.instance.processes import READY_S, Child, Processes
+from region_node.instance.processes import READY_S, Child, Processes, interpreter_of
 from region_node.instance.provisioning import Provisioning
 from region_node.instance.resize import Instance, Resize
 from region_node.instance.status import Status
@@ -123,7 +123,8 @@ class Supervisor:
         folder.mkdir(exist_ok=True)
         path = folder / f"{node.name}.json"
         path.write_text(json.dumps(node_settings(self._data, self._plan, node), indent=1))
-        command = [sys.executable, "-m", "region_node.instance.child", "--role", ",".join(node.roles), "--settings", str(path)]
+        interpreter = interpreter_of(node, self._processes.children.values(), sys.executable)
+        command = [interpreter, "-m", "region_node.instance.child", "--role", ",".join(node.roles), "--settings", str(path)]
         return Child(node.name, node.region, node.roles, command, {k: v for k, v in node.ports.items() if v})
 
     # -- growing and shrinking ----------------------------------------------------------------------------------------

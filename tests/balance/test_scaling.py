@@ -132,14 +132,27 @@ def test_a_command_finds_what_it_is_for_in_its_environment(tmp_path: Path) -> No
     assert "could not be reached" in _fire(rule(run=(str(tmp_path / "absent"),)), 1.0)
 
 
+METRICS = b'heliograph_metadata_member_lag_entries{member="m2"} 12\nother 3\n'
+
+
 class Region(http.server.BaseHTTPRequestHandler):
     """Answers as a broker's admin interface, and takes the call of a rule."""
 
     called: list[Any]
 
     def do_GET(self) -> None:
-        answers = {"/heliograph/v1/balance": {"brokers": [{"load": 0.9, "bundles": 3}]}}
-        self._answer(json.dumps(answers[self.path]).encode())
+        here = f"http://127.0.0.1:{self.server.server_address[1]}"
+        bookies = [
+            {"registered": True, "free_bytes": 100, "writable": True},
+            {"registered": True, "free_bytes": 50, "writable": False},
+            {"registered": False, "free_bytes": 0, "writable": False},
+        ]
+        answers = {
+            "/heliograph/v1/balance": {"brokers": [{"load": 0.9, "bundles": 3}]},
+            "/heliograph/v1/bookies": bookies,
+            "/heliograph/v1/status": {"brokers": [{"admin_url": here}]},
+        }
+        self._answer(METRICS if self.path == "/metrics" else json.dumps(answers[self.path]).encode())
 
     def do_POST(self) -> None:
         self.called.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -155,7 +168,16 @@ class Region(http.server.BaseHTTPRequestHandler):
         return
 
 
-def test_the_command_watches_a_region_and_calls_what_it_was_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tier", "condition", "value"),
+    [
+        ("brokers", "measure = 'broker.load'\nabove = 0.5", 0.9),
+        ("bookies", "measure = 'bookie.free_bytes'\ntake = 'sum'\nbelow = 200", 150.0),
+        ("bookies", "measure = 'bookie.writable'\ntake = 'sum'\nbelow = 2", 1.0),
+        ("metadata", "measure = 'metric:heliograph_metadata_member_lag_entries'\ntake = 'max'\nabove = 10", 12.0),
+    ],
+)
+def test_the_command_watches_each_tier_and_calls_what_it_was_given(tier: str, condition: str, value: float, tmp_path: Path) -> None:
     import typer
 
     from region_node import scaling_commands
@@ -169,12 +191,12 @@ def test_the_command_watches_a_region_and_calls_what_it_was_given(tmp_path: Path
         thread.start()
         here = f"http://127.0.0.1:{server.server_port}"
         path = tmp_path / "rules.toml"
-        path.write_text(f"[[rule]]\nname = 'more'\ntier = 'brokers'\nmeasure = 'broker.load'\nabove = 0.5\nfor_s = 0\ncall = '{here}/hook'\n")
+        path.write_text(f"[[rule]]\nname = 'more'\ntier = '{tier}'\n{condition}\nfor_s = 0\ncall = '{here}/hook'\n")
         arguments = ["autoscale", str(path), "--admin", here, "--looks", "2", "--every", "0.1"]
         dry = CliRunner().invoke(app, [*arguments, "--dry-run"])
         assert dry.exit_code == 0 and Region.called == [] and json.loads(dry.output)["outcome"] == "dry run"
         done = CliRunner().invoke(app, arguments)
         server.shutdown()
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output) == {"rule": "more", "tier": "brokers", "value": 0.9, "outcome": "done"}
-    assert Region.called == [{"rule": "more", "tier": "brokers", "value": 0.9}]
+    assert json.loads(done.output) == {"rule": "more", "tier": tier, "value": value, "outcome": "done"}
+    assert Region.called == [{"rule": "more", "tier": tier, "value": value}]

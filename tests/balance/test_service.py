@@ -32,6 +32,8 @@ class Region:
         self.balancers: dict[str, Balancer] = {}
         self.moved: list[tuple[Bundle, str, str]] = []
         self.refuse = False
+        self.memory: dict[str, float] = {}
+        """Of brokers; it stays where it is, whatever moves."""
         self.permit: Callable[[Bundle], list[str]] = lambda bundle: []
         """Who may serve it; nobody named: everybody."""
         self.settings = BalanceSettings(shedding=SheddingSettings(cool_down_s=60))
@@ -96,7 +98,7 @@ class Broker:
         return BundleTable.equal(100)
 
     def used(self) -> dict[str, float]:
-        return {"cpu": self._region.of(self._name), "memory": 0.05}
+        return {"cpu": self._region.of(self._name), "memory": self._region.memory.get(self._name, 0.05)}
 
     async def traffic(self) -> tuple[Mapping[Bundle, Traffic], tuple[float, float]]:
         mine = {b: Traffic(messages_s=load * 1000, topics=1) for b, load in self._region.loads.items() if self._region.owner[b] == self._name}
@@ -114,6 +116,29 @@ async def loaded(region: Region) -> None:
         for index in range(10):
             region.owner[f"t/{name}", index], region.loads[f"t/{name}", index] = name, share / 10
         await region.boot(name)
+
+
+def test_memory_that_stays_where_it_is_moves_no_bundle_and_is_given_none() -> None:
+    async def scenario(region: Region) -> None:
+        region.memory["a"] = 0.75
+        for name in "abcd":
+            for index in range(8):
+                region.owner[f"t/{name}", index], region.loads[f"t/{name}", index] = name, 0.05 / 8
+        for name in "abcd":
+            await region.boot(name)
+        await asyncio.sleep(900)
+        assert region.moved == [], "a move would free none of it"
+        leader = region.balancers["b"]
+        assert leader.reports["a"].load == 0.75 and leader.reports["a"].carried.load == pytest.approx(0.05, abs=0.01)
+        assert {leader.place("abcd", ("t/new", index)) for index in range(50)} == {"b", "c", "d"}
+        region.memory["a"] = 0.9
+        for index in range(8):
+            region.loads["t/b", index] = 0.08
+            region.loads["t/a", index] = 0.0
+        await asyncio.sleep(300)
+        assert region.moved and {to for _, _, to in region.moved} <= {"c", "d"}, "the emptiest by its work has no memory left"
+
+    run(3, scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -104,3 +104,9 @@ def test_what_is_set_aside_counts_at_the_least() -> None:
     carried = LoadBook().sample(0.0, 0.3, {BUNDLE: Traffic(messages_s=1)}, {BUNDLE: 0.2, ("t/n", 5): 0.4})
     assert dict(carried.bundles) == pytest.approx({BUNDLE: 0.3, ("t/n", 5): 0.4})
     assert carried.load == pytest.approx(0.7)
+
+
+def test_what_connections_take_goes_with_producers_and_consumers() -> None:
+    traffic = {BUNDLE: Traffic(messages_s=1000, sessions=10), ("t/n", 5): Traffic(sessions=30)}
+    assert dict(LoadBook().sample(0.0, 0.8, traffic, by_sessions=True).bundles) == pytest.approx({BUNDLE: 0.2, ("t/n", 5): 0.6})
+    assert dict(LoadBook().sample(0.0, 0.8, traffic).bundles) == pytest.approx({BUNDLE: 0.8})

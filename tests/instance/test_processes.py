@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
-from region_node.instance.processes import Child, Processes
+from region_node.instance.layout import NodePlan
+from region_node.instance.processes import Child, Processes, interpreter_of
 
 READY = "import sys, time; print('{\"ready\": 1}', flush=True); time.sleep(600)"
 
@@ -207,3 +208,20 @@ def test_what_is_being_started_while_all_are_ended_is_ended_and_nothing_is_start
         assert late.process is not None and late.pid is None and later.process is None
 
     with_processes(tmp_path, body)
+
+
+def test_what_is_started_anew_after_an_upgrade_is_of_the_version_of_its_region() -> None:
+    def made(name: str, python: str) -> Child:
+        return Child(name, name.split("-")[0], [name.split("-")[1]], [python, "-m", "x"], {})
+
+    def started(name: str, *others: Child) -> str:
+        return interpreter_of(NodePlan(name=name, region=name.split("-")[0], roles=[name.split("-")[1]], ports={}), [proxy, *others], "own")
+
+    proxy = Child("toxiproxy", "", ["toxiproxy"], ["own"], {})
+    upgraded = [made("us-bookie-0", "new"), made("us-broker-0", "new")]
+    assert started("us-broker-0") == "own"
+    assert started("us-broker-1", *upgraded) == started("us-bookie-0", *upgraded) == "new"
+    assert started("ap-broker-0", *upgraded) == "new", "a region that joins"
+    assert started("ap-broker-0", *upgraded, made("eu-broker-0", "old")) == "own"
+    half = [made("us-bookie-0", "new"), made("us-bookie-1", "new"), made("us-broker-0", "old"), made("us-broker-1", "new")]
+    assert [started(name, *half) for name in ("us-bookie-2", "us-broker-0", "us-broker-2")] == ["new", "old", "own"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ class Region:
     """What a supervisor and its brokers answer; a process is ready again once it was restarted."""
 
     def __init__(self) -> None:
-        self.rows = [{"name": name, "role": name.split("-")[1], "ready": True, "ports": {"admin": 8080 + at}} for at, name in enumerate(NAMES)]
+        self.rows = [
+            {"name": name, "role": name.split("-")[1], "ready": True, "pid": 100 + at, "ports": {"admin": 8080 + at}} for at, name in enumerate(NAMES)
+        ]
         self.bookies: list[dict[str, Any]] = [{"id": name, "registered": True, "writable": True, "draining": False} for name in BOOKIES]
         self.brokers = ["us-broker-0", "us-broker-1"]
         self.repairs = 0
@@ -36,7 +39,9 @@ class Region:
         if verb == "restart":
             self.before(process)
             self.restarted.append(process)
-            self.row(process)["ready"] = True
+            row = self.row(process)
+            row["ready"], row["pid"] = True, row["pid"] + 100
+            return {"ok": True, "pid": row["pid"]}
         return {"regions": {"us": {"processes": self.rows}}}
 
     def ask(self, url: str, token: str, method: str = "GET") -> Any:
@@ -63,8 +68,8 @@ def region(monkeypatch: pytest.MonkeyPatch) -> Region:
     return made
 
 
-def roll(folder: Path, *, wait_s: float = 0.0, dry_run: bool = False) -> None:
-    rolling_commands._roll(folder, "us", "", wait_s, "", dry_run, True)
+def roll(folder: Path, *, wait_s: float = 0.0, dry_run: bool = False, python: str = "") -> None:
+    rolling_commands._roll(folder, "us", python, wait_s, "", dry_run, True)
 
 
 def one_is_down(region: Region) -> None:
@@ -155,3 +160,46 @@ def test_an_interrupted_run_goes_on_where_it_was_and_only_one_runs_at_a_time(reg
     assert region.restarted == list(NAMES), "each once"
     roll(tmp_path)
     assert region.restarted == [*NAMES, *NAMES], "a new run begins anew"
+
+
+def interrupted_at(region: Region, folder: Path, name: str, python: str = "") -> list[str]:
+    """Returns what it had restarted by then."""
+
+    def stop(at: str) -> None:
+        if at == name:
+            raise KeyboardInterrupt
+
+    region.before = stop
+    with pytest.raises(KeyboardInterrupt):
+        roll(folder, python=python)
+    region.before = lambda name: None
+    done = list(region.restarted)
+    region.restarted.clear()
+    return done
+
+
+def test_what_an_interrupted_run_has_done_counts_while_it_is_so_still(region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_at(region, tmp_path, "us-broker-0")
+    region.row("us-bookie-1")["pid"] = 7  # it was started otherwise meanwhile
+    roll(tmp_path)
+    assert region.restarted == ["us-bookie-1", "us-broker-0", "us-broker-1"]
+    region.restarted.clear()
+    interrupted_at(region, tmp_path, "us-broker-0")
+    real = rolling_commands.time.time
+    monkeypatch.setattr(rolling_commands.time, "time", lambda: real() + 2 * rolling_commands._NOTES_S)
+    roll(tmp_path)
+    assert region.restarted == list(NAMES), "days later it is another run"
+
+
+def test_another_release_in_the_same_environment_is_another_upgrade(region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = iter(["faulty", "mended", "mended"])
+    monkeypatch.setattr(rolling_commands, "release_of", lambda python: next(releases))
+    first = interrupted_at(region, tmp_path, "us-broker-0", "/new/python")
+    assert interrupted_at(region, tmp_path, "us-broker-1", "/new/python") == [*first, "us-broker-0"], "it began anew"
+    roll(tmp_path, python="/new/python")
+    assert region.restarted == ["us-broker-1"], "and this one goes on"
+
+
+def test_a_release_is_told_by_what_its_environment_has(tmp_path: Path) -> None:
+    here, nobody = rolling_commands.release_of(sys.executable), rolling_commands.release_of(str(tmp_path / "absent"))
+    assert here == rolling_commands.release_of(sys.executable) != "" and nobody == rolling_commands.release_of("") == ""
