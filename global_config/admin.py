@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from global_config import keys
+from global_config import keys, migrations
 from global_config.peers import PeerClusters
 from global_config.tries import Tries, busy
 from heliograph.model.errors import AlreadyExists, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
@@ -28,11 +28,12 @@ from heliograph.model.policies import (
     RegionInfo,
     ResourceGroup,
     TenantInfo,
+    TenantQuota,
     TopicPolicies,
 )
 from heliograph.model.policy_table import checked
 from heliograph.raft.store import ABSENT, OPS_MAX, Check, Delete, MetadataStore, Op, Put, prefix_end
-from heliograph.runtime.clock import Rng
+from heliograph.runtime.clock import Clock, Rng
 
 V = TypeVar("V", RegionInfo, PulsarCluster, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
 
@@ -54,10 +55,13 @@ class Offline(Protocol):
 class ConfigAdmin:
     """Over a linearizable store of the global configuration."""
 
-    def __init__(self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None) -> None:
-        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng: spreads tries that collided."""
-        self._store, self._offline, self._rng = store, offline, rng
-        self.peers = PeerClusters(store, rng)
+    def __init__(self, store: MetadataStore, offline: Offline | None = None, rng: Rng | None = None, clock: Clock | None = None) -> None:
+        """offline: where changes of policies go while the configuration cannot be reached; None: they fail then. rng: spreads tries that collided.
+
+        clock: dates partitioned topics that are made; None: they have no date.
+        """
+        self._store, self._offline, self._rng, self._clock = store, offline, rng, clock
+        self.peers, self.migrations = PeerClusters(store, rng), migrations.ClusterMigrations(store, rng)
 
     # -- regions ------------------------------------------------------------------------------------------------------
 
@@ -176,7 +180,7 @@ class ConfigAdmin:
                     return f"tenant {key.removeprefix(keys.TENANTS)}"
             return await self._peer_of(name)
 
-        await self._delete_unused(keys.region(name), f"region {name!r}", users, keys.peers(name))
+        await self._delete_unused(keys.region(name), f"region {name!r}", users, keys.peers(name), keys.migration(name))
 
     # -- real Pulsar clusters -----------------------------------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class ConfigAdmin:
                     return f"namespace {key.removeprefix(keys.NAMESPACES)}"
             return await self._peer_of(name)
 
-        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users, keys.peers(name))
+        await self._delete_unused(keys.cluster(name), f"cluster {name!r}", users, keys.peers(name), keys.migration(name))
 
     async def _peer_of(self, name: str) -> str:
         """Who has it as a peer; "": nobody."""
@@ -279,6 +283,7 @@ class ConfigAdmin:
             return f"namespace {found[0][0].removeprefix(keys.NAMESPACES)}" if found else ""
 
         await self._delete_unused(keys.tenant(name), f"tenant {name!r}", users)
+        await self._store.delete(keys.tenant_quota(name))
 
     # -- namespaces ---------------------------------------------------------------------------------------------------
 
@@ -325,9 +330,9 @@ class ConfigAdmin:
             guard = await self._version(keys.GUARD)
             _, version = await self._existing(keys.namespace(name), NamespacePolicies, f"namespace {name!r}")
             topics = [key for domain in ("persistent", "non-persistent") for key, _, _ in await self._all(keys.partitioned(f"{domain}://{name}/"))]
-            if len(topics) > OPS_MAX - 2:
+            if len(topics) > OPS_MAX - 3:
                 raise NotAllowed(f"namespace {name!r} still has {len(topics)} partitioned topics: delete them first")
-            if await self._committed([Delete(keys.namespace(name), version), *(Delete(key) for key in topics), Check(keys.GUARD, guard)]):
+            if await self._committed([Delete(keys.namespace(name), version), *map(Delete, (*topics, keys.migrated(name))), Check(keys.GUARD, guard)]):
                 return
         raise busy()
 
@@ -348,7 +353,8 @@ class ConfigAdmin:
         if await self._version(key) != ABSENT:
             raise AlreadyExists(f"{what} exists already")
         await references()
-        made = PartitionedTopic(partitions=partitions, incarnation=await self._store.next_ids(keys.INCARNATIONS, at_least=1))
+        incarnation = await self._store.next_ids(keys.INCARNATIONS, at_least=1)
+        made = PartitionedTopic(partitions=partitions, incarnation=incarnation, created_ms=0 if self._clock is None else self._clock.wall_ms())
         await self._create(key, made.encode(), what, references)
 
     async def update_partitioned(self, topic: str, partitions: int) -> None:
@@ -397,6 +403,11 @@ class ConfigAdmin:
         """Makes it, or changes it."""
         check_name("resource group", name)
         await self._store.put(keys.resource_group(name), group.encode())
+
+    async def set_tenant_quota(self, tenant: str, quota: TenantQuota | None) -> None:
+        """None: no more."""
+        key = keys.tenant_quota(check_name("tenant", tenant))
+        await (self._store.delete(key) if quota is None else self._store.put(key, quota.encode()))
 
     async def delete_resource_group(self, name: str) -> None:
         """Raises NotFound, NotAllowed (a namespace is in it)."""

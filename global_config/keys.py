@@ -4,11 +4,14 @@
     /region-numbers/{number:010}          the name of the region that has, or had, this number: never deleted, so that no number is used twice
     /clusters/{name}                      PulsarCluster
     /peers/{name}                         ClusterPeers of a region, or of a Pulsar cluster
+    /migrations/{name}                    ClusterMigration of a region, or of a Pulsar cluster
+    /migrated/{tenant}/{namespace}        MigratedNamespace: the regions that send its clients on
     /tenants/{tenant}                     TenantInfo
     /namespaces/{tenant}/{namespace}      NamespacePolicies
     /partitioned/{topic's full name}      PartitionedTopic
     /topic-policies/{topic's full name}   TopicPolicies that hold in every region
     /resource-groups/{name}               ResourceGroup
+    /tenant-quotas/{tenant}               TenantQuota
     /data-keys/{region}/{tenant}          data keys of a tenant in a region, wrapped by that region's master key (`storage.sealing.keyring`)
     /guard                                empty; put by every write that refers to something, so that what it refers to is not deleted meanwhile
     counters, apart from keys: region-numbers, topic-incarnations
@@ -20,11 +23,14 @@ REGIONS = "/regions/"
 REGION_NUMBERS = "/region-numbers/"
 CLUSTERS = "/clusters/"
 PEERS = "/peers/"
+MIGRATIONS = "/migrations/"
+MIGRATED = "/migrated/"
 TENANTS = "/tenants/"
 NAMESPACES = "/namespaces/"
 PARTITIONED = "/partitioned/"
 TOPIC_POLICIES = "/topic-policies/"
 RESOURCE_GROUPS = "/resource-groups/"
+TENANT_QUOTAS = "/tenant-quotas/"
 DATA_KEYS = "/data-keys/"
 GUARD = "/guard"
 NUMBERS = "region-numbers"
@@ -48,8 +54,22 @@ def peers(name: str) -> str:
     return PEERS + name
 
 
+def migration(name: str) -> str:
+    """name: of a region, or of a Pulsar cluster."""
+    return MIGRATIONS + name
+
+
+def migrated(namespace: str) -> str:
+    """namespace: `tenant/namespace`."""
+    return MIGRATED + namespace
+
+
 def tenant(name: str) -> str:
     return TENANTS + name
+
+
+def tenant_quota(tenant: str) -> str:
+    return TENANT_QUOTAS + tenant
 
 
 def namespace(name: str) -> str:

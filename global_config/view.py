@@ -16,18 +16,34 @@ from global_config import keys
 from global_config.edits import PROPERTIES, Change, Fields, flat
 from heliograph.model.errors import CorruptData
 from heliograph.model.policies import (
+    ClusterMigration,
     ClusterPeers,
+    MigratedNamespace,
     NamespacePolicies,
     PartitionedTopic,
     PulsarCluster,
     RegionInfo,
     ResourceGroup,
     TenantInfo,
+    TenantQuota,
     TopicPolicies,
 )
 from heliograph.raft.store import MetadataStore
 
-V = TypeVar("V", RegionInfo, PulsarCluster, ClusterPeers, TenantInfo, NamespacePolicies, PartitionedTopic, TopicPolicies, ResourceGroup)
+V = TypeVar(
+    "V",
+    RegionInfo,
+    PulsarCluster,
+    ClusterPeers,
+    ClusterMigration,
+    MigratedNamespace,
+    TenantInfo,
+    NamespacePolicies,
+    PartitionedTopic,
+    TopicPolicies,
+    ResourceGroup,
+    TenantQuota,
+)
 _ALL = "/"
 
 
@@ -39,12 +55,15 @@ class ConfigView:
         self._regions: dict[str, RegionInfo] = {}
         self._clusters: dict[str, PulsarCluster] = {}
         self._peers: dict[str, ClusterPeers] = {}
+        self._migrations: dict[str, ClusterMigration] = {}
+        self._migrated: dict[str, MigratedNamespace] = {}
         self._tenants: dict[str, TenantInfo] = {}
         self._namespaces: dict[str, NamespacePolicies] = {}
         self._by_tenant: dict[str, dict[str, None]] = {}
         self._partitioned: dict[str, PartitionedTopic] = {}
         self._topic_policies: dict[str, TopicPolicies] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
+        self._quotas: dict[str, TenantQuota] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._pending: dict[str, list[tuple[Change, ...]]] = {}
         """Key -> edits of its policies that were made here and are not in the configuration yet, in their order."""
@@ -96,6 +115,15 @@ class ConfigView:
         found = self._peers.get(name)
         return () if found is None else found.names
 
+    def migration(self, name: str) -> ClusterMigration | None:
+        """Of a region, or of a Pulsar cluster; None: nobody ever spoke of one."""
+        return self._migrations.get(name)
+
+    def migrated_in(self, namespace: str) -> tuple[str, ...]:
+        """The regions that send the clients of `tenant/namespace` on."""
+        found = self._migrated.get(namespace)
+        return () if found is None else found.regions
+
     def tenant(self, name: str) -> TenantInfo | None:
         return self._tenants.get(name)
 
@@ -123,6 +151,11 @@ class ConfigView:
         found = self._partitioned.get(topic)
         return 0 if found is None else found.incarnation
 
+    def created_ms(self, topic: str) -> int:
+        """topic: its full name. When a partitioned topic was made; 0: not known, or it is not partitioned."""
+        found = self._partitioned.get(topic)
+        return 0 if found is None else found.created_ms
+
     def partitioned(self, namespace: str) -> list[str]:
         """Full names of the partitioned topics of a namespace, sorted."""
         return sorted(topic for topic in self._partitioned if topic.partition("://")[2].startswith(f"{namespace}/"))
@@ -140,6 +173,12 @@ class ConfigView:
 
     def resource_groups(self) -> list[str]:
         return sorted(self._resource_groups)
+
+    def tenant_quota(self, tenant: str) -> TenantQuota | None:
+        return self._quotas.get(tenant)
+
+    def tenant_quotas(self) -> dict[str, TenantQuota]:
+        return dict(self._quotas)
 
     # -- what was edited here while the configuration could not be reached ---------------------------------------------
 
@@ -167,6 +206,10 @@ class ConfigView:
                 _set(self._clusters, key.removeprefix(keys.CLUSTERS), PulsarCluster, value)
             elif key.startswith(keys.PEERS):
                 _set(self._peers, key.removeprefix(keys.PEERS), ClusterPeers, value)
+            elif key.startswith(keys.MIGRATIONS):
+                _set(self._migrations, key.removeprefix(keys.MIGRATIONS), ClusterMigration, value)
+            elif key.startswith(keys.MIGRATED):
+                _set(self._migrated, key.removeprefix(keys.MIGRATED), MigratedNamespace, value)
             elif key.startswith(keys.TENANTS):
                 _set(self._tenants, key.removeprefix(keys.TENANTS), TenantInfo, value)
             elif key.startswith(keys.NAMESPACES):
@@ -179,6 +222,8 @@ class ConfigView:
                 _set(self._topic_policies, key.removeprefix(keys.TOPIC_POLICIES), TopicPolicies, value)
             elif key.startswith(keys.RESOURCE_GROUPS):
                 _set(self._resource_groups, key.removeprefix(keys.RESOURCE_GROUPS), ResourceGroup, value)
+            elif key.startswith(keys.TENANT_QUOTAS):
+                _set(self._quotas, key.removeprefix(keys.TENANT_QUOTAS), TenantQuota, value)
             else:
                 return
         except CorruptData as error:

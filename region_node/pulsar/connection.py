@@ -45,6 +45,8 @@ _FRAME_ROOM = 10 << 10
 _LINK_ROOM = 128 << 10
 """An entry of the largest size grows on a link, by its run's header and `replicated_from`."""
 _JOIN_BELOW = 1 << 16
+_GET = b"GET "
+"""As a frame's size it would be more than a gigabyte."""
 
 
 class PulsarConnection(asyncio.Protocol):
@@ -119,10 +121,23 @@ class PulsarConnection(asyncio.Protocol):
         if lone is not None:
             self.producing.take(lone)
             return
+        if not self.connected and data[:4] == _GET and self._redirected(data):
+            return
         if self.admission.waits:
             self.admission.hold(self.cutter.feed(data), len(data))
         else:
             self._handle(self.cutter.feed(data))
+
+    def _redirected(self, data: bytes) -> bool:
+        """HTTP came: who knows a service URL alone learns the admin port here; by TLS only one with TLS, as credentials follow. False: none is told."""
+        assert self._transport is not None
+        admin_url = self.listener.admin_urls[self._transport.get_extra_info("ssl_object") is not None]
+        path = data[4:].split(None, 1)[0].decode("latin-1") if admin_url and not self.link else ""
+        if not path.startswith("/"):
+            return False
+        self.write(f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {admin_url}{path}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("latin-1"))
+        self.close()
+        return True
 
     def _handle(self, events: Iterator[Event]) -> None:
         try:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from heliograph.model.errors import HeliographError, NotAllowed, TopicError
+from heliograph.model.errors import HeliographError, NotAllowed, RegionPassive, TopicError
 from heliograph.model.names import TopicName
 from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from heliograph.wire import pulsar_pb2 as pb
 from heliograph.wire.varint import signed
 from region_node.pulsar.errors import code_of
 from region_node.pulsar.producer_commands import NO_SCHEMA
-from region_node.pulsar.publishing import NO_REQUEST, name_next_owner
+from region_node.pulsar.publishing import NO_REQUEST, name_next_owner, send_on
 from region_node.pulsar.transacting import check_available
 from region_node.replicated_subscriptions import replicate, replicate_by_policy
 from region_node.schemas.definition import Schema
@@ -111,6 +111,9 @@ class Consuming:
             return
         handle.closed = True
         del self.handles[consumer.id]
+        migration = None if handle.topic is None else handle.topic.migration
+        if migration is not None and handle.subscription is not None and (why := migration.of_consumers(handle.subscription)) is not None:
+            send_on(self._connection, pb.CommandTopicMigrated.Consumer, handle.id, why)
         close = pb.CommandCloseConsumer(consumer_id=consumer.id, request_id=NO_REQUEST)
         name_next_owner(close, handle.topic)
         self._connection.send(pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER, close_consumer=close))
@@ -173,6 +176,9 @@ def on_subscribe(connection: PulsarConnection, command: pb.BaseCommand) -> None:
 async def _subscribe_or_forget(connection: PulsarConnection, handle: ConsumerHandle, command: pb.CommandSubscribe) -> None:
     try:
         await _subscribe(connection, handle, command)
+    except RegionPassive as error:
+        send_on(connection, pb.CommandTopicMigrated.Consumer, command.consumer_id, error)
+        raise
     finally:
         if handle.subscription is None:
             connection.consuming.forget(handle)
@@ -184,13 +190,15 @@ async def _subscribe(connection: PulsarConnection, handle: ConsumerHandle, comma
         raise NotAllowed("compacted reads want an exclusive or failover subscription")
     topics, wanted = connection.listener.topics, TopicName.parse(command.topic)
     connection.identity.check_subscribe(wanted, command.subscription)
-    topic = await topics.get(command.topic, create=command.force_topic_creation and topics.creation.may_create(command.topic))
+    topic = await topics.get_for_client(command.topic, create=command.force_topic_creation)
     check_type(topic, kind)
     topic.check_subscribe_rate(f"{connection.address} {command.consumer_name} {command.consumer_id}")
     if command.HasField("schema") and command.schema.type not in NO_SCHEMA:
         await topics.schema_of_consumer(topic, Schema.from_wire(command.schema))
     properties = {pair.key: pair.value for pair in command.subscription_properties}
     initial = await _initial(connection, topic, command)
+    if topic.migration is not None:
+        topic.migration.check_consumer(command.subscription, new_ends_here=initial == AFTER_ALL)
     await topic.moved(command.subscription)
     make = not command.durable or bool(topic.policies.part("autoSubscriptionCreation", "allowAutoSubscriptionCreation"))
     subscription = await topic.subscription(command.subscription, initial=initial, durable=command.durable, create=make, properties=properties)

@@ -128,6 +128,8 @@ class PulsarListener:
         self.connections: dict[PulsarConnection, None] = {}
         self.created = self.refused = self.ended = 0
         """Connections since the start: all, those that were not accepted or not answered with CONNECTED, those that are gone."""
+        self.admin_urls = "", ""
+        """This broker's admin port without and with TLS, once it has one; "": not told. For who sends HTTP to this port."""
         self.lookups = LookupCounts()
         self.addresses = AddressCounts(self.settings.connections_per_address)
         self.loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive,
 from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
-from region_node.pulsar.publishing import ProducerHandle
+from region_node.pulsar.publishing import ProducerHandle, send_on
 from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
 from region_node.schemas.definition import Schema
@@ -52,22 +52,11 @@ async def _make_or_forget(connection: PulsarConnection, handle: ProducerHandle, 
         await _make(connection, handle, command)
         made = True
     except RegionPassive as error:
-        if error.url:
-            connection.send(_migrated(command.producer_id, error.url))
+        send_on(connection, pb.CommandTopicMigrated.Producer, command.producer_id, error)
         raise  # ServiceNotReady: whoever does not know the command above tries again
     finally:
         if not made:
             connection.producing.forget(handle)
-
-
-def _migrated(producer_id: int, url: str) -> pb.BaseCommand:
-    """Where the producer is to go on: clients that know it look the topic up there."""
-    migrated = pb.CommandTopicMigrated(resource_id=producer_id, resource_type=pb.CommandTopicMigrated.Producer)
-    if url.startswith("pulsar+ssl:"):
-        migrated.brokerServiceUrlTls = url
-    else:
-        migrated.brokerServiceUrl = url
-    return pb.BaseCommand(type=pb.BaseCommand.TOPIC_MIGRATED, topicMigrated=migrated)
 
 
 async def _make(connection: PulsarConnection, handle: ProducerHandle, command: pb.CommandProducer) -> None:
@@ -77,7 +66,7 @@ async def _make(connection: PulsarConnection, handle: ProducerHandle, command: p
     cluster = cluster_of(connection, handle.name)
     if command.initial_subscription_name:
         identity.check_subscribe(wanted, command.initial_subscription_name)
-    topic = await topics.get(command.topic, create=topics.creation.may_create(command.topic))
+    topic = await topics.get_for_client(command.topic)
     check_region(topic)
     if topic.terminated:
         raise TopicTerminated(f"{topic.text} is terminated")
