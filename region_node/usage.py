@@ -15,7 +15,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class TenantUsage:
-    """`storage_bytes`: of the topics that are loaded now, before replication to other bookies."""
+    """`storage_bytes`: of the ledgers that are open here, and, at the broker that counts those (`region_node.stored_bytes`), of all closed ones of the region;
+    before replication to other bookies."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -29,6 +30,8 @@ class Usage:
 
     def __init__(self) -> None:
         self._tenants: dict[str, TenantUsage] = {}
+        self._open: Mapping[str, int] = {}
+        self._closed: Mapping[str, int] = {}
 
     def of(self, tenant: str) -> TenantUsage:
         """The tenant's sums, to add to."""
@@ -38,11 +41,24 @@ class Usage:
         return found
 
     def stored(self, sizes: Mapping[str, int]) -> None:
-        """By tenant: bytes of all topics that are loaded."""
+        """By tenant: bytes of the ledgers that are open here."""
+        self._open = sizes
+        self._add_up()
+
+    def closed(self, sizes: Mapping[str, int]) -> None:
+        """By tenant: bytes of all closed ledgers of the region; {} where another broker counts them."""
+        self._closed = sizes
+        self._add_up()
+
+    def open_bytes(self, tenant: str) -> int:
+        return self._open.get(tenant, 0)
+
+    def _add_up(self) -> None:
         for sums in self._tenants.values():
             sums.storage_bytes = 0
-        for tenant, size in sizes.items():
-            self.of(tenant).storage_bytes = size
+        for sizes in (self._open, self._closed):
+            for tenant, size in sizes.items():
+                self.of(tenant).storage_bytes += size
 
     def rows(self) -> dict[str, dict[str, int]]:
         return {tenant: asdict(self._tenants[tenant]) for tenant in sorted(self._tenants)}

@@ -42,13 +42,13 @@ _SLICE = 1000
 
 
 async def stored_by_tenant(topics: Iterable[Topic]) -> dict[str, int]:
-    """Bytes of each tenant's topics, looked at in slices: they may be very many."""
+    """Bytes of each tenant's open ledgers, looked at in slices: the topics may be very many."""
     found: dict[str, int] = {}
     for at, topic in enumerate(list(topics)):
         if at % _SLICE == _SLICE - 1:
             await asyncio.sleep(0)
         if not topic.closed:
-            found[topic.name.tenant] = found.get(topic.name.tenant, 0) + topic.ledger.size_bytes
+            found[topic.name.tenant] = found.get(topic.name.tenant, 0) + topic.ledger.open_bytes
     return found
 
 
@@ -112,7 +112,7 @@ async def days_of(store: MetadataStore, month: str, tenant: str = "") -> list[tu
 
 
 class UsageDays:
-    """One broker's. stored: (tenant, bytes) of each loaded topic."""
+    """One broker's. stored: tenant -> bytes of the ledgers that are open here."""
 
     def __init__(
         self,

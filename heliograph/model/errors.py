@@ -173,13 +173,13 @@ class NotOwner(TopicError):
 
 
 class RegionPassive(TopicError):
-    """This region does not confirm what is published to the namespace now. `url`: the service URL of the region that does, "" where none is known."""
+    """This region does not serve a client now. `url`, `url_tls`: service URLs of where it goes on, without and with TLS; both "": none is known."""
 
     retryable = True
 
-    def __init__(self, text: str, url: str = "") -> None:
+    def __init__(self, text: str, url: str = "", url_tls: str = "") -> None:
         super().__init__(text)
-        self.url = url
+        self.url, self.url_tls = url, url_tls
 
 
 class ProducerBusy(TopicError):

@@ -1,8 +1,8 @@
 """What the global configuration holds: regions, tenants, namespaces and their policies, link trees.
 
 Is: the values (which policies there are: `policy_table`), and their encoding (JSON with a format number: people read these). Isn't: who may change them.
-Keys: /regions/{name}, /clusters/{name}, /tenants/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name},
-/topic-policies/{topic's full name}, /resource-groups/{name}.
+Keys: /regions/{name}, /clusters/{name}, /peers/{name}, /migrations/{name}, /migrated/{tenant}/{namespace}, /tenants/{tenant},
+/tenant-quotas/{tenant}, /namespaces/{tenant}/{namespace}, /partitioned/{topic's full name}, /topic-policies/{topic's full name}, /resource-groups/{name}.
 """
 
 from __future__ import annotations
@@ -98,6 +98,29 @@ class ClusterPeers(_Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMigration(_Value):
+    """Where the clients of a region go on. `migrated`: all of them; else only those of the namespaces that a `MigratedNamespace` names."""
+
+    migrated: bool = False
+    service_url: str = ""
+    service_url_tls: str = ""
+    broker_service_url: str = ""
+    broker_service_url_tls: str = ""
+
+    @property
+    def urls(self) -> bool:
+        """Whether it says where clients are to connect."""
+        return bool(self.broker_service_url or self.broker_service_url_tls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigratedNamespace(_Value):
+    """`regions`: those that send its clients on to where their `ClusterMigration` says."""
+
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TenantInfo(_Value):
     admin_roles: tuple[str, ...] = ()
     allowed_regions: tuple[str, ...] = ()
@@ -173,7 +196,21 @@ class ResourceGroup(_Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantQuota(_Value):
+    """What an operator lets a tenant have, whatever its admin sets; 0: no bound. Topics (partitions each) and stored bytes count in each region by itself."""
+
+    max_namespaces: int = 0
+    max_topics: int = 0
+    max_storage_bytes: int = 0
+    """Of messages, before replication to bookies; compacted and offloaded ones count, too."""
+    resource_group: str = ""
+    """All namespaces of the tenant share its rates, whatever group they are put into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedTopic(_Value):
     partitions: int
     incarnation: int = 0
     """Grows with every topic that is made: another one than before, under the same name, was made again. 0: an earlier version has written it."""
+    created_ms: int = 0
+    """Wall time; 0: an earlier version has written it last."""

@@ -120,6 +120,7 @@ POLICIES: tuple[Policy, ...] = (
         empty=204,
     ),
     _row("encryptionAtRest", v.flag, default=False, empty=204),
+    _row("storageFull", v.flag, default=False, namespace="", topic=""),
     _row("encryptionRequired", v.flag, "encryption_required", False, topic="", shown=False),
     _row("schemaCompatibilityStrategy", v.SCHEMA_STRATEGY, "schema_compatibility_strategy", "UNDEFINED", put=True, put_topic=True, shown="UNDEFINED"),
     _row("schemaAutoUpdateCompatibilityStrategy", v.SCHEMA_AUTO_UPDATE, "schema_auto_update_compatibility_strategy", "Full", topic="", put=True, empty=204),

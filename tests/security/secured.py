@@ -44,7 +44,7 @@ class View:
         return self.broker.view.on_change(callback)
 
     def grant(self, **fields: Any) -> None:
-        self.broker.view.set("public/default", replace(self.broker.view.namespaces["public/default"], **fields))
+        self.broker.view.set("public/default", replace(self.broker.view.known["public/default"], **fields))
 
 
 def run(secret: str, test: Callable[[Broker, View], Awaitable[None]], *, settings: dict[str, Any] | None = None, **security: Any) -> None:

@@ -27,6 +27,8 @@ def template(path: str) -> str:
         ("GET", "/admin/v2/clusters", Access.ANY),
         ("PUT", "/admin/v2/clusters/{cluster}", Access.SUPER),
         ("POST", "/admin/v2/clusters/{cluster}/peers", Access.SUPER),
+        ("POST", "/admin/v2/clusters/{cluster}/migrate", Access.SUPER),
+        ("POST", "/admin/v2/namespaces/{tenant}/{namespace}/migration", Access.SUPER),
         ("POST", "/admin/v2/bookies/racks-info/{bookie}", Access.SUPER),
         ("POST", "/admin/v2/brokers/shutdown", Access.SUPER),
         ("GET", "/admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}", Access.SUPER),
