@@ -98,6 +98,7 @@ async def _back_up(
 
     folder = SystemDisk(str(out.parent.resolve()))
     scratch = f"{out.name}.new"
+    out.with_name(scratch).touch(mode=0o600)  # verifiers of passwords and the key that reports are signed with are in it
     file = folder.open(scratch, create=True)
     clock = SystemClock()
     client = MetaClient([address], clock=clock, rng=system_rng(), ssl=tls)

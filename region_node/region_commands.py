@@ -1,4 +1,4 @@
-"""The commands `region join` and `region leave` of a running instance on this machine.
+"""The commands `region join` and `region leave` of a running instance on this machine; `region backup` and `region restore` are `region_backup_commands`.
 
 Is: options, and what a person sees. Isn't: the steps (`region_node.instance.growth`, and the supervisor, which is asked).
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from region_node import region_backup_commands
 from region_node.instance.control import STARTED_S, call
 
 Data = Annotated[Path, typer.Option("--data", help="The data folder of the instance.", show_default=True)]
@@ -22,9 +23,11 @@ _DEFAULT_DATA = Path(".heliograph")
 
 
 def register(app: typer.Typer) -> None:
-    region = typer.Typer(help="Let a region join a running instance, or leave it.", no_args_is_help=True)
+    region = typer.Typer(help="Let a region join a running instance, or leave it; back a whole region up, and restore it.", no_args_is_help=True)
     region.command()(join)
     region.command()(leave)
+    region.command()(region_backup_commands.backup)
+    region.command()(region_backup_commands.restore)
     app.add_typer(region, name="region")
 
 

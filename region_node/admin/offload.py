@@ -47,6 +47,12 @@ async def scan(admin: Admin, request: web.Request) -> Any:
     return {"objects": len(rows), "totalSize": sum(row["size"] for row in rows), "ledgers": rows}
 
 
+async def about(admin: Admin, request: web.Request) -> Any:
+    """Where this region's topics go, and under whose name. store: "" where none is set."""
+    tier = _tier(admin)
+    return {"region": admin.region, "store": tier.stores.own_url, "holder": tier.tiering.holder}
+
+
 async def restore(admin: Admin, request: web.Request) -> Any:
     given = await typed_body(request, dict, 'an object such as {"topic": "persistent://public/default/t"},')
     unknown = sorted(set(given) - {"topic", "store", "holder"})
@@ -99,5 +105,6 @@ ROUTES = (
     ("PUT", f"{_TOPIC}/offload", offload),
     ("GET", f"{_TOPIC}/offload", status),
     ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/scanOffloadedLedgers", scan),
+    ("GET", "/heliograph/v1/tier", about),
     ("POST", "/heliograph/v1/tier/restore", restore),
 )

@@ -72,6 +72,7 @@ def test_a_region_comes_back_from_a_backup_of_its_metadata(tmp_path: Path) -> No
         publish(region.service_url(), TOPIC, before)
         made = json.loads(program("backup", "--region", "us", "--address", meta, "--out", str(out), "--json"))
         assert made["keys"] > 3 and made["region"] == "us" and made["bytes"] == out.stat().st_size
+        assert out.stat().st_mode & 0o777 == 0o600, "secrets are in it"
         assert "is there already" in run("backup", "--region", "us", "--address", meta, "--out", str(out), code=2)
         publish(region.service_url(), TOPIC, after)
         publish(region.service_url(), LATER, later)  # a ledger that the backup does not know

@@ -53,6 +53,9 @@ def test_a_ledger_that_its_bookies_have_lost_is_repaired_in_place(tmp_path: Path
         rows = [json.loads(line) for line in followed.stdout.splitlines()]
         assert sum(row["entries"] for row in rows) == 100 and rows[0]["first"] == 0 and rows[0]["producers"] == ["p"], followed.stderr
 
+        lacking = command("lacking-copies", "--address", region.addresses["meta"][0])
+        assert (lacking.returncode, lacking.stdout.strip()) == (0, "no ledger lacks a copy"), lacking.stdout + lacking.stderr
+
         bookies = [process.ports["bookie"] for name, process in region.processes.items() if "bookie" in name]
         asyncio.run(deleted_everywhere(bookies, ledger))
         lost = command("topics", "repair", TOPIC, "--check", "--json", *admin)

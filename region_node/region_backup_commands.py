@@ -1,0 +1,217 @@
+"""The commands `region backup` and `region restore`: every topic of a region, with its messages, by way of an object store.
+
+Is: which topics there are, asking brokers to offload and to restore each, and the file that says what belongs together. Isn't: an offload or a restore of
+one topic (`storage.tiered`), or a region's metadata and the global configuration as they are (`region_node.backup_commands`).
+Invariants: the file is written last, and only where every topic is in the store whole; a restore touches no topic that is there, so it can be given again.
+The file, JSON: format 1, made_ms, region, store, holder, tenants and namespaces (as the admin interface tells them), partitioned: topic -> partitions,
+stored: topics that the store holds, empty: topics without a message -> their subscriptions.
+Source: docs/operating.md, "A whole region"; docs/protocols/tiered.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from heliograph.cli.rest import ADMIN, AdminOption, JsonOption, Refused, Rest, TokenOption, namespace_path, topic_path
+from heliograph.model.errors import ConfigError
+from heliograph.model.names import TopicName
+
+FORMAT = 1
+_INTERNAL = "pulsar"
+"""The tenant of what brokers keep for themselves: made anew by them."""
+_AT_ONCE = 16
+_POLL_S = 0.1
+_REQUEST_S = 600.0
+_SHOWN = 10
+_CONFLICT = 409
+_NOT_FOUND = 404
+
+
+def backup(
+    out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet. Keep it beside the store: a restore wants both.")],
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    wait_s: Annotated[float, typer.Option("--wait", help="Seconds that one topic may take.", min=1)] = 3600.0,
+    json_output: JsonOption = False,
+) -> None:
+    """Back up a whole region while it works: messages, subscriptions, schemas, and policies of every topic go to the brokers' object store.
+
+    Of each topic it holds what was acknowledged before the command came to it. What the store has already is not sent again. With the global
+    configuration (`heliograph backup --config`) everything that an instance knows is kept.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} is there already: give a new file with --out, so that no older backup is lost")
+    rest = Rest(admin, token, _REQUEST_S)
+    tier = rest.get("/heliograph/v1/tier")
+    if not tier["store"]:
+        raise ConfigError("these brokers are set to no object store: set broker.tiered.store, and start them again")
+    found = _found(rest)
+    with _bar("backing up", json_output) as bar:
+        failed = _each(found["topics"], lambda topic: _offload(rest, topic, wait_s), bar)
+    if failed:
+        raise ConfigError(f"nothing was written: {_some(failed)}; what is in the store stays there, and the command can be given again")
+    held: dict[str, list[int]] = {}
+    for namespace in found["namespaces"]:
+        for row in rest.get(f"{namespace_path(namespace)}/scanOffloadedLedgers")["ledgers"]:
+            if row["holder"] == tier["holder"]:
+                held.setdefault(row["topic"], []).append(row["size"])
+    topics = found.pop("topics")
+    made = {
+        "format": FORMAT,
+        "made_ms": time.time_ns() // 1_000_000,
+        "region": tier["region"],
+        **{key: tier[key] for key in ("store", "holder")},
+        **found,
+        "stored": [topic for topic in topics if topic in held],
+        "empty": {topic: rest.get(f"{topic_path(topic)}/subscriptions") for topic in topics if topic not in held},
+    }
+    _write(out, made)
+    told = {"file": str(out), "topics": len(topics), "stored": len(made["stored"]), "bytes": sum(map(sum, held.values())), "store": tier["store"]}
+    if json_output:
+        typer.echo(json.dumps(told))
+    else:
+        typer.echo(f"{out}: {len(topics)} topics of {tier['region']}, {told['stored']} of them with messages, {told['bytes']} bytes in {tier['store']}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `region backup` wrote.", exists=True, dir_okay=False)],
+    store: Annotated[str, typer.Option("--store", help="Where the store is now, if it is somewhere else than it was.")] = "",
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Bring every topic of a backup back into a running region: entries under their positions, subscriptions, schemas, policies.
+
+    A topic that is there is left alone. An interrupted restore is given again, and goes on.
+    """
+    try:
+        made = json.loads(file.read_text())
+        if made["format"] != FORMAT:
+            raise ConfigError(f"{file} has format {made['format']}, this program reads {FORMAT}: use the version that wrote it, or a newer one")
+        bases = list(dict.fromkeys(str(TopicName.parse(topic).partitioned) for topic in made["stored"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} cannot be restored: it is not what `heliograph region backup` writes ({error})") from error
+    rest = Rest(admin, token, _REQUEST_S)
+    region, there, rows = rest.get("/heliograph/v1/tier")["region"], list[str](), list[dict[str, Any]]()
+
+    def one(topic: str) -> None:
+        try:
+            rows.extend(rest.post("/heliograph/v1/tier/restore", {"topic": topic, "store": store or made["store"], "holder": made["holder"]}))
+        except Refused as error:
+            if error.code != _CONFLICT:
+                raise
+            there.append(topic)
+
+    with _bar("restoring", json_output) as bar:
+        failed = _each(bases, one, bar)
+    if failed:
+        raise ConfigError(f"{len(bases) - len(failed)} of {len(bases)} topics are restored; not: {_some(failed)}. The command can be given again, and goes on")
+    for tenant, info in made["tenants"].items():
+        _unless_there(lambda tenant=tenant, info=info: rest.put(f"/admin/v2/tenants/{quote(tenant, safe='')}", {**info, "allowedClusters": [region]}))  # type: ignore[misc]
+    for namespace, policies in made["namespaces"].items():
+        _unless_there(lambda ns=namespace, given=policies: rest.put(namespace_path(ns), {**given, "replication_clusters": [region]}))  # type: ignore[misc]
+    for topic, partitions in made["partitioned"].items():
+        _unless_there(lambda topic=topic, n=partitions: rest.put(f"{topic_path(topic)}/partitions", n))  # type: ignore[misc]
+    with _bar("empty topics", json_output) as bar:
+        if failed := _each(made["empty"], lambda topic: _make(rest, topic, made["empty"][topic]), bar):
+            raise ConfigError(f"topics without messages that were not made: {_some(failed)}. The command can be given again, and goes on")
+    notes = sorted({note for row in rows for note in row["notes"]})
+    told = {"topics": len(bases), "already_there": len(there), "empty": len(made["empty"]), "entries": sum(row["entries"] for row in rows), "notes": notes}
+    if json_output:
+        typer.echo(json.dumps(told))
+        return
+    typer.echo(f"{region}: {len(bases) - len(there)} topics restored with {told['entries']} entries, {len(there)} were there, {told['empty']} are empty")
+    for note in notes:
+        typer.echo(f"note: {note}")
+
+
+def _found(rest: Rest) -> dict[str, Any]:
+    """Tenants, namespaces, partitioned topics, and every persistent topic, partitions one by one."""
+    tenants = {name: rest.get(f"/admin/v2/tenants/{quote(name, safe='')}") for name in rest.get("/admin/v2/tenants") if name != _INTERNAL}
+    names = [namespace for tenant in tenants for namespace in rest.get(f"/admin/v2/namespaces/{quote(tenant, safe='')}")]
+    namespaces, partitioned, topics = {}, {}, list[str]()
+    for namespace in names:
+        namespaces[namespace] = rest.get(namespace_path(namespace))
+        listed = f"/admin/v2/persistent/{namespace}"
+        topics += rest.get(listed)
+        for topic in rest.get(f"{listed}/partitioned"):
+            partitioned[topic] = rest.get(f"{topic_path(topic)}/partitions")["partitions"]
+    return {"tenants": tenants, "namespaces": namespaces, "partitioned": partitioned, "topics": sorted(topics)}
+
+
+def _offload(rest: Rest, topic: str, wait_s: float) -> None:
+    path, pause, deadline = f"{topic_path(topic)}/offload", threading.Event(), time.monotonic() + wait_s
+    try:
+        rest.put(path, rollOver=True)
+        while (found := rest.get(path))["status"] == "RUNNING":
+            if time.monotonic() > deadline:
+                raise ConfigError(f"it is not in the store after {wait_s:g} s: `heliograph tier status {topic}`")
+            pause.wait(_POLL_S)
+    except Refused as error:
+        if error.code == _NOT_FOUND:  # deleted since it was listed
+            return
+        raise
+    if found["status"] == "ERROR":
+        raise ConfigError(found["lastError"])
+
+
+def _make(rest: Rest, topic: str, subscriptions: Iterable[str]) -> None:
+    if TopicName.parse(topic).partition < 0:
+        _unless_there(lambda: rest.put(topic_path(topic)))
+    for name in subscriptions:
+        _unless_there(lambda name=name: rest.put(f"{topic_path(topic)}/subscription/{quote(name, safe='')}"))  # type: ignore[misc]
+
+
+def _unless_there(make: Callable[[], Any]) -> None:
+    try:
+        make()
+    except Refused as error:
+        if error.code != _CONFLICT:
+            raise
+
+
+def _each(topics: Iterable[str], work: Callable[[str], None], bar: Progress) -> dict[str, str]:
+    """Topic -> why it failed. So many at once; one that fails does not end the others, only what has not begun."""
+    names = list(topics)
+    task, failed = bar.add_task("", total=len(names)), dict[str, str]()
+
+    def one(topic: str) -> None:
+        if len(failed) < _SHOWN:
+            try:
+                work(topic)
+            except ConfigError as error:
+                failed[topic] = str(error)
+        bar.advance(task)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(one, names))
+    return failed
+
+
+def _write(out: Path, made: dict[str, Any]) -> None:
+    fresh = out.with_name(f"{out.name}.new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(made, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(out)
+
+
+def _bar(text: str, quiet: bool) -> Progress:
+    return Progress(TextColumn(text), BarColumn(), MofNCompleteColumn(), console=Console(stderr=True, quiet=quiet), transient=True)
+
+
+def _some(failed: dict[str, str]) -> str:
+    return "; ".join(f"{topic}: {why}" for topic, why in list(failed.items())[:3]) + (f"; and {len(failed) - 3} more" if len(failed) > 3 else "")
