@@ -147,7 +147,8 @@ class BrokerFaces:
         from region_node.kafka.listener import KafkaListener
         from region_node.topics.ids import TopicIds
 
-        config, ids = ConfigAdmin(broker.config, rng=broker.runtime.rng), TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
+        config = ConfigAdmin(broker.config, rng=broker.runtime.rng, clock=broker.runtime.clock)
+        ids = TopicIds(broker.meta, broker.runtime.rng, broker.view.incarnation)
         broker.stops.append(closing(ids.close))
         broker.kafka = KafkaBroker(
             topics=broker.topics,
@@ -192,7 +193,7 @@ class BrokerFaces:
             return
         from global_config.admin import ConfigAdmin
         from region_node.admin.context import Admin
-        from region_node.admin.disaster import conductor_for
+        from region_node.admin.disaster import conductor_for, health_of_owner
         from region_node.admin.schedules import OwnCredentials
         from region_node.admin.server import AdminServer
         from region_node.admin.transactions import way_to_others
@@ -206,7 +207,7 @@ class BrokerFaces:
             topics=broker.topics,
             links=broker.links,
             view=broker.view,
-            config=ConfigAdmin(broker.config, broker.deferred, broker.runtime.rng),
+            config=ConfigAdmin(broker.config, broker.deferred, broker.runtime.rng, broker.runtime.clock),
             clock=broker.runtime.clock,
             version=__version__,
             config_status=broker.config.status,
@@ -218,6 +219,7 @@ class BrokerFaces:
             to_bookies=broker.certificates.dialer("broker", "bookie"),
             outward=broker.certificates.outward(),
             usage=broker.usage,
+            stored=broker.stored,
             usage_store=broker.meta,
             urls=UrlList(broker.settings.security.allowed_urls),
             entry_cache=broker.entry_cache,
@@ -244,11 +246,17 @@ class BrokerFaces:
             transactions=broker.transactions,
         )
         way_to_others(admin)
+        broker.canary.ask_owner = lambda topic: health_of_owner(admin, topic)
         broker.promises.told = admin.audit.note
         if broker.kafka is not None:
             topics = broker.topics
             broker.kafka.delete_part = lambda part: admin.at_owner(part, "DELETE", "?force=true", lambda text: topics.delete_topic(text, force=True))
-        broker.drills = DrillSchedule(broker.config, lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)), clock=broker.runtime.clock)
+        broker.drills = DrillSchedule(
+            broker.config,
+            lambda: conductor_for(admin, OwnCredentials(own.drill_token_file)),
+            clock=broker.runtime.clock,
+            region=broker.settings.region,
+        )
         broker.stops.insert(-1, broker.drills.stop)
         server = AdminServer(admin)
         broker.stops.insert(-1, server.stop)

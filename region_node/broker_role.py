@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from region_node.region_epoch import RegionEpoch
     from region_node.region_level import RegionLevel
     from region_node.security.service import Security
+    from region_node.stored_bytes import StoredBytes
     from region_node.tiering import BrokerTier
     from region_node.topics.service import TopicService
     from region_node.transactions.naming import RegionView
@@ -73,6 +74,7 @@ class BrokerRole:
         self.security: Security
         self.usage = Usage()
         self._days: UsageDays
+        self.stored: StoredBytes
         self.recovery: AutoRecovery
         self.tier: BrokerTier
         self.sealing: Sealing
@@ -100,7 +102,9 @@ class BrokerRole:
         self.stops.append(closing(self.certificates.watch()))
         await self.tier.tiering.start()
         await self.isolation.start()
-        await self.ownership.start(self.faces.record(ports))
+        record = self.faces.record(ports)
+        self.listener.admin_urls = record.admin_url, record.admin_url_tls
+        await self.ownership.start(record)
         self.view.announce()
         self.balancer.start()
         self.stops.append(self.balancer.stop)
@@ -110,6 +114,7 @@ class BrokerRole:
         self.promises.start()
         self.tombstones.run()
         self._days.start()
+        self.stored.start()
         if self.drills is not None:
             await self.drills.start()
         return ports
@@ -221,7 +226,7 @@ class BrokerRole:
             name=self.settings.region,
             factory=factory,
             view=self.view,
-            config=ConfigAdmin(self.config, rng=self.runtime.rng),
+            config=ConfigAdmin(self.config, rng=self.runtime.rng, clock=self.runtime.clock),
             topics=lambda: self.topics,
             collects=lambda: self.recovery.auditor,
             disk=self.runtime.disk,
@@ -245,6 +250,7 @@ class BrokerRole:
                 budget=own.link_budget,
                 budget_shared=own.link_budget_shared,
                 drain_floor_bytes_per_s=own.link_drain_floor,
+                left_grace_s=own.link_left_grace_s,
             ),
             brokers=lambda: len(self.ownership.brokers()),
             appends=factory.appends,
@@ -273,7 +279,7 @@ class BrokerRole:
                 compaction=own.compaction,
                 loads_max=own.topic_loads_max,
             ),
-            create_partitioned=ConfigAdmin(self.config, rng=self.runtime.rng).create_partitioned,
+            create_partitioned=ConfigAdmin(self.config, rng=self.runtime.rng, clock=self.runtime.clock).create_partitioned,
             yielding=self.links.yielding,
         )
         self.links.left_elsewhere = self.topics.take_left_to_read
@@ -281,7 +287,7 @@ class BrokerRole:
         policies = self.topics.policies
         self.sealing.wanted = lambda topic: policies.of(TopicName.parse(topic)).on("encryptionAtRest")
         self.clusters = self.links.clusters = PulsarClusters(self.settings.region, self.view, self.links, lambda: self.topics.schemas)
-        self.topics.gate_of = self.leases.gate
+        self.topics.gates.of = self.leases.gate
         if self.topics.compactor is not None:
             self.topics.compactor.delete_object = self.tier.compacted.delete
         self.topics.forget_grants = lambda name: grants.forget(ConfigAdmin(self.config, rng=self.runtime.rng), self.view, name)
@@ -340,7 +346,7 @@ class BrokerRole:
             broker=self.settings.node_id,
             mover=self.ownership,
             meta=self.meta,
-            gauge=BrokerGauge(self.topics.loaded, self.topics.activity, self.ownership.bundles, clock),
+            gauge=BrokerGauge(self.topics.loaded, self.topics.activity, self.ownership.bundles, clock, self._connections_used),
             clock=clock,
             rng=rng,
             settings=own.balance,
@@ -348,6 +354,9 @@ class BrokerRole:
             upkeep=self.level.upkeep,
             quotas=QuotaBook(self.meta, self.ownership.bundles, own.balance.capacity(memory_limit_bytes())),
         )
+
+    def _connections_used(self) -> float:
+        return len(self.listener.connections) / self.listener.settings.connections_max
 
     async def _build_sealing(self) -> None:
         from region_node.encryption import MasterSettings
@@ -370,6 +379,7 @@ class BrokerRole:
             self.topics.tracing = Tracing(self.settings.region, own.one_in, now_ns, export.emit)
 
     def _build_days(self) -> None:
+        from region_node.stored_bytes import StoredBytes
         from region_node.usage_days import UsageDays, stored_by_tenant
 
         self._days = UsageDays(
@@ -381,6 +391,17 @@ class BrokerRole:
             settings=self.settings.broker.usage,
         )
         self.stops.append(self._days.stop)
+        self.stored = StoredBytes(
+            self.meta,
+            self.usage,
+            lambda: stored_by_tenant(self.topics.loaded.values()),
+            walks=lambda: bool(found := self.ownership.brokers()) and found[0].broker == self.settings.node_id,
+            quotas=self.view.tenant_quotas,
+            tell_full=self.topics.policies.set_full,
+            clock=self.runtime.clock,
+            settings=self.settings.broker.usage,
+        )
+        self.stops.append(self.stored.stop)
 
     async def _build_security(self) -> None:
         from heliograph.runtime.offload import Offload
@@ -417,7 +438,7 @@ class BrokerRole:
 
     def _on_leadership(self, namespace: str) -> None:
         if hasattr(self, "turns"):  # what is heard before there are topics holds for them when they are loaded
-            (self.turns.changed if is_subscription(namespace) else self.topics.leadership_changed)(namespace)
+            (self.turns.changed if is_subscription(namespace) else self.topics.gates.leadership_changed)(namespace)
 
     def region_number(self, name: str) -> int | None:
         found = self.view.region(name)

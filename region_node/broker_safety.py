@@ -92,4 +92,5 @@ def tombstones_of(broker: BrokerRole) -> Tombstones:
         purge=purge,
         forget=forget,
         back=back,
+        offsets_ms=lambda: [region.clock_offset_ms for region in broker.links.incoming.regions.values()],
     )

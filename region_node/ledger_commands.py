@@ -1,6 +1,6 @@
-"""The command `follow-ledger`: the entries of one ledger as its bookies confirm them, without a broker.
+"""The commands `follow-ledger` and `lacking-copies`: one ledger as its bookies confirm it, and what ledgers that lack copies wait for; without a broker.
 
-Is: options, and what a person sees. Isn't: the reading (`storage.ledger.follow`).
+Is: options, and what a person sees. Isn't: the reading (`storage.ledger.follow`), or auto-recovery.
 Source: docs/operating/repair.md.
 """
 
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,37 +21,88 @@ from region_node.instance.layout import HOST
 
 if TYPE_CHECKING:
     from heliograph.wire.run import Run
+    from storage.ledger.context import LedgerContext
+
+AddressOption = Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")]
+_PAGE = 200
 
 
 def register(app: typer.Typer) -> None:
     app.command("follow-ledger")(follow_ledger)
+    app.command("lacking-copies")(lacking_copies)
 
 
 def follow_ledger(
     ledger: Annotated[int, typer.Argument(help="Its number, as message ids and internal statistics show it.", min=0)],
     region: RegionOption = "",
     data: DataOption = None,
-    address: Annotated[str, typer.Option("--address", help="HOST:PORT of a metadata node, without a data folder.")] = "",
+    address: AddressOption = "",
     first: Annotated[int, typer.Option("--from", help="The first entry.", min=0)] = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Print what is confirmed of a ledger, read from its bookies, and go on as its writer adds to it; ends where it is closed."""
-    if not address:
-        address = f"{HOST}:{region_of(data, region).metadata.ports['meta']}"
     try:
-        asyncio.run(_run(address, ledger, first, json_output))
+        asyncio.run(_run(address or _metadata_of(data, region), ledger, first, json_output))
     except HeliographError as error:
         raise ConfigError(f"ledger {ledger}: {error}") from error
     except KeyboardInterrupt:
         pass
 
 
+def lacking_copies(region: RegionOption = "", data: DataOption = None, address: AddressOption = "", json_output: JsonOption = False) -> None:
+    """List the ledgers that lack copies, and what each waits for. Exit code 1 where there are any."""
+    try:
+        found = asyncio.run(_lacking(address or _metadata_of(data, region)))
+    except HeliographError as error:
+        raise ConfigError(f"the ledgers that lack copies: {error}") from error
+    for row in found:
+        typer.echo(json.dumps(row) if json_output else f"{row['ledger']:>8}  {row['topic']}: {row['waits_for']}")
+    if not found and not json_output:
+        typer.echo("no ledger lacks a copy")
+    raise typer.Exit(1 if found else 0)
+
+
+def _metadata_of(data: Path | None, region: str) -> str:
+    return f"{HOST}:{region_of(data, region).metadata.ports['meta']}"
+
+
+async def _lacking(address: str) -> list[dict[str, object]]:
+    from heliograph.model.ledgers import LedgerMetadata
+    from heliograph.raft.store import prefix_end
+    from local_meta import keys
+    from storage.ledger.holdings import look
+    from storage.ledger.marks import Mark
+    from storage.ledger.waiting import waits_for
+
+    rows: list[dict[str, object]] = []
+    async with _context(address) as context:
+        start = keys.UNDERREPLICATED
+        while page := await context.meta.range(start, prefix_end(keys.UNDERREPLICATED), limit=_PAGE):
+            for key, blob, _ in page:
+                mark, ledger = Mark.decode(blob), keys.ledger_of(key)
+                stored = await context.meta.get(keys.ledger(ledger))
+                metadata = LedgerMetadata.decode(stored[0]) if stored is not None else None
+                silent = (await look(context, metadata, max(mark.lacking.values(), default=-1))).silent if metadata is not None and mark.lacking else {}
+                said = {"lost": list(mark.lost), "lacking": dict(mark.lacking), "waits_for": waits_for(context.pool, metadata, mark, silent)}
+                rows.append({"ledger": ledger, "topic": metadata.topic if metadata is not None else "", **said})
+            start = page[-1][0] + "\0"
+    return rows
+
+
 async def _run(address: str, ledger: int, first: int, json_output: bool) -> None:
+    from storage.ledger.follow import follow
+
+    async with _context(address) as context:
+        async for start, run in follow(context, ledger, first):
+            typer.echo(_line(ledger, start, run, json_output))
+
+
+@asynccontextmanager
+async def _context(address: str) -> AsyncIterator[LedgerContext]:
     from heliograph.raft.client import MetaClient
     from heliograph.runtime.clock import SystemClock, system_rng
     from storage.ledger.bookie_client import BookieClient
     from storage.ledger.context import LedgerContext
-    from storage.ledger.follow import follow
     from storage.ledger.pool import BookiePool
 
     rng = system_rng()
@@ -57,8 +111,7 @@ async def _run(address: str, ledger: int, first: int, json_output: bool) -> None
     context = LedgerContext(meta=meta, pool=pool, rng=rng)
     try:
         await pool.ready()
-        async for start, run in follow(context, ledger, first):
-            typer.echo(_line(ledger, start, run, json_output))
+        yield context
     finally:
         await context.close()
         pool.close()

@@ -127,6 +127,8 @@ class BrokerSettings:
     """`link_budget` is of all brokers of the region together: each that lives has an equal share."""
     link_drain_floor: float = 8 << 20
     """Bytes a second: drains of backlog to other regions give way to who publishes on the same broker, but are never slower together; 0: they never do."""
+    link_left_grace_s: float = 86_400.0
+    """So long what a region had not got when it left a namespace is kept for it, should it come back; 0: not at all."""
     tiered: TieredSettings = field(default_factory=TieredSettings)
     tracing: TracingSettings = field(default_factory=TracingSettings)
     """Spans of a few chosen messages, to an OpenTelemetry collector."""
@@ -148,6 +150,8 @@ class BrokerSettings:
             raise ConfigError("broker.admin_tls_port wants an admin_port too, where the region's brokers ask each other")
         if self.link_drain_floor < 0:
             raise ConfigError(f"broker.link_drain_floor is {self.link_drain_floor:g}; give bytes a second, or 0: drains never give way to publishers")
+        if not 0 <= self.link_left_grace_s <= 366 * 86_400:
+            raise ConfigError(f"broker.link_left_grace_s is {self.link_left_grace_s:g}; give 0 s to a year")
         try:
             checked(self.policies)
         except NotAllowed as error:

@@ -231,7 +231,7 @@ class TopicMetrics:
         self._topics, self._links, self._region, self._clock, self._series = topics, links, region, clock, series
         self._top = TopTopics(series.top)
         self.stored: dict[str, int] = {}
-        """Bytes of each tenant's topics, as of what was made last."""
+        """Bytes of each tenant's open ledgers, as of what was made last."""
         self._marked: dict[str, float] = {}
         """Of each namespace: how often cursors had moved at the last scrape."""
         self._lock = asyncio.Lock()
@@ -292,6 +292,8 @@ class TopicMetrics:
                 continue
             if topic.incoming_rates is not None:
                 coming.update({(topic.text, region): rates for region, rates in topic.incoming_rates.all()})
+            if topic.ledger.open_bytes:
+                stored[topic.name.tenant] = stored.get(topic.name.tenant, 0) + topic.ledger.open_bytes
             if not single and _is_unused(topic):
                 found_so = unused.setdefault((topic.name.tenant, topic.name.namespace_local), [0, 0.0])
                 found_so[0] += 1
@@ -302,7 +304,6 @@ class TopicMetrics:
             labels = self._labels(topic.name, single, known)
             count_of[labels] = count_of.get(labels, 0) + 1
             found = topic_numbers(topic)
-            stored[topic.name.tenant] = stored.get(topic.name.tenant, 0) + int(found[_SIZE])
             by_topic.add(labels, found)
             if ranking is not None:
                 ranking.show(topic, int(found[_IN_BYTES] + found[_OUT_BYTES]) + brought_bytes(topic), int(found[_BACKLOG]))
@@ -340,7 +341,6 @@ class TopicMetrics:
         for (tenant, local), (count, size) in unused.items():
             labels = self._labels(TopicName("persistent", tenant, local, "t"), False, known)
             count_of[labels] = count_of.get(labels, 0) + int(count)
-            stored[tenant] = stored.get(tenant, 0) + int(size)
             by_topic.add(labels, [size if name in _SIZES else 0 for name, _ in TOPIC])
             by_namespace.add(labels, (0, size))
             by_mark.add(labels, (0,))

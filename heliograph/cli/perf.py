@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +27,8 @@ Count = Annotated[int, typer.Option("--count", "-n", help="Messages.", min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 _STAMP = struct.Struct(">dQ")
 _QUIET_S = 10.0
+_GIVEN_UP_MS = 30_000
+"""A message that has no receipt by then has failed: without a bound the client sends again for ever what a broker refuses."""
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +52,7 @@ def _producer(connection: Any, topic: str, batching: bool) -> Any:
         topic,
         block_if_queue_full=True,
         max_pending_messages=20_000,
-        send_timeout_millis=0,
+        send_timeout_millis=_GIVEN_UP_MS,
         batching_enabled=batching,
         batching_max_messages=1000,
         batching_max_publish_delay_ms=1,
@@ -69,14 +71,45 @@ def produce(
     token: TokenOption = "",
     json_output: Json = False,
 ) -> None:
-    """As fast as it goes: messages and bytes a second until the last receipt."""
+    """As fast as it goes: messages and bytes a second until the last receipt; exit code 1 where some were not stored."""
     with _connected(service, token, f"cannot produce to {topic}") as connection:
-        producer, data = _producer(connection, topic, batching), bytes(size)
+        producer, data, receipts = _producer(connection, topic, batching), bytes(size), Receipts(official().Result.Ok)
         begun = time.perf_counter()
         for _ in range(count):
-            producer.send_async(data, None)
-        producer.flush()
-        _throughput("produced", count, size, time.perf_counter() - begun, json_output)
+            producer.send_async(data, receipts)
+        with suppress(official().PulsarException):  # says that some failed: they are counted
+            producer.flush()
+        receipts.wait(count, _QUIET_S)
+        _throughput("produced", receipts.stored, size, time.perf_counter() - begun, json_output, {"failed": count - receipts.stored})
+    if receipts.stored < count:
+        if not json_output:
+            typer.echo(f"{count - receipts.stored} failed: {receipts.why or 'no receipt came'}")
+        raise typer.Exit(1)
+
+
+class Receipts:
+    """Of messages that were sent: how many are stored, how many were answered at all, and what was first said of one that is not."""
+
+    def __init__(self, ok: Any) -> None:
+        self.stored = self.answered = 0
+        self.why = ""
+        self._ok = ok
+        self._changed = threading.Condition()
+
+    def __call__(self, result: Any, _: Any) -> None:
+        with self._changed:
+            self.answered += 1
+            if result == self._ok:
+                self.stored += 1
+            else:
+                self.why = self.why or str(result)
+            self._changed.notify()
+
+    def wait(self, count: int, quiet_s: float) -> None:
+        """Until all were answered, or nothing came for so long."""
+        with self._changed:
+            while (before := self.answered) < count and (self._changed.wait(quiet_s) or self.answered > before):
+                pass
 
 
 def consume(
@@ -106,10 +139,11 @@ def consume(
         _throughput("consumed", got, size // max(got, 1), max(last - begun, 1e-9), json_output)
 
 
-def _throughput(what: str, count: int, size: int, seconds: float, json_output: bool) -> None:
-    found = {"messages": count, "seconds": round(seconds, 3), "messages_per_s": round(count / seconds, 1), "mb_per_s": round(count * size / seconds / 1e6, 2)}
+def _throughput(what: str, count: int, size: int, seconds: float, json_output: bool, more: dict[str, int] | None = None) -> None:
+    rates = {"messages_per_s": round(count / seconds, 1), "mb_per_s": round(count * size / seconds / 1e6, 2)}
+    found = {"messages": count, "seconds": round(seconds, 3), **rates}
     if json_output:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(found | (more or {})))
     else:
         typer.echo(f"{what} {count} messages of {size} B in {seconds:.2f} s: {found['messages_per_s']:.0f} messages/s, {found['mb_per_s']:.1f} MB/s")
 

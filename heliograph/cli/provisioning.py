@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     clusters = group(app, "clusters", "Regions of the instance, and Pulsar clusters behind them.")
     add(clusters, list=clusters_list, get=clusters_get, create=clusters_create, update=clusters_update, delete=clusters_delete)
     tenants = group(app, "tenants", "Tenants: who may administer them, and in which regions.")
-    add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update, delete=tenants_delete)
+    add(tenants, list=tenants_list, get=tenants_get, create=tenants_create, update=tenants_update, delete=tenants_delete, quota=tenants_quota)
     namespaces = group(app, "namespaces", "Namespaces and the policies of their topics.")
     add(namespaces, list=namespaces_list, get=namespaces_get, create=namespaces_create, delete=namespaces_delete, topics=namespaces_topics)
     add(namespaces, clusters=namespaces_clusters, unload=namespaces_unload, clear_backlog=namespaces_clear)
@@ -128,6 +128,29 @@ def tenants_create(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters =
     rest = Rest(admin, token)
     rest.put(f"{_TENANTS}/{quote(tenant, safe='')}", _info(rest, admin_roles, clusters))
     done(f"tenant {tenant} is created")
+
+
+def tenants_quota(
+    tenant: Tenant,
+    namespaces: Annotated[int | None, typer.Option("--namespaces", help="How many it may have; 0: any number.", min=0)] = None,
+    topics: Annotated[int | None, typer.Option("--topics", help="How many it may have in each region, partitions each; 0: any number.", min=0)] = None,
+    storage_bytes: Annotated[int | None, typer.Option("--storage-bytes", help="What it may store in each region, before copies; 0: anything.", min=0)] = None,
+    group: Annotated[str | None, typer.Option("--resource-group", help='The group whose rates all its namespaces share; "": none.')] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take every bound away.")] = False,
+    admin: AdminOption = ADMIN,
+    token: TokenOption = "",
+    json_output: JsonOption = False,
+) -> None:
+    """Show, or as an operator set, what a tenant may have, whatever its own admin sets."""
+    rest, path = Rest(admin, token), f"/heliograph/v1/tenants/{quote(tenant, safe='')}/quota"
+    given = {"max_namespaces": namespaces, "max_topics": topics, "max_storage_bytes": storage_bytes, "resource_group": group}
+    if clear:
+        rest.delete(path)
+    elif changed := {name: value for name, value in given.items() if value is not None}:
+        rest.put(path, changed)
+    found = rest.get(path)
+    lines = [(name, found[f"max_{name}"] or "any", found["used"][name]) for name in ("namespaces", "topics", "storage_bytes")]
+    rows(("", "may have", "has"), [*lines, ("resource group", found["resource_group"] or "-", "")], found, json_output)
 
 
 def tenants_update(tenant: Tenant, admin_roles: Roles = "", clusters: Clusters = "", admin: AdminOption = ADMIN, token: TokenOption = "") -> None:

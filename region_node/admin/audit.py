@@ -1,7 +1,8 @@
 """AuditLog: every change that somebody made, or tried to make, through the admin interface of this broker.
 
-Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them (`Admin.changed`). Each goes to
-the process's log as `admin.change`, which is the lasting record, and the newest `KEPT` stay here to be asked for. Isn't: a log of reads.
+Is: who (role, address), what (method, path), the outcome, and the values before and after where the handler tells them (`Admin.changed`), else what the
+body gave, the beginning of it where it is long, and never a message that is published. Each goes to the process's log as `admin.change`, which is the lasting
+record, and the newest `KEPT` stay here to be asked for. Isn't: a log of reads.
 Invariants: a record is written once the outcome is known, also of a refusal; a request that is only sent on to its owner is recorded there; secrets
 (tokens, credentials, passwords) never get in.
 """
@@ -24,6 +25,8 @@ log = logging.getLogger("region_node.audit")
 
 KEPT = 1000
 _READS = ("GET", "HEAD", "OPTIONS")
+_MESSAGES = "/topics/"
+_GIVEN_CHARS_MAX = 2000
 
 
 class AuditLog:
@@ -47,6 +50,8 @@ class AuditLog:
         }
         if "change" in request:
             entry["before"], entry["after"] = (without_secrets(part) for part in request["change"])
+        elif "given" in request and not request.path.startswith(_MESSAGES):
+            entry["given"] = _short(without_secrets(request["given"]))
         if reason:
             entry["reason"] = reason
         self._newest.append(entry)
@@ -60,3 +65,9 @@ class AuditLog:
     def newest(self, count: int) -> list[dict[str, Any]]:
         """The newest last."""
         return list(self._newest)[-count:] if count > 0 else []
+
+
+def _short(given: Any) -> Any:
+    """As it is, or the beginning of it as a text."""
+    text = json.dumps(given, default=str)
+    return given if len(text) <= _GIVEN_CHARS_MAX else f"{text[:_GIVEN_CHARS_MAX]}… ({len(text)} characters)"

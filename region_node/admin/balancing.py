@@ -34,7 +34,7 @@ async def show(admin: Admin, request: web.Request) -> Any:
         "brokers": [
             {
                 "broker": name,
-                "load": report.carried.load,
+                "load": report.load,
                 "used": report.used,
                 "bundles": report.bundles,
                 "age_s": max(0.0, (now_ms - report.at_ms) / 1000),
@@ -95,14 +95,14 @@ def samples(admin: Admin) -> Iterable[metrics.Sample]:
     labels = {"cluster": admin.region}
     own = balancer.reports.get(balancer.broker)
     if own is not None:
-        yield "heliograph_broker_load", "gauge", labels, own.carried.load
+        yield "heliograph_broker_load", "gauge", labels, own.load
         mine = labels | {"broker": balancer.broker, "metric": "loadBalancing"}
         for name, share in (("cpu", "cpu"), ("memory", "memory"), ("bandwidth_in", "network_in"), ("bandwidth_out", "network_out")):
             yield f"pulsar_lb_{name}_usage", "gauge", mine, own.used.get(share, 0.0) * 100
-        for feature, load in (("max", max(own.used.values(), default=0.0)), ("max_ema", own.carried.load)):
+        for feature, load in (("max", max(own.used.values(), default=0.0)), ("max_ema", own.load)):
             yield "pulsar_lb_resource_usage", "gauge", mine | {"feature": feature}, load * 100
     if balancer.leader == balancer.broker:
-        loads = [report.carried.load * 100 for report in balancer.reports.values()]
+        loads = [report.load * 100 for report in balancer.reports.values()]
         of = labels | {"metric": "bundleUnloading", "feature": "max_ema"}
         for stat, value in (("avg", fmean(loads)), ("std", pstdev(loads))) if loads else ():
             yield "pulsar_lb_resource_usage_stats", "gauge", of | {"stat": stat}, value

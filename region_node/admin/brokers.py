@@ -163,6 +163,8 @@ def _samples(admin: Admin, totals: dict[str, float]) -> Iterable[metrics.Sample]
         yield from metrics.connection_samples(admin.region, admin.ownership.record.broker, *admin.connection_counts())
     admin.usage.stored(admin.topic_metrics.stored)
     yield from usage.samples(admin.region, admin.usage)
+    for tenant in admin.view.tenant_quotas():
+        yield "heliograph_tenant_full", "gauge", {"cluster": admin.region, "tenant": tenant}, tenant in admin.topics.policies.full
     if admin.face_samples is not None:
         yield from admin.face_samples()
     if not admin.security.authentication.open:

@@ -187,17 +187,11 @@ async def set_peers(admin: Admin, request: web.Request) -> Any:
     admin.changed(request, list(before), list(after.names))
 
 
-async def not_migrated(admin: Admin, request: web.Request) -> Any:
-    _found(admin, request)
-    return {"migrated": False}
-
-
 ROUTES = (
     ("GET", "/admin/v2/clusters", list_all),
     ("GET", "/admin/v2/clusters/{cluster}", get),
     ("GET", "/admin/v2/clusters/{cluster}/peers", peers),
     ("POST", "/admin/v2/clusters/{cluster}/peers", set_peers),
-    ("GET", "/admin/v2/clusters/{cluster}/migrate", not_migrated),
     ("PUT", "/admin/v2/clusters/{cluster}", create),
     ("POST", "/admin/v2/clusters/{cluster}", update),
     ("DELETE", "/admin/v2/clusters/{cluster}", delete),

@@ -32,6 +32,7 @@ from region_node.ownership.records import BrokerRecord
 from region_node.ownership.service import Ownership
 from region_node.security.service import Security, open_security
 from region_node.security.urls import UrlList
+from region_node.stored_bytes import StoredBytes
 from region_node.topic_metrics import TopicMetrics
 from region_node.topic_series import TopicSeries
 from region_node.usage import Usage
@@ -107,6 +108,7 @@ class Admin:
     recovery: AutoRecovery | None = None
     security: Security = field(default_factory=open_security)
     usage: Usage = field(default_factory=Usage)
+    stored: StoredBytes | None = None
     usage_store: MetadataStore | None = None
     """Where the region's usage by day is; None: it is not kept."""
     sealing: Sealing | None = None
@@ -228,6 +230,11 @@ class Admin:
     def changed(self, request: web.Request, before: Any, after: Any) -> None:
         """What the audit log says of this request, beside who it was and what for."""
         request["change"] = before, after
+
+    def changed_also(self, request: web.Request, what: str, before: Any, after: Any) -> None:
+        """The same of one of several things that a request changes: partitions, subscriptions."""
+        was, now = request.get("change", ({}, {}))
+        request["change"] = {**was, what: before}, {**now, what: after}
 
     # -- ownership ----------------------------------------------------------------------------------------------------
 
@@ -361,9 +368,10 @@ async def body(request: web.Request) -> Any:
     if not text.strip():
         return None
     try:
-        return json.loads(text)
+        request["given"] = given = json.loads(text)
     except ValueError as error:
         raise Malformed(f"the body is no JSON: {error}") from error
+    return given
 
 
 async def text_body(request: web.Request) -> str | None:

@@ -61,6 +61,8 @@ async def transfer(admin: Admin, request: web.Request) -> Any:
 async def _change(admin: Admin, request: web.Request, verb: str, address: str = "") -> Any:
     dry = flag(request, "dry_run")
     report, changed = await _group(admin, request)(f"dry-{verb}" if dry else verb, request.match_info["member"], address)
+    if changed and not dry:
+        admin.changed(request, None, {"members": report["members"], "leader": report["leader"]})
     return {"changed": changed and not dry, "would_change": changed, **report}
 
 

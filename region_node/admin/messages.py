@@ -7,6 +7,7 @@ nothing is acknowledged or counted.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from heliograph.wire.kafka_compression import decompress_pulsar
 from heliograph.wire.kafka_entries import as_pulsar
 from heliograph.wire.run import FLAG_KAFKA, Buffer
 from region_node.admin.context import Admin, Malformed, body, number
+from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE, Filtering
 from region_node.subscriptions.meter import iso_time
 from region_node.subscriptions.port import visible
 from region_node.topics.topic import Topic
@@ -148,6 +150,9 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} does not exist on {topic.text}")
     entries = messages = markers = 0
+    by_verdict: Counter[int] = Counter()
+    filtering = Filtering(topic.text, name, found.properties)  # of its own: what the subscription counts is what consumers were given
+    filtering.filters = found.rules.filters
     first: Position | None = None
     at, end, last = (found.cursor.mark_delete[0], found.cursor.mark_delete[1] + 1), found.cursor.mark_delete, topic.readable.last_confirmed
     while at <= last and entries + markers < _ANALYSED_MAX:
@@ -160,17 +165,19 @@ async def analyze(admin: Admin, request: web.Request) -> Any:
             for ledger, start, run in found.cursor.unacked_runs(shown):
                 first = first or (ledger, start)
                 entries, messages, end = entries + run.count, messages + run.messages, (ledger, start + run.count - 1)
+                verdicts = filtering.verdicts(ledger, start, run) or [ACCEPT] * run.count
+                by_verdict.update(verdicts)
         at = (runs[-1][0], runs[-1][1] + runs[-1][2].count)
     return {
         "entries": entries,
         "messages": messages,
         "markerMessages": markers,
-        "filterAcceptedEntries": entries,
-        "filterAcceptedMessages": messages,
-        "filterRejectedEntries": 0,
-        "filterRejectedMessages": 0,
-        "filterRescheduledEntries": 0,
-        "filterRescheduledMessages": 0,
+        "filterAcceptedEntries": by_verdict[ACCEPT],
+        "filterAcceptedMessages": filtering.accepted,
+        "filterRejectedEntries": by_verdict[REJECT],
+        "filterRejectedMessages": filtering.rejected,
+        "filterRescheduledEntries": by_verdict[RESCHEDULE],
+        "filterRescheduledMessages": filtering.rescheduled,
         "aborted": at <= last,
         "firstMessageId": f"{first[0]}:{first[1]}" if first else None,
         "lastMessageId": f"{end[0]}:{end[1]}" if first else None,

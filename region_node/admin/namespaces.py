@@ -18,6 +18,7 @@ from heliograph.model.policies import NamespacePolicies
 from heliograph.model.policy_table import POLICIES
 from region_node.admin.context import Admin, Malformed, body, flag, typed_body
 from region_node.admin.leaving import check_active_stays, check_nothing_buried, forget_leadership, leaving
+from region_node.admin.tenant_quotas import check_namespaces
 
 
 async def list_of_tenant(admin: Admin, request: web.Request) -> Any:
@@ -31,6 +32,7 @@ async def get(admin: Admin, request: web.Request) -> Any:
     policies = admin.policies(admin.namespace(request))
     clusters, bundles = [*policies.regions, *policies.clusters], _bundles(admin, admin.namespace(request))
     fields: dict[str, Any] = {"replication_clusters": clusters, "bundles": bundles, "deleted": False}
+    fields["migrated"] = admin.region in admin.view.migrated_in(admin.namespace(request))
     if policies.allowed_regions:
         fields["allowed_clusters"] = list(policies.allowed_regions)
     for policy in POLICIES:
@@ -45,6 +47,7 @@ async def create(admin: Admin, request: web.Request) -> Any:
     if admin.view.tenant(admin.tenant(request)) is None:
         raise web.HTTPNotFound(reason=f"Tenant {admin.tenant(request)} does not exist")
     policies = _policies(admin, await body(request))
+    check_namespaces(admin, admin.tenant(request))
     await admin.config.create_namespace(namespace, policies)
     await admin.seen(lambda: admin.view.namespace(namespace) is not None)
     admin.changed(request, None, await get(admin, request))

@@ -106,8 +106,10 @@ async def revoke_on_subscription(admin: Admin, request: web.Request) -> Any:
 
 async def _change(admin: Admin, request: web.Request, change: Any) -> None:
     namespace = admin.namespace(request)
-    admin.policies(namespace)
-    await admin.config.update_namespace(namespace, change)
+    before = admin.policies(namespace)
+    after = await admin.config.update_namespace(namespace, change)
+    tables = [name for name in _TABLES if getattr(before, name) != getattr(after, name)]
+    admin.changed(request, *({name: getattr(policies, name) for name in tables} for policies in (before, after)))
     await admin.seen(lambda: (p := admin.view.namespace(namespace)) is not None and change(p) == p)
 
 
@@ -141,6 +143,7 @@ def _without(table: dict[str, list[str]], role: str) -> dict[str, list[str]]:
     return {other: actions for other, actions in table.items() if other != role}
 
 
+_TABLES = ("permissions", "topic_permissions", "subscription_permissions")
 _ON_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/permissions"
 _ON_TOPIC = "/admin/v2/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions"
 ROUTES = (

@@ -56,7 +56,7 @@ async def vectors(admin: Admin, request: web.Request) -> Any:
 
 
 async def hold(admin: Admin, request: web.Request) -> Any:
-    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes; may be repeated."""
+    """`subscription`, `positions`: full name -> "ledger:entry", the first that is not read. Never deletes, never goes back; may be repeated, and come late."""
     given = await typed_body(request, dict, 'an object {"subscription": name, "positions": {topic: "ledger:entry"}},')
     name, wanted = _subscription(given), _positions(given)
 
@@ -65,8 +65,9 @@ async def hold(admin: Admin, request: web.Request) -> Any:
         before = (at[0], at[1] - 1)
         if name not in loaded.subscriptions:
             await admin.topics.create_subscription(topic, name, at=before)
-        if loaded.subscriptions[name].cursor.mark_delete != before:
+        if loaded.subscriptions[name].cursor.mark_delete < before:  # where it stands further on, a reader must see that somebody moved it
             await admin.topics.reset_subscription(topic, name, at=before)
+        loaded.subscriptions[name].unused_since = 0.0  # it never has consumers: who says where it stands uses it
 
     return await _each(admin, request, wanted, one, name)
 

@@ -5,7 +5,8 @@ Is: one topic at its owner; a partitioned topic by asking the owner of each part
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from region_node.admin.messages import nth_unacked, position_of
 from region_node.replicated_subscriptions import replicate
 from region_node.subscriptions.subscription import Subscription
 from region_node.topics.topic import Topic
+from storage.managed_ledger.cursor import check_properties
 
 OnTopic = Callable[[Admin, web.Request, TopicName], Awaitable[Any]]
 Handler = Callable[[Admin, web.Request], Awaitable[Any]]
@@ -74,14 +76,18 @@ async def create(admin: Admin, request: web.Request, name: TopicName) -> None:
     await admin.topics.get(topic, create=True)
     properties = given.get("properties") if isinstance(given, dict) else None
     await admin.topics.create_subscription(topic, subscription, at=_before(given), properties=properties)
+    loaded = await admin.loaded(name)
+    made = loaded.subscriptions[subscription]
+    admin.changed_also(request, topic, None, {"markDelete": _at(made), "properties": properties or {}, "replicated": flag(request, "replicated")})
     if flag(request, "replicated"):
-        loaded = await admin.loaded(name)
-        replicate(loaded, loaded.subscriptions[subscription])
+        replicate(loaded, made)
 
 
 async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic, found = await _existing(admin, request, name)
+    before = {"markDelete": _at(found), "backlog": found.cursor.backlog_entries}
     await topic.delete_subscription(found.name, force=flag(request, "force"))
+    admin.changed_also(request, topic.text, before, None)
 
 
 # -- moving -------------------------------------------------------------------------------------------------------------
@@ -89,7 +95,8 @@ async def delete(admin: Admin, request: web.Request, name: TopicName) -> None:
 
 async def skip_all(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic, found = await _existing(admin, request, name)
-    await topic.skip_all(found.name)
+    with _moving(admin, request, topic, found):
+        await topic.skip_all(found.name)
 
 
 async def skip(admin: Admin, request: web.Request) -> Any:
@@ -102,19 +109,22 @@ async def skip(admin: Admin, request: web.Request) -> Any:
         through = await nth_unacked(topic, found.name, number(request.match_info["count"], "the number of messages"))
     except NotFound:  # fewer wait
         through = topic.ledger.last_confirmed
-    await _pass(found, through)
+    with _moving(admin, request, topic, found):
+        await _pass(found, through)
 
 
 async def reset_to_time(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic, found = await _existing(admin, request, name)
-    await admin.topics.reset_subscription(topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp"))
+    with _moving(admin, request, topic, found):
+        await admin.topics.reset_subscription(topic.text, found.name, publish_ms=number(request.match_info["timestamp"], "the timestamp"))
 
 
 async def reset_to_position(admin: Admin, request: web.Request, name: TopicName) -> None:
     """The next message is the one given, or the one behind it where `isExcluded` is set."""
     topic, found = await _existing(admin, request, name)
     given = await typed_body(request, dict, "a message id")
-    await admin.topics.reset_subscription(topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given))
+    with _moving(admin, request, topic, found):
+        await admin.topics.reset_subscription(topic.text, found.name, at=position_of(given) if given.get("isExcluded") else _before(given))
 
 
 async def expire(admin: Admin, request: web.Request, name: TopicName) -> None:
@@ -131,14 +141,29 @@ async def expire_all(admin: Admin, request: web.Request, name: TopicName) -> Non
 async def _expire(admin: Admin, request: web.Request, topic: Topic, subscriptions: list[Subscription]) -> None:
     through = await topic.before_time(admin.clock.wall_ms() - number(request.match_info["seconds"], "the seconds") * 1000)
     for subscription in subscriptions:
-        await _pass(subscription, through)
+        with _moving(admin, request, topic, subscription):
+            await _pass(subscription, through)
 
 
 async def expire_to(admin: Admin, request: web.Request) -> Any:
     """Skips up to the message in the body, and it (not it, where `isExcluded` is set); never back."""
-    _, found = await _existing(admin, request, admin.topic(request))
+    topic, found = await _existing(admin, request, admin.topic(request))
     given = await typed_body(request, dict, "a message id")
-    await _pass(found, _before(given) if given.get("isExcluded") else position_of(given))
+    with _moving(admin, request, topic, found):
+        await _pass(found, _before(given) if given.get("isExcluded") else position_of(given))
+
+
+@contextmanager
+def _moving(admin: Admin, request: web.Request, topic: Topic, found: Subscription) -> Iterator[None]:
+    """The audit log hears from where to where."""
+    before = _at(found)
+    yield
+    admin.changed_also(request, f"{topic.text} {found.name}", {"markDelete": before}, {"markDelete": _at(found)})
+
+
+def _at(found: Subscription) -> str:
+    ledger, entry = found.cursor.mark_delete
+    return f"{ledger}:{entry}"
 
 
 async def _pass(subscription: Subscription, through: Position) -> None:
@@ -164,6 +189,7 @@ async def set_properties(admin: Admin, request: web.Request, name: TopicName) ->
     properties = mapped(text)("properties", await body(request) or {})
     if not found.durable:
         raise NotAllowed(f"subscription {found.name} is a reader's: it has no properties that last")
+    check_properties(properties)
     admin.changed(request, found.properties, properties)
     found.set_properties(properties)
     await found.cursor.flushed()

@@ -53,6 +53,7 @@ async def partitioned_stats(admin: Admin, request: web.Request) -> Any:
         if found is not None:
             parts[str(part)] = found
     total = _sum(list(parts.values()))
+    total["topicCreationTimeStamp"] = admin.view.created_ms(str(name)) or total["topicCreationTimeStamp"]
     total["metadata"] = {"partitions": count}
     total["partitions"] = parts if request.query.get("perPartition", "true") != "false" else {}
     return total

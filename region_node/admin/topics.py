@@ -134,6 +134,7 @@ async def grow(admin: Admin, request: web.Request) -> Any:
             raise NotAllowed(f"{name} is a shadow of {source}, which has {admin.view.partitions(source)} partitions: let that grow first")
         await _make_partitions(admin, TopicName.parse(source), count)
     await admin.config.update_partitioned(str(name), count)
+    admin.changed(request, {"partitions": present}, {"partitions": count})
     await admin.seen(lambda: admin.view.partitions(str(name)) == count)
 
 
@@ -206,7 +207,9 @@ async def terminate(admin: Admin, request: web.Request) -> Any:
     name = admin.topic(request)
     if admin.view.partitions(str(name)):
         raise web.HTTPMethodNotAllowed("POST", [], reason=f"{name} is partitioned: terminate it by its path .../terminate/partitions")
-    return await _terminate(admin, name)
+    ended = await _terminate(admin, name)
+    admin.changed(request, None, {"terminated": ended})
+    return ended
 
 
 async def _terminate(admin: Admin, name: TopicName) -> dict[str, int]:
@@ -221,19 +224,21 @@ async def terminate_partitions(admin: Admin, request: web.Request) -> Any:
         ended = await admin.at_owner(part, "POST", "/terminate", lambda _, part=part: _terminate(admin, part))  # type: ignore[misc]
         if ended is not None:
             found[str(index)] = ended
+    admin.changed(request, None, {"terminated": found})
     return found
 
 
 async def truncate(admin: Admin, request: web.Request) -> Any:
     """Every subscription's backlog is dropped, and what is stored is deleted, whatever retention says."""
-    if not await admin.for_each_partition(request, lambda part: _truncate(admin, part)):
-        await _truncate(admin, admin.topic(request))
+    if not await admin.for_each_partition(request, lambda part: _truncate(admin, request, part)):
+        await _truncate(admin, request, admin.topic(request))
 
 
-async def _truncate(admin: Admin, name: TopicName) -> None:
+async def _truncate(admin: Admin, request: web.Request, name: TopicName) -> None:
     topic = await admin.loaded(name)
     if topic.volatile:
         raise NotAllowed(f"{name} is not persistent: nothing of it is stored")
+    admin.changed_also(request, topic.text, {"entries": topic.ledger.entries, "size": topic.ledger.size_bytes}, None)
     await topic.truncate()
 
 

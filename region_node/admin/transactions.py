@@ -234,8 +234,8 @@ async def buffer_stats(admin: Admin, request: web.Request) -> Any:
         "lastSnapshotTimestamps": 0,
         "totalAbortedTransactions": 0 if buffer is None else len(buffer.aborted),
         "lowWaterMarks": {} if buffer is None else {str(tc): low for (origin, tc), low in buffer.low_watermarks.items() if origin is None},
-        "recoverStartTime": topic.created_ms,
-        "recoverEndTime": topic.created_ms,
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
         "heliograph": {
             "open": [
                 {"txnId": _named((tc, least)), "origin": origin, "startPosition": _at(found.first), "entries": found.entries, "messages": found.messages}
@@ -261,8 +261,8 @@ async def pending_ack_stats(admin: Admin, request: web.Request) -> Any:
         "state": "Ready" if told is not None else "None",
         "lowWaterMarks": {} if told is None else {str(tc): low for tc, low in told.pending.low_watermarks.items()},
         "ongoingTxnSize": 0 if told is None else len(told.pending.held),
-        "recoverStartTime": topic.created_ms,
-        "recoverEndTime": topic.created_ms,
+        "recoverStartTime": topic.loaded_ms,
+        "recoverEndTime": topic.loaded_ms,
     }
 
 

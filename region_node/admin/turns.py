@@ -91,7 +91,7 @@ async def _step(admin: Admin, request: web.Request, name: str, to: str, *, fence
         return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": f"{what} at {', '.join(waits[:5])}"}
     if not force and (behind := await _out_of_step(admin, request, name, record.active, to)):
         return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": behind}
-    new, waits = await switching.flip(name)
+    new, waits = await switching.flip(name, to, record.since_ms)  # what was looked at was this closing
     if new is None:
         return {"done": False, "active": record.active, "epoch": record.epoch, "state": record.state, "waiting": f"brokers {', '.join(waits[:5])}"}
     return {"done": True, "active": new.active, "epoch": new.epoch, "waiting": ""}

@@ -14,17 +14,11 @@ from region_node.admin.context import Admin
 
 _FUNCTIONS = "Pulsar Functions and IO are not part of this service: run the code as a client of its own, in any process manager"
 _PACKAGES = "there is no package store here: functions are not part of this service"
-_MIGRATION = "a cluster is not migrated by redirecting its clients here: replicate to the other region, then move the clients"
-
-_CLUSTER = "/admin/v2/clusters/{cluster}"
-_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 ABSENT: tuple[tuple[str, str, str], ...] = (
     ("*", "/admin/v3/{kind:functions|sources|sinks|source|sink}{rest:.*}", _FUNCTIONS),
     ("*", "/admin/v3/packages{rest:.*}", _PACKAGES),
     ("*", "/admin/v2/{kind:worker|worker-stats|functions}{rest:.*}", _FUNCTIONS),
-    ("POST", f"{_NAMESPACE}/migration", _MIGRATION),
-    ("POST", f"{_CLUSTER}/migrate", _MIGRATION),
 )
 
 

@@ -68,6 +68,7 @@ class Consumer:
         "client_version",
         "compacted",
         "connected_ms",
+        "entries_out",
         "epoch",
         "flow_ms",
         "hash_ranges",
@@ -115,7 +116,7 @@ class Consumer:
         self.pending: dict[Position, int] = {}
         self.blocked = False
         self.meter = Meter(4)
-        self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
+        self.entries_out = self.messages_out = self.bytes_out = self.messages_acked = self.messages_redelivered = 0
         self.last_acked_ms = self.last_consumed_ms = self.flow_ms = 0
 
     def send(
@@ -127,6 +128,7 @@ class Consumer:
             messages -= sum((run.counts[i] if run.counts else 1) - left.bit_count() for i, left in ack_sets.items())
         self.permits -= messages
         self.messages_out += messages
+        self.entries_out += run.count
         self.bytes_out += run.size_bytes
         if ack_sets is None:
             self.sink.deliver(self, ledger, first, run, redeliveries)

@@ -3,7 +3,8 @@
 Is: positions by due time in flat arrays (24 bytes each), the next time that anything is due. Isn't: persistent: an entry that waits is not
 acknowledged, so that whoever dispatches the subscription next finds it again.
 Invariants: nothing is due before its time, and at most one slot after; all subscriptions of a broker together hold `DELAYED_MAX` entries at
-most (then they read no further until some are due); one timer of the loop, whatever waits.
+most, and no subscription, and no tenant, so many that nothing is left for others (whose share is used up reads no further until some are due); one timer of
+the loop, whatever waits.
 
 Far times share a bucket of a minute, which is dealt out to slots when it comes near: so the number of buckets is bounded too.
 """
@@ -25,6 +26,9 @@ from heliograph.wire.run import Run
 SLOT_MS = 100
 MINUTE_MS = 60_000
 DELAYED_MAX = 4_000_000
+ALONE, TOGETHER = 1, 3
+"""A subscription, and all of a tenant's, hold at most so many times what is free: by themselves half, and three quarters, of `DELAYED_MAX`; with n others as
+greedy as they are less each, and some is always free for who comes next."""
 DEAL_MAX = 20_000
 LATEST_MS = 1 << 43
 
@@ -47,6 +51,7 @@ class DelayWheel:
     def __init__(self, call_later: Callable[[float, Callable[[], None]], Timer], clock: Clock) -> None:
         self._call_later, self._clock = call_later, clock
         self.held = 0
+        self._shares: dict[str, WheelShare] = {}
         self._slots: dict[int, dict[Sleeper, None]] = {}
         self._heap: list[int] = []
         self._timer: Timer | None = None
@@ -56,9 +61,19 @@ class DelayWheel:
     def now_ms(self) -> int:
         return self._clock.wall_ms()
 
-    @property
-    def full(self) -> bool:
-        return self.held >= DELAYED_MAX
+    def full(self, count: int, together: int = 0) -> bool:
+        """Whether a subscription that holds `count`, of a tenant that holds `together`, may take no more."""
+        free = DELAYED_MAX - self.held
+        return count >= ALONE * free or together >= TOGETHER * free
+
+    def hold(self, more: int) -> None:
+        self.held += more
+
+    def of(self, tenant: str) -> WheelShare:
+        """As the tenant's subscriptions use it."""
+        if (found := self._shares.get(tenant)) is None:
+            found = self._shares[tenant] = WheelShare(self)
+        return found
 
     def arm(self, sleeper: Sleeper, at_ms: int) -> None:
         """`sleeper.wake()` is called once at `at_ms` or up to a slot later."""
@@ -92,10 +107,33 @@ class DelayWheel:
         self._slots, self._heap = {}, []
 
 
+class WheelShare:
+    """A tenant's part of it. `held`: what its subscriptions hold."""
+
+    __slots__ = ("_wheel", "arm", "held")
+
+    def __init__(self, wheel: DelayWheel) -> None:
+        self._wheel, self.arm, self.held = wheel, wheel.arm, 0
+
+    @property
+    def now_ms(self) -> int:
+        return self._wheel.now_ms
+
+    def full(self, count: int) -> bool:
+        return self._wheel.full(count, self.held)
+
+    def hold(self, more: int) -> None:
+        self.held += more
+        self._wheel.hold(more)
+
+
+Wheel = DelayWheel | WheelShare
+
+
 class Delayed:
     """Of one subscription. `count`: entries that wait. `sleeper` is woken when some are due."""
 
-    def __init__(self, wheel: DelayWheel, sleeper: Sleeper) -> None:
+    def __init__(self, wheel: Wheel, sleeper: Sleeper) -> None:
         self.count = 0
         self._wheel, self._sleeper = wheel, sleeper
         self._slots: dict[int, array[int]] = {}
@@ -107,7 +145,7 @@ class Delayed:
     def add(self, position: Position, at_ms: int, hashed: int = 0) -> None:
         """`hashed`: given back with it, 0 to 65535."""
         self.count += 1
-        self._wheel.held += 1
+        self._wheel.hold(1)
         self._put(*position, -(-min(at_ms, LATEST_MS) // SLOT_MS) << 16 | hashed, self._wheel.now_ms)
 
     def _put(self, ledger: int, entry: int, slot_and_hash: int, now_ms: int) -> None:
@@ -145,7 +183,7 @@ class Delayed:
         if self._far and (self._far[0] - 1) * MINUTE_MS <= now_ms:
             self._wheel.arm(self._sleeper, now_ms)
         self.count -= len(out)
-        self._wheel.held -= len(out)
+        self._wheel.hold(-len(out))
         return out
 
     def _deal(self, now_ms: int) -> None:
@@ -167,7 +205,7 @@ class Delayed:
         return taken
 
     def clear(self) -> None:
-        self._wheel.held -= self.count
+        self._wheel.hold(-self.count)
         self.count = 0
         self._slots, self._near, self._minutes, self._far = {}, [], {}, []
 

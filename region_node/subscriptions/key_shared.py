@@ -16,7 +16,7 @@ from heliograph.model.errors import ConsumerBusy, HeliographError
 from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed import Wheel
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES
 from region_node.subscriptions.filters import ACCEPT, REJECT, RESCHEDULE
 from region_node.subscriptions.keys import AutoSplit, ConsistentHash, HashRanges, Sticky, key_hash, sticky_key
@@ -45,7 +45,7 @@ class KeySharedDispatcher(SharedDispatcher):
         on_end: Callable[[], bool],
         sticky: bool,
         out_of_order: bool,
-        wheel: DelayWheel | None = None,
+        wheel: Wheel | None = None,
     ) -> None:
         super().__init__(ledger, cursor, ready, reads, on_end=on_end, wheel=wheel)
         self.sticky, self.out_of_order = sticky, out_of_order

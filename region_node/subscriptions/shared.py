@@ -16,7 +16,7 @@ from heliograph.model.positions import Position
 from heliograph.wire.run import Buffer, Run
 from region_node.subscriptions.chunks import Chunk, ChunkHolders, chunked_entries
 from region_node.subscriptions.consumer import Consumer, SubscriptionType
-from region_node.subscriptions.delayed import LATEST_MS, Delayed, DelayWheel, delayed_entries
+from region_node.subscriptions.delayed import LATEST_MS, Delayed, Wheel, delayed_entries
 from region_node.subscriptions.dispatch import READ_ENTRIES, TURN_BYTES, Dispatcher
 from region_node.subscriptions.filters import RESCHEDULE_MS
 from region_node.subscriptions.port import CursorPort, LedgerPort, Piece, entries_for
@@ -43,7 +43,7 @@ class SharedDispatcher(Dispatcher):
         reads: BoundedReads,
         *,
         on_end: Callable[[], bool],
-        wheel: DelayWheel | None = None,
+        wheel: Wheel | None = None,
     ) -> None:
         self._wheel = wheel
         self.delayed = Delayed(wheel, self) if wheel is not None else None
@@ -190,7 +190,7 @@ class SharedDispatcher(Dispatcher):
                 if given < index - at:
                     return at + given
             if index < run.count:
-                if self._wheel.full:
+                if self._wheel.full(self.delayed.count):
                     self.stalled = True  # the owner's tick tries again
                     return index
                 self.delayed.add((ledger, first + index), due_ms, self._hash(run.parts[index]))
@@ -331,7 +331,7 @@ class SharedDispatcher(Dispatcher):
         if self.delayed is None or self._wheel is None:
             return run.count
         for index in range(run.count):
-            if self._wheel.full:
+            if self._wheel.full(self.delayed.count):
                 self.stalled = True
                 return index
             self.delayed.add((ledger, first + index), self._wheel.now_ms + RESCHEDULE_MS, self._hash(run.parts[index]))

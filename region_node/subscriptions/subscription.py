@@ -14,7 +14,7 @@ from typing import Any
 from heliograph.model.errors import ConsumerBusy, NotAllowed
 from heliograph.model.positions import Position
 from region_node.subscriptions.consumer import Consumer, SubscriptionType, Traced
-from region_node.subscriptions.delayed import DelayWheel
+from region_node.subscriptions.delayed import Wheel
 from region_node.subscriptions.dispatch import Dispatcher, after
 from region_node.subscriptions.filters import EntryFilter, Filtering
 from region_node.subscriptions.key_shared import KeySharedDispatcher
@@ -29,8 +29,9 @@ from region_node.transactions.acking import SubscriptionTransactions
 from region_node.transactions.pending import PROPERTY as TRANSACTIONS
 from region_node.transactions.pending import PendingAcks
 from replicator.subscription_state import BEGAN, PROPERTY
+from storage.managed_ledger.expiry import GIVEN_UP
 
-_INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS)
+_INTERNAL = (PROPERTY, BEGAN, TRANSACTIONS, GIVEN_UP)
 """Properties of a cursor that are no client's."""
 
 
@@ -68,7 +69,7 @@ class Subscription:
         partition: int,
         on_end: Callable[[], bool],
         properties: Mapping[str, str] | None = None,
-        wheel: DelayWheel | None = None,
+        wheel: Wheel | None = None,
         volatile: bool = False,
         touched: Callable[[], None] = lambda: None,
     ) -> None:
@@ -442,7 +443,7 @@ def consumer_stats(consumer: Consumer) -> dict[str, Any]:
         "blockedConsumerOnUnackedMsgs": consumer.blocked,
         "msgOutCounter": consumer.messages_out,
         "bytesOutCounter": consumer.bytes_out,
-        "avgMessagesPerEntry": 0,
+        "avgMessagesPerEntry": round(consumer.messages_out / consumer.entries_out) if consumer.entries_out else 0,
         **_rates(consumer.meter),
         "address": consumer.address,
         "connectedSince": iso_time(consumer.connected_ms),

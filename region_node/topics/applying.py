@@ -82,17 +82,23 @@ class PolicyApplier:
             topics = [self._loaded[name] for name in (base, *parts) if name in self._loaded]
         else:
             topics = [topic for topic in self._loaded.values() if namespace in ("", topic.name.namespace)]
-        self._apply_all(topics[:AT_ONCE])
-        if len(topics) > AT_ONCE:
-            self._tasks.spawn(self._by_and_by(topics[AT_ONCE:]))
+        in_turns(self._tasks, topics, self._apply_all)
 
     def _apply_all(self, topics: list[Topic]) -> None:
         for topic in topics:
             if not topic.closed and self._view.namespace(topic.name.namespace) is not None:
                 self.apply(topic)
 
-    async def _by_and_by(self, topics: list[Topic]) -> None:
-        for start in range(0, len(topics), AT_ONCE):
-            await asyncio.sleep(0)
-            self._apply_all(topics[start : start + AT_ONCE])
+
+def in_turns(tasks: Tasks, topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
+    """The first at once; of very many the others later, between what else there is to do."""
+    act(topics[:AT_ONCE])
+    if len(topics) > AT_ONCE:
+        tasks.spawn(_later(topics[AT_ONCE:], act))
+
+
+async def _later(topics: list[Topic], act: Callable[[list[Topic]], None]) -> None:
+    for start in range(0, len(topics), AT_ONCE):
+        await asyncio.sleep(0)
+        act(topics[start : start + AT_ONCE])
 

@@ -57,7 +57,14 @@ class Creation:
         return count
 
     async def check_room(self, name: TopicName) -> None:
-        """Raises NotAllowed where the namespace has as many topics as it may have."""
+        """Raises NotAllowed where the namespace, or its tenant, has as many topics as it may have."""
+        quota = self._view.tenant_quota(name.tenant)
+        if quota is not None and quota.max_topics and name.persistent and not await self._exists(str(name)):
+            count = 0
+            for namespace in self._view.namespaces(name.tenant):
+                count += await self._count(namespace)
+            if count >= quota.max_topics:
+                raise TooManyTopics(f"tenant {name.tenant} has {count} topics, partitions each, and may have {quota.max_topics}: ask an operator for more")
         most = self._policies.of_namespace(name.namespace).limit("maxTopics")
         if most and name.persistent and not await self._exists(str(name)) and await self._count(name.namespace) >= most:
             raise TooManyTopics(f"Exceed maximum number of topics in namespace. {name.namespace} has {most}")

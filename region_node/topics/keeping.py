@@ -241,7 +241,7 @@ class Keeper:
         policies, kept_s = topic.policies, 0.0
         minutes = policies.retention[0]
         if topic.ledger.size_bytes and minutes:  # what it holds is to be kept
-            published_s = (self._clock.wall_ms() - max(topic.last_publish_ms, topic.created_ms)) / 1000
+            published_s = (self._clock.wall_ms() - max(topic.last_publish_ms, topic.ledger.published_ms, topic.created_ms)) / 1000
             kept_s = NEVER if minutes < 0 else minutes * 60 - published_s
         return max(kept_s, topic.inactive_since + float(policies.part("inactiveTopics", "maxInactiveDurationSeconds")) - now)
 

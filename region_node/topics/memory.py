@@ -64,7 +64,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.cursors: dict[str, MemoryCursor] = {}
         self.last_confirmed: Position = (0, -1)
-        self.size_bytes = self.entries = 0
+        self.open_bytes = self.size_bytes = self.entries = self.next_index = self.confirmed_index = self.created_ms = self.published_ms = 0
         self._now: Piece | None = None
         self._wakers: list[Callable[[], None]] = []
 

@@ -15,6 +15,8 @@ from heliograph.model.positions import AFTER_ALL, BEFORE_ALL, Position
 from region_node.schemas.compatibility import strategy_of
 from region_node.schemas.definition import Schema
 from region_node.schemas.registry import SchemaRegistry
+from region_node.topics.creation import Creation
+from region_node.topics.gates import Gates
 from region_node.topics.loaded import Loaded
 from region_node.topics.policies import PolicyBook
 from region_node.topics.port import FactoryPort, LinksPort, ViewPort
@@ -33,12 +35,25 @@ class NamedTopics(ABC):
     view: ViewPort
     schemas: SchemaRegistry
     policies: PolicyBook
+    creation: Creation
+    gates: Gates
     _factory: FactoryPort | ManagedLedgerFactory
     _links: LinksPort
 
     @abstractmethod
     async def get(self, topic: str, *, create: bool) -> Topic:
         """The loaded topic; see `TopicService`."""
+
+    async def get_for_client(self, topic: str, *, create: bool = True) -> Topic:
+        """As `get`; one that is not there is made where its namespace lets clients do so. Raises RegionPassive where it would be, and is another cluster's."""
+        create = create and self.creation.may_create(topic)
+        sent_on = self.gates.sent_on(TopicName.parse(topic).namespace) if create else None
+        try:
+            return await self.get(topic, create=create and sent_on is None)
+        except NotFound:
+            if sent_on is not None:
+                raise sent_on from None
+            raise
 
     # -- lists
 
@@ -64,6 +79,10 @@ class NamedTopics(ABC):
     def volatile_topics(self, namespace: str) -> list[str]:
         """Full names of the non-persistent topics of a namespace that this broker has loaded."""
         return sorted(topic.text for topic in self.loaded.of(namespace) if topic.volatile)
+
+    async def count(self, namespace: str) -> int:
+        """Of its persistent topics, loaded or not; it costs no more than one key."""
+        return await self._factory.count(namespace)
 
     async def exists(self, topic: str) -> bool:
         """topic: a full name. Whether it is stored, or loaded here."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from global_config.tries import Tries
 from heliograph.model.errors import CorruptData, OutcomeUnknown, VersionConflict
 from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, TenantInfo, TopicPolicies
+from heliograph.model.policies import NamespacePolicies, TenantInfo, TenantQuota, TopicPolicies
 from heliograph.model.policy_table import Applied, Level, applied, checked
 from heliograph.raft.store import ABSENT, MetadataStore
 from heliograph.runtime.clock import Rng
@@ -30,6 +30,7 @@ _TENANTS = "/tenants/"
 _NAMESPACES = "/namespaces/"
 _TOPICS = "/topic-policies/"
 _GROUPS = "/resource-groups/"
+_QUOTAS = "/tenant-quotas/"
 _CLUSTERS = "/clusters/"
 
 
@@ -37,6 +38,8 @@ class PoliciesView(Protocol):
     """The part of the global configuration's copy that this needs."""
 
     def tenant(self, name: str) -> TenantInfo | None: ...
+
+    def tenant_quota(self, tenant: str) -> TenantQuota | None: ...
 
     def namespace(self, namespace: str) -> NamespacePolicies | None: ...
 
@@ -54,8 +57,10 @@ class PolicyBook:
         self._dynamic: dict[str, Any] = {}
         self._topics: dict[str, TopicPolicies] = {}
         self._namespaces: dict[str, Applied] = {}
-        self._sealed: dict[str, bool] = {}
-        """Whether a tenant's topics all are, as whoever asked was told; of tenants that were asked about."""
+        self._duties: dict[str, Level] = {}
+        """What a tenant's topics have to do, as whoever asked was told; of tenants that were asked about."""
+        self.full: frozenset[str] = frozenset()
+        """Tenants that have stored as much as they may: nobody publishes to their topics."""
         self._listeners: list[Callable[[str, str], None]] = []
         self._ready = False
         self._stops = [
@@ -114,10 +119,23 @@ class PolicyBook:
 
     def _duty(self, tenant: str) -> Level:
         """What a tenant's topics have to do, before anything that is set for them."""
-        found = self._view.tenant(tenant)
-        sealed = found is not None and found.encryption_at_rest
-        self._sealed.setdefault(tenant, sealed)
-        return _SEALED if sealed else {}
+        known = self._duties.get(tenant)
+        if known is None:
+            found, quota, duty = self._view.tenant(tenant), self._view.tenant_quota(tenant), dict[str, Any]()
+            if found is not None and found.encryption_at_rest:
+                duty["encryptionAtRest"] = True
+            if quota is not None and quota.resource_group:
+                duty["resourceGroup"] = quota.resource_group
+            if tenant in self.full:
+                duty["storageFull"] = True
+            known = self._duties[tenant] = duty
+        return known
+
+    def set_full(self, tenants: frozenset[str]) -> None:
+        """Their topics take nothing from now on, and those of others do."""
+        changed, self.full = self.full ^ tenants, tenants
+        for tenant in sorted(changed):
+            self._on_tenant(tenant)
 
     def topic(self, base: str) -> TopicPolicies:
         """What is set for a topic in this region. base: its full name, without a partition."""
@@ -188,6 +206,8 @@ class PolicyBook:
     def _on_config(self, key: str) -> None:
         if key.startswith(_TENANTS):
             self._on_tenant(key.removeprefix(_TENANTS))
+        elif key.startswith(_QUOTAS):
+            self._on_tenant(key.removeprefix(_QUOTAS))
         elif key.startswith(_NAMESPACES):
             self._tell(key.removeprefix(_NAMESPACES), "")
         elif key.startswith(_TOPICS):
@@ -197,8 +217,8 @@ class PolicyBook:
             self._tell("", "")
 
     def _on_tenant(self, tenant: str) -> None:
-        before = self._sealed.pop(tenant, None)
-        if before is not None and bool(self._duty(tenant)) != before:
+        before = self._duties.pop(tenant, None)
+        if before is not None and self._duty(tenant) != before:
             self._tell("", "")
 
     def _tell(self, namespace: str, topic: str) -> None:
@@ -211,4 +231,3 @@ class PolicyBook:
 
 
 _NOTHING = TopicPolicies()
-_SEALED: Level = {"encryptionAtRest": True}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from heliograph.model.errors import HeliographError
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import TopicName
-from heliograph.model.policies import NamespacePolicies, PulsarCluster, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import ClusterMigration, NamespacePolicies, PulsarCluster, ResourceGroup, TenantInfo, TenantQuota, TopicPolicies
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
 from region_node.subscriptions.port import CursorPort, LedgerPort, TurnPort
@@ -36,6 +36,29 @@ class ManagedLedgerPort(LedgerPort, Protocol):
 
     @property
     def entries(self) -> int: ...
+
+    @property
+    def created_ms(self) -> int:
+        """Wall time at which the topic was made; 0: it is not stored."""
+        ...
+
+    @property
+    def published_ms(self) -> int:
+        """Wall time at which the last message came; 0: none is known."""
+        ...
+
+    @property
+    def open_bytes(self) -> int: ...
+
+    @property
+    def next_index(self) -> int:
+        """Of the next message that is appended."""
+        ...
+
+    @property
+    def confirmed_index(self) -> int:
+        """Behind the last message that is confirmed."""
+        ...
 
     def ledgers(self) -> list[LedgerInfo]:
         """Raises MetadataUnavailable where some of very many are only being read: see `whole`."""
@@ -193,7 +216,17 @@ class ViewPort(Protocol):
 
     def cluster(self, name: str) -> PulsarCluster | None: ...
 
+    def migration(self, name: str) -> ClusterMigration | None: ...
+
+    def migrated_in(self, namespace: str) -> tuple[str, ...]:
+        """The regions that send the namespace's clients on."""
+        ...
+
     def topic_policies(self, topic: str) -> TopicPolicies | None: ...
+
+    def tenant_quota(self, tenant: str) -> TenantQuota | None: ...
+
+    def namespaces(self, tenant: str) -> list[str]: ...
 
     def resource_group(self, name: str) -> ResourceGroup | None: ...
 

@@ -54,6 +54,7 @@ class Producer:
     __slots__ = (
         "address",
         "bytes_in",
+        "chunks_in",
         "client_version",
         "connected_ms",
         "epoch",
@@ -86,8 +87,8 @@ class Producer:
         self.id, self.name, self.sink, self.epoch, self.named_by_user = producer_id, name, sink, epoch, named_by_user
         self.mode, self.topic_epoch = mode, topic_epoch
         self.metadata, self.address, self.client_version, self.connected_ms = dict(metadata or {}), address, client_version, connected_ms
-        self.messages_in = self.bytes_in = 0
-        self.meter = Meter(2)
+        self.messages_in = self.bytes_in = self.chunks_in = 0
+        self.meter = Meter(3)
 
 
 class ProducerRegistry:

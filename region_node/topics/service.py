@@ -43,6 +43,7 @@ from region_node.topics.applying import PolicyApplier
 from region_node.topics.creation import Creation, MakePartitions
 from region_node.topics.epochs import topic_epoch_key
 from region_node.topics.filter_book import FilterBook
+from region_node.topics.gates import Gates
 from region_node.topics.group_use import GroupUse
 from region_node.topics.ids import topic_id_key
 from region_node.topics.keeping import Keeper
@@ -51,7 +52,7 @@ from region_node.topics.loaded import Loaded
 from region_node.topics.memory import MemoryLog
 from region_node.topics.named import NamedTopics
 from region_node.topics.policies import PolicyBook
-from region_node.topics.port import FactoryPort, GatePort, LinksPort, LogPort, TurnOf, ViewPort
+from region_node.topics.port import FactoryPort, LinksPort, LogPort, TurnOf, ViewPort
 from region_node.topics.topic import Topic
 from replicator.deleting import recall, remember
 from replicator.log import ReplicatedLog
@@ -123,8 +124,6 @@ class TopicService(NamedTopics):
         """Of topics that were deleted and still have their data; mostly there are none, and then nobody asks further."""
         self.tombstone_of: Callable[[TopicName], str] = lambda _: ""
         """Why a topic that was deleted is not to be had, though its data is still there; "": it was not."""
-        self.gate_of: Callable[[str], GatePort | None] = lambda _: None
-        """Namespace -> the gate of an active-passive one; set before anything is loaded."""
         self.on_held: Callable[[Topic], None] | None = None
         """Asks for the other topics of a transaction that a topic holds; set before anything is loaded."""
         self.turn_of: TurnOf | None = None
@@ -148,6 +147,7 @@ class TopicService(NamedTopics):
         self._open_log = open_log or self._open_replicated
         self._loop = asyncio.get_running_loop()
         self.tasks = Tasks()
+        self.gates = Gates(self.loaded, view, links, region, self.tasks)
         self.ready = ReadyQueue(self._loop.call_soon)
         self._unsent: Counter[str] = Counter()
         self._meta = meta
@@ -273,7 +273,7 @@ class TopicService(NamedTopics):
                 opened.ledger.on_failed = topic.fatal
             topic.turn_of = self.turn_of
             self._applier.apply(topic)
-            self._give_gate(topic, self.gate_of(name.namespace))
+            self.gates.give(topic)
             self.loaded[text] = topic
             self.load_times.add((self._clock.monotonic() - began) * 1000)
             log.info("topic.loaded", extra={"topic": text})
@@ -383,6 +383,7 @@ class TopicService(NamedTopics):
         self._wheel.close()
         self.lists.close()
         self.policies.close()
+        self.gates.close()
         if self._group_use is not None:
             self._group_use.close()
         await asyncio.gather(*(self.unload(name) for name in [*self.loaded, *self._loading]))
@@ -473,19 +474,6 @@ class TopicService(NamedTopics):
 
     # -- what holds from now on, and the tick
 
-    def leadership_changed(self, namespace: str) -> None:
-        """Another region may be the active one of a namespace: producers that would not be heard here are closed, behind their receipts."""
-        gate = self.gate_of(namespace)
-        for topic in self.loaded.of(namespace):
-            self._give_gate(topic, gate)
-            if gate is not None and not gate.open:
-                topic.close_producers()
-
-    @staticmethod
-    def _give_gate(topic: Topic, gate: GatePort | None) -> None:
-        topic.gate = gate
-        topic.log.aliases = gate is not None
-
     def check_now(self) -> None:
         """What policies want done as time goes by is looked at."""
         self._keeper.look_at_all()
@@ -503,5 +491,6 @@ class TopicService(NamedTopics):
             if topic.volatile and not topic.closed and topic.forgotten(now):
                 self.tasks.spawn(self.unload(topic.text))
         self._keeper.tick(now, visited)
+        self.gates.tick()
         for visitor in self.visitors:
             visitor(visited)

@@ -60,14 +60,14 @@ def topic_stats(topic: Topic, links: list[Any]) -> dict[str, Any]:
         "publishRateLimitedTimes": topic.rate_limited,
         "deduplicationStatus": "Enabled" if topic.log.deduplication else "Disabled",
         "topicCreationTimeStamp": topic.created_ms,
-        "lastPublishTimestamp": topic.last_publish_ms,
+        "lastPublishTimestamp": max(topic.last_publish_ms, topic.ledger.published_ms),
         "compaction": topic.compacted.stats() if topic.compacted is not None else NOT_COMPACTED,
     }
 
 
 def producer_stats(producer: Producer) -> dict[str, Any]:
     """Pulsar's PublisherStats."""
-    rate, throughput = producer.meter.rates
+    rate, throughput, chunks = producer.meter.rates
     return {
         "accessMode": producer.mode.label,
         "producerId": producer.id,
@@ -75,7 +75,7 @@ def producer_stats(producer: Producer) -> dict[str, Any]:
         "msgRateIn": rate,
         "msgThroughputIn": throughput,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": chunks,
         "supportsPartialProducer": False,
         "address": producer.address,
         "connectedSince": iso_time(producer.connected_ms),

@@ -136,7 +136,7 @@ class SubscribingTopic(ABC):
             partition=self.name.partition,
             on_end=lambda: self.terminated,
             properties=cursor.properties if properties is None else properties,
-            wheel=None if self.volatile else self._wheel,
+            wheel=None if self.volatile or self._wheel is None else self._wheel.of(self.name.tenant),
             volatile=self.volatile,
             touched=self.touch,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import HeliographError, NotAllowed, TopicClosed, TopicTerminated
@@ -30,13 +30,16 @@ from region_node.topics.compacting import CompactingTopic
 from region_node.topics.epochs import TopicEpoch
 from region_node.topics.filter_book import Chosen
 from region_node.topics.incoming_rates import IncomingRates
-from region_node.topics.limits import SubscribeRate, is_strict, refusal
+from region_node.topics.limits import SubscribeRate, is_strict, refusals
 from region_node.topics.port import GatePort, LogPort, ReadablePort, Segments, TurnOf
 from region_node.topics.producers import Producer, ProducerRegistry, ProducerSink
 from region_node.topics.rates import NO_GROUP, GroupRates, TopicRates, has_rates
 from region_node.topics.statistics import topic_stats
 from region_node.topics.subscribing import is_internal
 from region_node.transactions.participant import TopicTransactions
+
+if TYPE_CHECKING:
+    from region_node.topics.gates import Migration
 
 log = logging.getLogger("region_node.topics")
 
@@ -64,8 +67,10 @@ class Topic(CompactingTopic):
         "idle_since",
         "incoming_rates",
         "last_publish_ms",
+        "loaded_ms",
         "messages_in",
         "meter",
+        "migration",
         "next_owner",
         "on_fatal",
         "on_held",
@@ -107,11 +112,14 @@ class Topic(CompactingTopic):
         self.turn_of: TurnOf | None = None
         """(topic, subscription, whether a policy wants it) -> its turn, where it is active in one region at a time."""
         self.gate: GatePort | None = None
-        """Of an active-passive namespace: what is published passes it twice."""
+        """Of an active-passive namespace: what is published passes it twice. Of a migrated topic: `migration`, which lets nothing pass."""
+        self.migration: Migration | None = None
         self.next_owner: tuple[str, str] | None = None
         """Where clients find it when it closes here: URLs without and with TLS."""
-        self.created_ms = clock.wall_ms()
-        self.last_publish_ms = 0
+        self.loaded_ms = clock.wall_ms()
+        self.created_ms = self.ledger.created_ms or self.loaded_ms
+        self.last_publish_ms = self.ledger.published_ms
+        """By a client of this broker; what has come over a link the ledger knows."""
         self.messages_in = self.bytes_in = self.entries_in = 0
         self.converted_in = self.converted_out = 0
         """Messages that went from one protocol's form, or format, to another, since it was loaded."""
@@ -165,16 +173,20 @@ class Topic(CompactingTopic):
 
     # -- publishing
 
-    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None]) -> None:
-        """`done` or `failed` is called once, in the order of the calls."""
+    def refused(self, run: Run) -> list[tuple[int, HeliographError]]:
+        """(index, why) of the entries that the topic's policies keep out, in order."""
+        return refusals(self, run, self._clock.wall_ms()) if self._strict else []
+
+    def publish(self, run: Run, done: Callable[[Segments], None], failed: Callable[[HeliographError], None], *, judged: bool = False) -> None:
+        """`done` or `failed` is called once, in the order of the calls. judged: whoever calls has asked `refused`; else one such entry fails all."""
         if self.closed:
             failed(TopicClosed(f"{self.text} is being unloaded"))
             return
         if self.terminated:
             failed(TopicTerminated(f"{self.text} is terminated"))
             return
-        if self._strict and (error := refusal(self, run, self._clock.wall_ms())) is not None:
-            failed(error)
+        if self._strict and not judged and (found := self.refused(run)):
+            failed(found[0][1])
             return
         if run.transaction is not None and (error := self.transactions.refusal(run.transaction)) is not None:
             failed(error)
@@ -286,6 +298,8 @@ class Topic(CompactingTopic):
             self._rates.obey(policies, groups)
         for subscription in self.subscriptions.values():
             subscription.obey(self._rules(subscription.name, durable=subscription.durable))
+        if policies.on("storageFull") and self.producers.producers:
+            self.close_producers()
 
     @property
     def rate_limited(self) -> int:
@@ -359,7 +373,7 @@ class Topic(CompactingTopic):
             if self.incoming_rates is not None and self.incoming_rates.tick(incoming, elapsed_s):
                 again = True
         for producer in self.producers.producers.values():
-            if producer.meter.tick(elapsed_s, producer.messages_in, producer.bytes_in):
+            if producer.meter.tick(elapsed_s, producer.messages_in, producer.bytes_in, producer.chunks_in):
                 again = True
         for subscription in list(self.subscriptions.values()):
             if subscription.tick(elapsed_s):

@@ -329,6 +329,37 @@ def test_changes_are_in_the_audit_log_and_the_interface_describes_itself(rest: R
     assert described["openapi"].startswith("3.") and "post" in described["paths"]["/admin/v2/namespaces/{tenant}/{namespace}/maxProducersPerTopic"]
 
 
+def test_the_audit_log_says_what_was_granted_moved_and_asked_for(rest: Rest, other: Rest) -> None:
+    make("public/told", other, rest)
+    space, topic = f"{NAMESPACES}/public/told", "/admin/v2/persistent/public/told/t"
+    assert rest("POST", f"{space}/permissions/clerk", ["produce", "consume"])[0] == 204
+    assert rest("POST", f"{space}/permissions/subscription/s", ["clerk"])[0] == 204
+    assert rest("DELETE", f"{space}/permissions/clerk")[0] == 204
+    assert rest("PUT", f"{topic}/partitions", 2)[0] == 204
+    assert rest("POST", f"{topic}/partitions", 3)[0] == 204
+    assert rest("PUT", f"{topic}-partition-0/subscription/s")[0] == 204
+    assert rest("POST", f"{topic}-partition-0/subscription/s/skip_all")[0] == 204
+    assert rest("POST", f"{topic}-partition-0/terminate")[0] == 200
+    assert rest("POST", "/topics/persistent/public/told/other", {"messages": [{"payload": "not to be told"}]})[0] == 200
+    changes = {
+        (c["method"], c["path"].removeprefix(space).removeprefix(topic)): c
+        for broker in (rest, other)
+        for c in broker("GET", "/heliograph/v1/audit")[1]["changes"]
+        if "public/told" in c["path"] and c["status"] < 300
+    }
+    granted = changes["POST", "/permissions/clerk"]
+    assert granted["before"] == {"permissions": {}} and granted["after"] == {"permissions": {"clerk": ["consume", "produce"]}}
+    assert changes["POST", "/permissions/subscription/s"]["after"] == {"subscription_permissions": {"s": ["clerk"]}}
+    assert changes["DELETE", "/permissions/clerk"]["after"] == {"permissions": {}}
+    assert changes["PUT", "/partitions"]["given"] == 2
+    assert changes["POST", "/partitions"]["before"] == {"partitions": 2} and changes["POST", "/partitions"]["after"] == {"partitions": 3}
+    made = changes["PUT", "-partition-0/subscription/s"]["after"]["persistent://public/told/t-partition-0"]
+    assert made["properties"] == {} and ":" in made["markDelete"]
+    assert list(changes["POST", "-partition-0/subscription/s/skip_all"]["after"]) == ["persistent://public/told/t-partition-0 s"]
+    assert "ledgerId" in changes["POST", "-partition-0/terminate"]["after"]["terminated"]
+    assert "not to be told" not in str(changes)
+
+
 def test_isolation_policies_are_kept_and_bundles_follow_them(client: pulsar.Client, rest: Rest, other: Rest) -> None:
     policies, namespace = "/admin/v2/clusters/us/namespaceIsolationPolicies", "public/apart"
     first, second = sorted(rest("GET", "/heliograph/v1/status")[1]["brokers"], key=lambda broker: str(broker["id"]))

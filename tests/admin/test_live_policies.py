@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pulsar
@@ -43,6 +44,19 @@ def accepted(act: Callable[[], Any]) -> Any:
     return until(tried) if ORACLE else act()
 
 
+def refused(kinds: Any, act: Callable[[], Any]) -> None:
+    """At once here; Pulsar hears of a topic's policies a little later."""
+
+    def tried() -> bool:
+        try:
+            act().close()
+        except kinds:
+            return True
+        return False
+
+    assert until(tried) if ORACLE else tried()
+
+
 def stats(rest: Rest, topic: str) -> Any:
     return rest("GET", f"{TOPICS}/{topic}/stats")[1]
 
@@ -54,22 +68,19 @@ def test_numbers_of_producers_consumers_and_subscriptions(client: pulsar.Client,
     producer = client.create_producer("limits")
     consumer = client.subscribe("limits", "a", SHARED)
     assert rest("POST", f"{TOPICS}/limits/maxProducers", 1)[0] == 204
-    with pytest.raises(pulsar.ProducerBusy):
-        client.create_producer("limits")
+    refused(pulsar.ProducerBusy, lambda: client.create_producer("limits"))
     assert rest("POST", f"{TOPICS}/limits/maxSubscriptionsPerTopic", 1)[0] == 204
-    with pytest.raises(pulsar.NotAllowedError):
-        client.subscribe("limits", "b")
+    names = count()
+    refused(pulsar.NotAllowedError, lambda: client.subscribe("limits", f"b{next(names)}"))
     assert rest("POST", f"{TOPICS}/limits/maxConsumersPerSubscription", 1)[0] == 204
-    with pytest.raises(pulsar.ConsumerBusy):
-        client.subscribe("limits", "a", SHARED)
+    refused(pulsar.ConsumerBusy, lambda: client.subscribe("limits", "a", SHARED))
     assert rest("DELETE", f"{TOPICS}/limits/maxConsumersPerSubscription")[0] == 204
     assert rest("POST", f"{TOPICS}/limits/maxConsumers", 2)[0] == 204
     other = accepted(lambda: client.subscribe("limits", "a", SHARED))
-    with pytest.raises(pulsar.ConsumerBusy):
-        client.subscribe("limits", "a", SHARED)
+    refused(pulsar.ConsumerBusy, lambda: client.subscribe("limits", "a", SHARED))
     assert rest("POST", f"{TOPICS}/limits/subscriptionTypesEnabled", ["Exclusive"])[0] == 204
-    with pytest.raises((pulsar.NotAllowedError, pulsar.ConsumerBusy) if ORACLE else pulsar.NotAllowedError):  # Pulsar counts first
-        client.subscribe("limits", "a", SHARED)
+    counted = (pulsar.NotAllowedError, pulsar.ConsumerBusy) if ORACLE else pulsar.NotAllowedError  # Pulsar counts first
+    refused(counted, lambda: client.subscribe("limits", "a", SHARED))
     producer.send(b"still here")
     assert rest("DELETE", f"{TOPICS}/limits/maxProducers")[0] == 204
     accepted(lambda: client.create_producer("limits")).close()

@@ -96,8 +96,12 @@ def test_partitions(client: pulsar.Client, rest: Rest) -> None:
     assert rest("POST", f"{TOPICS}/parted/partitions", 5)[0] == 204
     until(lambda: rest("GET", f"{TOPICS}/parted/partitions")[1]["partitions"] == 5, WITHIN_S)
     assert rest("POST", f"{TOPICS}/parted/partitions", 2)[0] in (406, 409, 412, 422), "it never shrinks"
+    stats = rest("GET", f"{TOPICS}/parted/partitioned-stats")[1]
+    made_ms = stats["topicCreationTimeStamp"]
+    assert made_ms > 0 and stats["lastPublishTimestamp"] == 0, "nobody has used it yet"
     client.create_producer("parted").close()  # partitions that nobody has used have no statistics here
     stats = rest("GET", f"{TOPICS}/parted/partitioned-stats?perPartition=true")[1]
+    assert stats["topicCreationTimeStamp"] <= made_ms
     assert stats["metadata"]["partitions"] == 5 and len(stats["partitions"]) == 5
     assert rest("DELETE", f"{TOPICS}/parted/partitions")[0] == 204
     assert rest("GET", f"{TOPICS}/parted/partitions")[0] in (200, 404)

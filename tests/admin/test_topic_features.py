@@ -51,6 +51,14 @@ def test_a_filter_holds_at_once_and_ends_at_once(client: pulsar.Client, rest: Re
     assert rest("DELETE", f"{TOPICS}/filtered/entryFilters")[0] == 204
     producer.send(b"4", properties={"filter": "no"})
     assert consumer.receive(60_000).data() == b"4"
+    assert rest("PUT", f"{TOPICS}/filtered/subscription/nobody", {"ledgerId": -1, "entryId": -1})[0] == 204
+    assert rest("POST", f"{TOPICS}/filtered/entryFilters", {"entryFilterNames": "mine"})[0] == 204
+    found = rest("POST", f"{TOPICS}/filtered/subscription/nobody/analyzeBacklog", {})[1]
+    assert (found["entries"], found["filterAcceptedEntries"], found["filterRejectedEntries"], found["filterRescheduledEntries"]) == (5, 2, 2, 1)
+    assert (found["filterAcceptedMessages"], found["filterRejectedMessages"], found["filterRescheduledMessages"]) == (2, 2, 1)
+    stats = rest("GET", f"{TOPICS}/filtered/stats")[1]["subscriptions"]["nobody"]
+    assert stats["filterProcessedMsgCount"] == 0, "a look gives nothing to anybody"
+    assert rest("DELETE", f"{TOPICS}/filtered/entryFilters")[0] == 204
     for one in (consumer, producer):
         one.close()
 

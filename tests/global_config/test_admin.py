@@ -19,7 +19,7 @@ from global_config.view import ConfigView
 from heliograph.model import policies
 from heliograph.model.errors import AlreadyExists, CorruptData, HeliographError, MetadataUnavailable, NotAllowed, NotFound, VersionConflict
 from heliograph.model.levels import SEALED_TENANTS
-from heliograph.model.policies import NamespacePolicies, PulsarCluster, RegionInfo, TenantInfo
+from heliograph.model.policies import ClusterMigration, NamespacePolicies, PulsarCluster, RegionInfo, TenantInfo
 from heliograph.raft.embedded import EmbeddedStore
 from heliograph.raft.store import Op
 
@@ -103,6 +103,33 @@ def test_ensure_region_creates_updates_and_repeats() -> None:
         await refused(NotAllowed, "its epoch is 2", admin.raise_epoch("us", 1))
         await refused(NotFound, "'eu'", admin.update_region(RegionInfo(name="eu", number=9)))
         assert (await admin.ensure_region(RegionInfo(name="eu", number=9, epoch=3))).epoch == 3
+
+    run(main)
+
+
+def test_a_migration_goes_with_what_is_migrated() -> None:
+    async def main(store: EmbeddedStore, admin: ConfigAdmin) -> None:
+        view = ConfigView(store)
+        await provision(admin)
+        wanted = ClusterMigration(migrated=True, broker_service_url="pulsar://green:6650")
+        await refused(NotFound, "Cluster nowhere does not exist", admin.migrations.set("nowhere", wanted))
+        await refused(NotFound, "namespace 't/x'", admin.migrations.set_namespace("t/x", "us", True))
+        await admin.migrations.set("ap", wanted)
+        await asyncio.gather(*(admin.migrations.set_namespace("t/n", region, True) for region in ("us", "eu")))
+        await asyncio.sleep(0.01)
+        assert view.migration("ap") == wanted and view.migration("us") is None and view.migrated_in("t/n") == ("eu", "us")
+        await admin.migrations.set_namespace("t/n", "us", False)
+        await admin.delete_region("ap")
+        await admin.create_region("ap")
+        await asyncio.sleep(0.01)
+        assert view.migration("ap") is None and view.migrated_in("t/n") == ("eu",)
+        await admin.delete_namespace("t/n")
+        await admin.create_namespace("t/n", NamespacePolicies(regions=("us", "eu")))
+        await asyncio.sleep(0.01)
+        assert view.migrated_in("t/n") == () and await store.get(keys.migrated("t/n")) is None
+        await admin.migrations.set_namespace("t/n", "us", False)
+        assert await store.get(keys.migrated("t/n")) is None
+        view.close()
 
     run(main)
 

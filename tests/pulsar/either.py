@@ -30,6 +30,7 @@ subscriptionExpirationTimeMinutes=0
 delayedDeliveryTickTimeMillis=100
 activeConsumerFailoverDelayTimeMillis=0
 brokerServiceCompactionMonitorIntervalInSeconds=1
+clusterMigrationCheckDurationSeconds=1
 forceDeleteNamespaceAllowed=true
 transactionCoordinatorEnabled=true
 """

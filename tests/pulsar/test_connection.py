@@ -51,6 +51,25 @@ def test_a_bad_frame_closes_this_connection_and_no_other(data: bytes) -> None:
     with_broker(test)
 
 
+def test_http_learns_where_the_admin_port_is() -> None:
+    async def test(broker: Broker) -> None:
+        broker.listener.admin_urls = "http://broker:8080", ""
+        client = Client(broker.listener)
+        client.raw(b"GET /admin/v2/clusters HTTP/1.1\r\nHost: broker\r\n\r\n")
+        answer = b"".join(client.transport.written)
+        assert answer.startswith(b"HTTP/1.1 307 ") and b"\r\nLocation: http://broker:8080/admin/v2/clusters\r\n" in answer and client.transport.closing
+        for tell, request in ((("", "https://broker:8443"), b"GET / HTTP/1.1\r\n\r\n"), (("http://broker:8080", ""), b"GET me HTTP/1.1\r\n\r\n")):
+            broker.listener.admin_urls = tell
+            ((error, _),) = await Client(broker.listener).do(request)
+            assert error.type == K.ERROR, "whoever came without TLS is not told the port that wants it, and no path is none"
+        link = Client(broker.listener, link=True)
+        assert kinds(await link.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
+        late = await broker.client()
+        assert kinds(await late.do(b"GET / HTTP/1.1\r\n\r\n")) == [K.ERROR]
+
+    with_broker(test)
+
+
 def test_silence_is_answered_by_a_ping_and_then_by_closing() -> None:
     async def test(broker: Broker) -> None:
         client, fresh = await broker.client(), Client(broker.listener)

@@ -186,6 +186,27 @@ def test_large_messages_on_a_shared_subscription(client: pulsar.Client) -> None:
         one.close()
 
 
+def test_large_messages_of_a_producer_that_is_deduplicated(region: Either, client: pulsar.Client) -> None:
+    """All pieces of one message have its sequence; only the last one is judged."""
+    rest, topic = Rest(region.admin_url()), "large-once"
+    consumer = client.subscribe(topic, "s", receiver_queue_size=4)
+    assert rest("POST", f"{TOPICS}/{topic}/deduplicationEnabled", True)[0] == 204
+    until(lambda: rest("GET", f"{TOPICS}/{topic}/deduplicationEnabled")[1] is True)
+    until(lambda: rest("GET", f"{TOPICS}/{topic}/stats")[1]["deduplicationStatus"] == "Enabled")
+    producer = client.create_producer(topic, "p", chunking_enabled=True, batching_enabled=False, send_timeout_millis=120_000)
+    bodies = [bytes([65 + i]) * (11 << 20) for i in range(3)]
+    for index, body in enumerate(bodies):
+        producer.send(body)
+        if index == 1:
+            assert rest("PUT", f"{TOPICS}/{topic}/unload")[0] == 204
+    assert [message.data() for message in drain(consumer, 3)] == bodies
+    producer.send(b"again", sequence_id=2)  # a plain one under the last sequence
+    producer.send(b"new", sequence_id=3)
+    assert drain(consumer, 1)[0].data() == b"new"
+    producer.close()
+    consumer.close()
+
+
 # -- topic lists
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotFound, TopicClosed
 from heliograph.model.ledgers import LedgerInfo
 from heliograph.model.names import topic_hash
-from heliograph.model.policies import NamespacePolicies, ResourceGroup, TenantInfo, TopicPolicies
+from heliograph.model.policies import ClusterMigration, NamespacePolicies, ResourceGroup, TenantInfo, TenantQuota, TopicPolicies
 from heliograph.model.policy_table import Applied
 from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.run import Run
@@ -123,7 +123,7 @@ class FakeLedger:
         self.ledger, self.next = FIRST_LEDGER, 0
         self.reads = 0
         self.read_turns = 1
-        self.next_index = 0
+        self.next_index = self.created_ms = self.published_ms = 0
         self.waiting: list[tuple[int, int, Run, Callable[[int, int, Run], None], Any]] = []
         self.wakers: list[Callable[[], None]] = []
         self.retention = (0, 0)
@@ -144,8 +144,16 @@ class FakeLedger:
         return ledger, first + run.count - 1
 
     @property
+    def open_bytes(self) -> int:
+        return self.size_bytes
+
+    @property
     def size_bytes(self) -> int:
         return sum(run.size_bytes for _, _, run in self.runs)
+
+    @property
+    def confirmed_index(self) -> int:
+        return self.waiting[0][2].first_index if self.waiting else self.next_index
 
     def rollover(self) -> None:
         self.ledger, self.next = self.ledger + 1, 0
@@ -360,15 +368,18 @@ class FakeFactory:
 
 class FakeView:
     def __init__(self) -> None:
-        self.namespaces = {"public/default": NamespacePolicies(regions=("us",))}
+        self.known = {"public/default": NamespacePolicies(regions=("us",))}
         self.tenants: dict[str, TenantInfo] = {}
         self.counts: dict[str, int] = {}
         self.topics: dict[str, TopicPolicies] = {}
         self.groups: dict[str, ResourceGroup] = {}
+        self.quotas: dict[str, TenantQuota] = {}
+        self.migrations: dict[str, ClusterMigration] = {}
+        self.migrated: dict[str, tuple[str, ...]] = {}
         self.callbacks: list[Callable[[str], None]] = []
 
     def namespace(self, namespace: str) -> NamespacePolicies | None:
-        return self.namespaces.get(namespace)
+        return self.known.get(namespace)
 
     def tenant(self, name: str) -> TenantInfo | None:
         return self.tenants.get(name)
@@ -379,8 +390,20 @@ class FakeView:
     def partitioned(self, namespace: str) -> list[str]:
         return sorted(topic for topic in self.counts if topic.partition("://")[2].startswith(f"{namespace}/"))
 
+    def namespaces(self, tenant: str) -> list[str]:
+        return sorted(name for name in self.known if name.startswith(f"{tenant}/"))
+
+    def tenant_quota(self, tenant: str) -> TenantQuota | None:
+        return self.quotas.get(tenant)
+
     def resource_group(self, name: str) -> ResourceGroup | None:
         return self.groups.get(name)
+
+    def migration(self, name: str) -> ClusterMigration | None:
+        return self.migrations.get(name)
+
+    def migrated_in(self, namespace: str) -> tuple[str, ...]:
+        return self.migrated.get(namespace, ())
 
     def cluster(self, name: str) -> None:
         return None
@@ -393,7 +416,7 @@ class FakeView:
         return lambda: self.callbacks.remove(callback)
 
     def set(self, namespace: str, policies: NamespacePolicies) -> None:
-        self.namespaces[namespace] = policies
+        self.known[namespace] = policies
         for callback in list(self.callbacks):
             callback(f"/namespaces/{namespace}")
 

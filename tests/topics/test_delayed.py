@@ -202,7 +202,7 @@ def test_who_comes_back_finds_what_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delayed, "DELAYED_MAX", 10)
+    monkeypatch.setattr(delayed, "DELAYED_MAX", 20)
 
     async def test(w: World, timers: Timers) -> None:
         a = w.join(permits=100)
@@ -215,3 +215,32 @@ def test_more_than_can_be_held_waits_unread(monkeypatch: pytest.MonkeyPatch) -> 
         assert isinstance(w.subscription.dispatcher, SharedDispatcher) and not w.subscription.dispatcher.redelivering
 
     run(test)
+
+
+def test_nobody_takes_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delayed, "DELAYED_MAX", 1000)
+    timers = Timers()
+
+    class Holder:
+        def __init__(self, tenant: str) -> None:
+            self.share = timers.wheel.of(tenant)
+            self.waits = Delayed(self.share, self)
+
+        def wake(self) -> None: ...
+
+        def fill(self) -> int:
+            while not self.share.full(self.waits.count):
+                self.waits.add((1, self.waits.count), timers.now_ms + 365 * 24 * HOUR_MS)
+            return self.waits.count
+
+    greedy = [Holder("greedy") for _ in range(50)]
+    assert greedy[0].fill() == 500, "one alone"
+    assert greedy[1].fill() == 250, "another beside it"
+    for holder in greedy:
+        holder.fill()
+    assert sum(holder.waits.count for holder in greedy) == 750, "a whole tenant"
+    assert Holder("modest").fill() == 125
+    assert Holder("late").fill() > 50
+    for holder in greedy:
+        holder.waits.clear()
+    assert greedy[0].share.held == 0 and greedy[0].fill() > 300

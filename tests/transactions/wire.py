@@ -43,6 +43,8 @@ class WireClient:
         self._requests = self._ids = 0
         self._sequences: dict[int, int] = {}
         self.came: dict[int, deque[tuple[pb.CommandMessage, bytes]]] = {}
+        self.sent_on: list[tuple[int, int, str, str]] = []
+        """(type, id, URL, URL with TLS) of each producer and consumer that was told to go on elsewhere."""
         self._socket.sendall(frame(K.CONNECT, client_version="test", protocol_version=20))
         self._until(lambda command: command.type == K.CONNECTED)
 
@@ -64,6 +66,9 @@ class WireClient:
             self._socket.sendall(frame(K.PONG))
         elif command.type == K.MESSAGE and command.message.consumer_id in self.came:
             self.came[command.message.consumer_id].append((command.message, payload))
+        elif command.type == K.TOPIC_MIGRATED:
+            moved = command.topicMigrated
+            self.sent_on.append((moved.resource_type, moved.resource_id, moved.brokerServiceUrl, moved.brokerServiceUrlTls))
         return command, payload
 
     def _until(self, wanted: Callable[[pb.BaseCommand], bool]) -> pb.BaseCommand:
@@ -82,15 +87,26 @@ class WireClient:
             raise Refused(part.error, part.message)
         return part
 
+    def begin_asking(self, kind: int, **fields: Any) -> None:
+        """For what may be left without an answer."""
+        self._requests += 1
+        self._socket.sendall(frame(kind, request_id=self._requests, **fields))
+
+    def moves(self, count: int) -> list[tuple[int, int, str, str]]:
+        """`sent_on`, once it has so many."""
+        while len(self.sent_on) < count:
+            self._next()
+        return self.sent_on
+
     # -- topics
 
     def look_up(self, topic: str) -> None:
         self.ask(K.LOOKUP, topic=topic, authoritative=True)
 
-    def producer(self, topic: str) -> int:
+    def producer(self, topic: str, **fields: Any) -> int:
         self.look_up(topic)
         self._ids += 1
-        self.ask(K.PRODUCER, topic=topic, producer_id=self._ids)
+        self.ask(K.PRODUCER, topic=topic, producer_id=self._ids, **fields)
         self._sequences[self._ids] = 0
         return self._ids
 

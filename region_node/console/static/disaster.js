@@ -28,9 +28,15 @@ function all(main) {
   };
 }
 
+function canary(told) {
+  if (!told.tries) return h("p", {}, "This broker has not tried to store a test message yet: its health is tried when somebody asks for it, or all the time where it has a health port.");
+  if (told.healthy) return h("p", { class: "good" }, `This broker stores and reads back its own test messages, the last in ${count(Math.round(told.latency_ms))} ms.`);
+  return h("p", { class: "bad" }, `This broker does not store its own test messages: ${told.reason}`);
+}
+
 function overview(told) {
   return [
-    told.canary && h("p", { class: told.canary.good ? "good" : "bad" }, told.canary.good ? "This broker stores and reads back its own test messages." : "This broker does not store its own test messages: its log says why."),
+    told.canary && canary(told.canary),
     told.lease.not_confirmed > 0 && h("p", { class: "warn" }, `${count(told.lease.not_confirmed)} messages were not confirmed, because the right to write was not certain.`),
     table("Active-passive namespaces", [["Namespace"], ["Active in"], ["State"], ["At risk", 1], ["Promise"]], told.namespaces.map((row) => [
       h("a", { href: `#/disaster/${row.namespace.split("/").map(encodeURIComponent).join("/")}`, "data-key": row.namespace }, row.namespace),
