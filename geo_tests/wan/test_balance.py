@@ -179,7 +179,7 @@ def test_a_region_is_restarted_process_by_process_under_load(region: Instance) -
     first.send_signal(signal.SIGINT)
     first.stderr.read()
     assert first.wait() != 0
-    done = json.loads((region.data / "rolling-us.json").read_text())["done"]
+    done = list(json.loads((region.data / "rolling-us.json").read_text())["done"])
     assert done[:2] == ["us-meta-0", "us-bookie-0"]
 
     answer = json.loads(heliograph("rolling", "restart", "--data", str(region.data), "--json", timeout_s=400).stdout)

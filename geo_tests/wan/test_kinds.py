@@ -14,6 +14,8 @@ from geo_tests.wan.instance import Instance, eventually, rest
 
 _TOPIC = "persistent://public/geo/kinds"
 _ROUNDS = 3
+_CHUNKED = 500_000
+"""So often the words of a chunked message: clients cut at 5 MiB."""
 Row = tuple[bytes, str, int, str]
 """Body, partition key, event time, the property `kind`."""
 
@@ -44,7 +46,7 @@ def published(client: Any, region: str, reader: Any) -> list[Row]:
         for kind, producer in producers.items():
             count = 7 if kind == "batch" else 1
             for n in range(count):
-                body = f"{region} {kind} {turn} {n} ".encode() * (200_000 if kind == "chunks" else 1)
+                body = f"{region} {kind} {turn} {n} ".encode() * (_CHUNKED if kind == "chunks" else 1)
                 more: dict[str, Any] = {"partition_key": f"{region}-{turn % 2}"} if kind == "keyed" else {}
                 if kind == "delayed":
                     more["deliver_after"] = timedelta(seconds=1)

@@ -70,6 +70,8 @@ def test_every_page_loads_and_can_be_read_by_everybody(instance: Instance) -> No
     for row in (r"us-bookie-0\s+data folder\s+ledgers\s+good\s+[\d.]+ \wi?B", r"us-bookie-0\s+data folder\s+journal\s+good"):
         assert re.search(row, region), region
     assert "us → eu" in found["pages"]["light #/map"]["text"]
+    canary = re.search(r"This broker .* test message.*", found["pages"]["light #/disaster"]["text"])
+    assert canary and "does not store" not in canary[0], found["pages"]["light #/disaster"]["text"]
 
 
 def test_how_far_a_bookie_is_emptied_is_shown(instance: Instance) -> None:

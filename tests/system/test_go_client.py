@@ -36,7 +36,6 @@ CONTAINERS = {  # they stop and start a server of their own, in Docker
 }
 PULSAR_TOO = {"TestSendTimeout", "TestSendContextExpired"}  # they fail against Apache Pulsar 4.0.7 as well
 DIFFERENT = {  # docs/protocols/differences.md, "Administration"
-    "TestPartitionedTopicStatsTimestamps",  # partitions come into being when they are first used, and have no time before
     "TestTxn_ImplCommitOrAbort",  # the same end of a transaction again succeeds: an answer may have been lost
     "TestUpdateDynamicConfigurationWithCustomURL",  # a setting that is true or false gets an object
 }

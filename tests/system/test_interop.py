@@ -308,29 +308,33 @@ def test_the_link_says_how_it_is(sides: tuple[Side, Side]) -> None:
     assert heliograph("clusters", "get", CLUSTER, "--admin", ours.web).stdout.count(REGION) >= 1
 
 
-def test_a_link_that_is_switched_on_later_begins_where_the_policy_says(sides: tuple[Side, Side]) -> None:
+@pytest.mark.parametrize("start", ["latest", ""])
+def test_a_link_that_is_switched_on_later_begins_where_the_policy_says(sides: tuple[Side, Side], start: str) -> None:
+    """"": without one it begins with everything that is kept, where Pulsar itself begins at the end."""
     ours, theirs = sides
-    topic = "persistent://public/later/orders"
+    namespace = f"public/later-{start or 'all'}"
+    topic = f"persistent://{namespace}/orders"
     for side in sides:
-        side.rest("PUT", "namespaces/public/later", {"replication_clusters": [side.name]})
-        side.rest("POST", "namespaces/public/later/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
-    theirs.rest("POST", "namespaces/public/later/permissions/gateway", ["produce", "consume"])
+        side.rest("PUT", f"namespaces/{namespace}", {"replication_clusters": [side.name]})
+        side.rest("POST", f"namespaces/{namespace}/retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
+    theirs.rest("POST", f"namespaces/{namespace}/permissions/gateway", ["produce", "consume"])
     producer = ours.client.create_producer(topic, "later", batching_enabled=False)
     for n in range(10):
         producer.send(b"l%d" % n)
-    ours.rest("POST", "namespaces/public/later/replicationStart", {"position": "latest"})
-    ours.rest("POST", "namespaces/public/later/replication", [REGION, CLUSTER])
+    if start:
+        heliograph("namespaces", "set", namespace, "replicationStart", json.dumps({"position": start}), "--admin", ours.web)
+    heliograph("namespaces", "clusters", namespace, f"{REGION},{CLUSTER}", "--admin", ours.web)
 
     def open_there() -> bool:
         found = ours.rest("GET", f"{topic.replace('://', '/')}/stats")["replication"].get(CLUSTER)
         return bool(found and found["connected"])
 
     eventually(open_there, "the link is there")
-    wanted = [f"l{n}" for n in range(10, 15)]
-    for body in wanted:
-        producer.send(body.encode())
+    for n in range(10, 15):
+        producer.send(b"l%d" % n)
+    wanted = [f"l{n}" for n in range(10 if start else 0, 15)]
     eventually(lambda: wanted[-1:] == theirs.read_all(topic)[-1:], "what is published since arrives")
-    assert theirs.read_all(topic) == wanted, "and nothing from before"
+    assert theirs.read_all(topic) == wanted, "and of what was published before all, or nothing"
 
 
 def test_a_token_that_is_refused_is_said_and_another_registration_is_followed(sides: tuple[Side, Side]) -> None:

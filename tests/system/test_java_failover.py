@@ -1,4 +1,4 @@
-"""The official Java client, unmodified: it follows a switchover by TOPIC_MIGRATED, and its own AutoClusterFailover works with the health port."""
+"""The official Java client, unmodified: it follows a switchover and a migration (TOPIC_MIGRATED), and its AutoClusterFailover works with the health port."""
 
 from __future__ import annotations
 
@@ -76,6 +76,30 @@ def test_it_follows_a_switchover_and_repeats_nothing(regions: Instance) -> None:
             heliograph("dr", "switchover", "public/planned", "--to", to, "--admin", regions.admin("us"))
             shell.wait_for(100)
             eventually(lambda to=to: publishers(regions, to, topic) == 1, f"it publishes in {to}")
+        shell.end()
+    finally:
+        shell.kill()
+    for region in ("us", "eu"):
+        eventually(lambda region=region: len(regions.read_all(region, topic)) >= len(shell.confirmed), f"everything is in {region}")
+        assert sorted(map(int, regions.read_all(region, topic))) == list(range(len(shell.confirmed))), "each message once"
+
+
+def test_it_follows_a_migration_there_and_back(regions: Instance) -> None:
+    topic = "persistent://public/blue/java"
+    regions.namespace("public/blue", ["us", "eu"])
+    for region, other in (("us", "eu"), ("eu", "us")):
+        urls = {"brokerServiceUrl": regions.state["regions"][other]["service_url"]}
+        rest("POST", f"{regions.admin(region)}/admin/v2/clusters/{region}/migrate?migrated=false", urls)
+    shell = Shell(topic, "java", regions.state["regions"]["us"]["service_url"])
+    try:
+        shell.wait_for(100)
+        rest("POST", f"{regions.admin('us')}/admin/v2/namespaces/public/blue/migration", True)
+        eventually(lambda: publishers(regions, "eu", topic) == 1, "it publishes in eu")
+        shell.wait_for(100)
+        rest("POST", f"{regions.admin('us')}/admin/v2/namespaces/public/blue/migration", False)
+        rest("POST", f"{regions.admin('eu')}/admin/v2/namespaces/public/blue/migration", True)
+        eventually(lambda: publishers(regions, "us", topic) == 1, "it publishes in us again")
+        shell.wait_for(100)
         shell.end()
     finally:
         shell.kill()
