@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export PYTHONHASHSEED := 0
 
-.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
+.PHONY: help setup demo test test-system oracle interop fuzz lint bench bench-peers bench-balance bench-connections bench-five bench-proxied bench-topics bench-mesh bench-idle bench-idle-links bench-links bench-spread bench-takeover bench-storage bench-spark chaos soak soak-spark lock proto wheels clean
 
 help:               ## this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -44,8 +44,8 @@ bench: setup        ## the publish path against the fdatasync floor
 bench-peers: setup  ## the same load on Heliograph and on a real Apache Pulsar, interleaved in one run
 	@$(BIN)/python -m benchmarks.peers --check
 
-bench-balance: setup  ## worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time
-	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing
+bench-balance: setup  ## worlds in which our load balancer and models of Apache Pulsar's are compared, on virtual time; fails where ours is worse
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --check
 
 bench-idle: setup   ## what an idle connection costs a broker in memory
 	@ulimit -n 20000; $(BIN)/python -m benchmarks.idle_connections
@@ -62,6 +62,9 @@ bench-connections: setup  ## thousands of connections: what each costs, a broker
 bench-five: setup   ## five brokers, 2,000 topics in one bundle, some of them hot: split and moved without an operator
 	@$(BIN)/python -m benchmarks.five_brokers
 
+bench-proxied: setup  ## bytes on the network for each byte published and read, directly and through a proxying layer
+	@$(BIN)/python -m benchmarks.proxied
+
 bench-topics: setup ## very many topics in a region: made, listed, looked up, loaded, published to; CURVE=1000,10000,100000,1000000
 	@$(BIN)/python -m benchmarks.topics --curve $(if $(CURVE),$(CURVE),1000,10000,100000)
 
@@ -71,20 +74,21 @@ bench-mesh: setup   ## full meshes of 3, 5, and 10 regions in simulation: links,
 bench-takeover: setup  ## how long topics are away when their broker is killed, or hands them over
 	@$(BIN)/python -m benchmarks.takeover
 
-bench-storage: setup  ## latency by rate, directories of a bookie, a hundred thousand ledgers on one, a cold drain, cache strategies, cursors, a million topics, embedded stores
-	@for each in curve directories many_ledgers cold_drain large_entries cache_hits cursor_writes topics metadata_store tiered_read; do \
+bench-storage: setup  ## latency by rate, directories of a bookie, a hundred thousand ledgers on one, a cold drain, cache strategies, cursors, a million topics, 30,000 partitions in three copies, embedded stores
+	@for each in curve directories many_ledgers cold_drain large_entries cache_hits cursor_writes topics partitions metadata_store tiered_read; do \
 	  echo "== $$each"; $(BIN)/python -m benchmarks.$$each || exit 1; done
 
 bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
 	@$(BIN)/python -m benchmarks.spark $(CASES)
 
-soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (and tiers, iceberg, servers)
+soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (and tiers, iceberg, servers, hive, embedded, profiles, replay)
 	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS))
 
-soak: setup         ## thousands of simulated worlds, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000
+soak: setup         ## thousands of simulated worlds, and of histories of storage, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000 SEEDS_STORAGE=3000
+	@$(BIN)/python -m tests.storage_soak --seeds $(or $(SEEDS_STORAGE),3000)
 	@$(BIN)/python -m geo_tests.sim.soak --seeds $(or $(SEEDS),15000)
 	@$(BIN)/python -m geo_tests.sim.soak --passive --seeds $(or $(PASSIVE_SEEDS),5000)
-	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --seeds 12
+	@PYTHONHASHSEED=0 $(BIN)/python -m benchmarks.balancing --check
 
 chaos: setup        ## five real regions, everything between and in them broken in turn under load, history checked; MINUTES=5 SEED=1
 	@$(BIN)/python -m geo_tests.wan.chaos --minutes $(or $(MINUTES),5) --seed $(or $(SEED),1)

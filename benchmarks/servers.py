@@ -97,11 +97,11 @@ class Server(ABC):
 
 
 class Heliograph(Server):
-    """`standalone` with two bookies, or `up --wan none` of two regions."""
+    """`standalone` with two bookies or more, or `up --wan none` of two regions."""
 
     kind = "heliograph"
 
-    def __init__(self, data: Path, regions: tuple[str, ...] = (), *, brokers: int = 1) -> None:
+    def __init__(self, data: Path, regions: tuple[str, ...] = (), *, brokers: int = 1, bookies: int = 2) -> None:
         super().__init__()
         self.data = data
         data.parent.mkdir(parents=True, exist_ok=True)
@@ -113,8 +113,8 @@ class Heliograph(Server):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         else:
             service, admin = free_port(), free_port()
-            command = [*program, "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin), "--bookies", "2"]
-            command += ["--brokers", str(brokers)]
+            command = [*program, "standalone", "--data", str(data), "--service-port", str(service), "--admin-port", str(admin)]
+            command += ["--bookies", str(bookies), "--brokers", str(brokers)]
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             assert self._process.stdout is not None
             while b"is ready" not in (line := self._process.stdout.readline()):

@@ -113,6 +113,18 @@ def cpu_s(pid: int) -> float:
     return float(times.user + times.system)
 
 
+async def at_work(topics: list[str], port: int, connections: int) -> None:
+    """A message to each, by clients that come all at once; each connection opens its producers one after the other."""
+
+    async def one(mine: list[str]) -> None:
+        producers = await connected(mine, port)
+        producers.start(len(mine))
+        await producers.done
+        producers.transport.abort()
+
+    await asyncio.gather(*(one(mine) for at in range(connections) if (mine := topics[at::connections])))
+
+
 async def load(topics: list[str], port: int, console: Console) -> None:
     """A message to each."""
     with console.status(f"loading {len(topics):,} topics"):
@@ -123,8 +135,8 @@ async def load(topics: list[str], port: int, console: Console) -> None:
             producers.transport.abort()
 
 
-async def many(region: Region, loaded: int, active: int, samples: int, console: Console) -> Cost:
-    """`loaded` topics on one broker, `active` of them at work; then it is killed."""
+async def many(region: Region, loaded: int, active: int, connections: int, samples: int, console: Console) -> Cost:
+    """`loaded` topics on one broker, `active` of them at work over so many connections; then it is killed."""
     topics = names(f"k{time.time_ns()}", loaded)
     process, port = region.owner(topics[0].rpartition("/")[2])
     pid = region.pid(process)
@@ -137,16 +149,16 @@ async def many(region: Region, loaded: int, active: int, samples: int, console: 
     idle = (cpu_s(pid) - idle) / 10
     scrape_s = await asyncio.to_thread(region.scrape, process)
     other = region.other(port)
+    clients = [await connected(mine, port) for at in range(connections) if (mine := topics[:active][at::connections])]
     await asyncio.to_thread(region.server.process, "kill", process)
     begun = time.perf_counter()
+    for client in clients:  # who was at work there
+        client.transport.abort()
     first = await connected(topics[:1], other)
     bundle_s = time.perf_counter() - begun
     first.transport.abort()
-    producers = await connected(topics[:active], other)
-    producers.start(active)
-    await producers.done
+    await at_work(topics[:active], other, connections)
     active_s = time.perf_counter() - begun
-    producers.transport.abort()
     uses = []
     for topic in topics[active :: max(1, (loaded - active) // samples)][:samples]:
         at = time.perf_counter()
@@ -160,19 +172,16 @@ async def many(region: Region, loaded: int, active: int, samples: int, console: 
     return Cost(load_s, kib_each, idle, scrape_s, bundle_s, active_s, sorted(uses))
 
 
-async def after_kill(region: Region, loaded: int, active: int, console: Console) -> float:
-    """Seconds from SIGKILL of the owner until each of `active` of its `loaded` topics has stored another message."""
-    topics = names(f"k{time.time_ns()}", loaded)
+async def after_kill(region: Region, console: Console) -> float:
+    """Seconds from SIGKILL of its owner until a topic has stored another message."""
+    topics = names(f"k{time.time_ns()}", 1)
     process, port = region.owner(topics[0].rpartition("/")[2])
     await load(topics, port, console)
     other = region.other(port)
     await asyncio.to_thread(region.server.process, "kill", process)
     begun = time.perf_counter()
-    producers = await connected(topics[:active], other)
-    producers.start(active)
-    await producers.done
+    await at_work(topics, other, 1)
     seconds = time.perf_counter() - begun
-    producers.transport.abort()
     await asyncio.to_thread(region.server.process, "start", process)
     await asyncio.to_thread(region.both_ready)
     return seconds
@@ -202,6 +211,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--topics", type=int, default=10_000, help="loaded on one broker in the last case")
     parser.add_argument("--active", type=int, default=1000, help="of them, published to again after the kill")
+    parser.add_argument("--connections", type=int, default=20, help="of the clients that do so")
     options = parser.parse_args()
     console = Console(width=140)
     os.environ["HELIOGRAPH_BROKER__BALANCE"] = '{"shedding": {"moves_per_minute": 0}}'  # the other broker gets nothing before its time
@@ -216,13 +226,13 @@ def main() -> None:
                 times = f"median {median(moves) * 1e3:.0f} ms, worst {max(moves) * 1e3:.0f} ms"
                 console.print(f"planned move, longest time between two receipts: {times} (at most 1,000)")
             if options.case in ("all", "kill"):
-                kills = [asyncio.run(after_kill(region, 1, 1, console)) for _ in range(options.rounds)]
+                kills = [asyncio.run(after_kill(region, console)) for _ in range(options.rounds)]
                 console.print(
                     f"one topic after SIGKILL of its broker: median {median(kills):.2f} s, worst {max(kills):.2f} s; the lease is {LEASE_S:.0f} s"
                     f" (at most {LEASE_S + 1:.0f} s)"
                 )
             for count in [int(part) for part in options.curve.split(",") if part] or [options.topics] if options.case in ("all", "many") else []:
-                cost = asyncio.run(many(region, count, min(options.active, count // 2), 200, console))
+                cost = asyncio.run(many(region, count, min(options.active, count // 2), options.connections, 200, console))
                 uses = cost.first_use_ms
                 console.print(
                     f"{count:,} topics on a broker: {cost.kib_each:.1f} KiB each, loaded at {count / cost.load_s:,.0f}/s, {cost.idle_cpu:.1%} of a core while"

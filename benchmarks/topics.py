@@ -35,6 +35,7 @@ from region_node.topics.bulk import create_topics
 
 NAMESPACE = "public/default"
 PAGE = 1000
+LEASE_S = 3.0
 
 
 def name_of(number: int) -> str:
@@ -179,7 +180,8 @@ def serve(server: Heliograph, count: int, loads: int, report: Report, before_mb:
     busy = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in brokers)
     time.sleep(5)
     busy = sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in brokers) - busy
-    report.say(f"CPU of all brokers with {len(chosen)} idle topics loaded", 100 * busy / 5, "% core")
+    report.say("topics that are loaded", len(chosen), "")
+    report.say("CPU of all brokers while they are idle", 100 * busy / 5, "% core")
     scrape(server, report)
     began = time.perf_counter()
     rest("PUT", f"{admin}/admin/v2/persistent/{NAMESPACE}/parted/partitions", 4096)
@@ -215,6 +217,26 @@ async def at_random(server: Heliograph, count: int, samples: int, report: Report
     took.sort()
     report.say("connect, look up, and publish to a random topic, median", statistics.median(took), "ms", most=40)
     report.say("the same, p99", took[99 * len(took) // 100], "ms")
+
+
+async def taken_over(server: Heliograph, count: int, report: Report) -> None:
+    """The owner of a topic dies, with all those topics behind its bundles: until another broker has stored a message."""
+    name = name_of(count // 2)
+    admin = f"http://127.0.0.1:{server.regions['standalone'][1]}"
+    port = int(get(f"{admin}/lookup/v2/topic/{name.replace('://', '/')}")["brokerUrl"].rpartition(":")[2])
+    rows = next(iter(server.status()["regions"].values()))["processes"]
+    owner = next(row["name"] for row in rows if row["role"] == "broker" and row["ports"]["service"] == port)
+    client = Steady(name, server.port, "taken-over", every_s=0.01)
+    client.start()
+    while not client.receipts:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await asyncio.to_thread(server.process, "kill", owner)
+    began, before = time.perf_counter(), client.receipts
+    while client.receipts == before:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    report.say("a topic of a broker that was killed is published to again after", time.perf_counter() - began, "s", most=LEASE_S + 1)
+    client.stop()
+    await asyncio.to_thread(server.process, "start", owner)
 
 
 def come_back(server: Heliograph, report: Report) -> None:
@@ -292,6 +314,8 @@ def measured(count: int, chosen: argparse.Namespace, report: Report) -> None:
             serve(server, count, min(chosen.loads, count), report, before_mb, admin)
             if chosen.random:
                 asyncio.run(at_random(server, count, chosen.random, report))
+            if chosen.brokers > 1:
+                asyncio.run(taken_over(server, count, report))
             come_back(server, report)
             restart(server, address, count, report)
         finally:
