@@ -112,6 +112,7 @@ def lose(pair: Instance, topic: str, bodies: list[str], lost: str) -> list[str]:
     return [body for body in bodies if body not in left]
 
 
+@pytest.mark.system
 def test_what_a_region_lacks_is_told_from_what_it_was_not_to_have(pair: Instance, spark: Any, tmp_path: Path) -> None:
     from heliograph.spark.jobs.audit import start
 

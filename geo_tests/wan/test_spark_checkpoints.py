@@ -12,6 +12,8 @@ import pytest
 from geo_tests.wan.instance import Instance
 from tests.spark.running import PATIENT, started
 
+pytestmark = pytest.mark.system  # a JVM of its own, a minute on a busy machine
+
 pytest.importorskip("pyspark")
 
 

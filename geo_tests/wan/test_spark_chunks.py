@@ -13,6 +13,8 @@ from tests.broker.test_admin import Rest
 from tests.live import provisioned
 from tests.spark.running import NAMESPACE, PATIENT, run
 
+pytestmark = pytest.mark.system  # a JVM of its own, a minute on a busy machine
+
 pytest.importorskip("pyspark")
 
 

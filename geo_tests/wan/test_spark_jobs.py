@@ -204,6 +204,7 @@ def test_topics_move_between_tiers_with_where_they_stand(region: Region, client:
         run(spark, "etl", region.admin_url(), options)
 
 
+@pytest.mark.system
 def test_a_driver_that_is_killed_in_the_middle_of_batches_loses_and_doubles_nothing(region: Region, client: pulsar.Client, tmp_path: Path) -> None:
     lake, job = tmp_path / "lake", tmp_path / "job.toml"
     for topic in ("kill-a", "kill-b"):

@@ -33,6 +33,7 @@ brokerServiceCompactionMonitorIntervalInSeconds=1
 clusterMigrationCheckDurationSeconds=1
 forceDeleteNamespaceAllowed=true
 transactionCoordinatorEnabled=true
+nettyMaxFrameSizeBytes=5253120
 """
 WITHIN_S = 100.0 if ORACLE else 60.0
 """Of a policy that holds within a second here, on a machine that does other things too; Pulsar looks once a minute at some of them."""

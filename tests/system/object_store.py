@@ -117,7 +117,7 @@ class Standalone:
 
     def plain(self, *arguments: str, fails: bool | None = False) -> str:
         done = subprocess.run([str(HELIOGRAPH), *arguments], env=self.env, capture_output=True, text=True, timeout=120)
-        assert fails is None or (done.returncode != 0) == fails, done.stdout + done.stderr
+        assert fails is None or (done.returncode != 0) == fails, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def client(self) -> pulsar.Client:

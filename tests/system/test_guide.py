@@ -76,7 +76,7 @@ def test_an_instance_on_one_machine(shell: Shell, tmp_path: Path) -> None:
     assert shell.run(f"heliograph autoscale rules.toml --admin {admin} --dry-run --looks 1") is not None
 
     epoch = rest("GET", f"{admin}/admin/v2/clusters/us")["epoch"]
-    reader.section("Backup and restore")
+    reader.section("Metadata and configuration")
     shell.run("heliograph produce orders -m 'behind the backup'")
     reader.section("The metadata of a region is lost")
     eventually(lambda: rest("GET", f"{admin}/admin/v2/clusters/us")["epoch"] == epoch + 1, "the region's epoch rises")

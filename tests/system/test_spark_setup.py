@@ -123,7 +123,7 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{web}/json/", timeout=5) as answer:
                     return bool(json.load(answer)["aliveworkers"] == 2)
-            except OSError:
+            except (OSError, ValueError):  # it does not answer yet, or with nothing
                 return False
 
         eventually(alive, f"two workers at the master; see {folder / 'cluster.log'}", 300)
