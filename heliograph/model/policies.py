@@ -202,7 +202,7 @@ class TenantQuota(_Value):
     max_namespaces: int = 0
     max_topics: int = 0
     max_storage_bytes: int = 0
-    """Of messages, before replication to bookies; compacted and offloaded ones count, too."""
+    """Of messages, before replication to bookies; offloaded ones count, too, compacted ledgers do not."""
     resource_group: str = ""
     """All namespaces of the tenant share its rates, whatever group they are put into."""
 
