@@ -11,6 +11,7 @@ another site sent (it has an Origin) changes nothing; who may ask for what, `boo
     GET  /metrics   Prometheus text
     GET  /gc        garbage collection, compaction, and scrub, JSON
     POST /gc  /gc/confirm  /compaction[?major=true]  /compaction/suspend  /compaction/resume  /scrub  /scrub/suspend  /scrub/resume
+    GET  /entries   a range of a ledger, to whoever has a broker's permit for it (`bookie_ranges`); such an answer takes as long as it takes
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from heliograph.model.errors import DiskFailed, StorageError
+from region_node.bookie_ranges import REASONS
 from region_node.metrics import CONTENT_TYPE, Sample, process_samples, render, summary
 
 if TYPE_CHECKING:
     from region_node.bookie_access import BookieAccess
+    from region_node.bookie_ranges import RangeAnswer, RangeReads
     from storage.bookie.bookie import Bookie
     from storage.bookie.collector import Collector
     from storage.bookie.ledger_dir import LedgerDir
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 _REQUEST_BYTES_MAX = 8192
 _IDLE_S = 30.0
 _BAD_SHOWN = 100
+_SENT_BYTES_MAX = 1 << 20
+"""Of a range of entries, what the system has not taken yet."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -49,10 +54,19 @@ Answer = tuple[int, str, bytes]
 
 
 class BookieHttp:
-    """Answers for one bookie. `collector`, `refill`: asked at each request, None where there is no garbage collection, or nothing is brought."""
+    """Answers for one bookie. `collector`, `refill`: asked at each request, None where there is no garbage collection, or nothing is brought.
 
-    def __init__(self, bookie: Bookie, collector: Callable[[], Collector | None], refill: Callable[[], Refill | None] = lambda: None) -> None:
-        self._bookie, self._collector, self._refill = bookie, collector, refill
+    ranges: None where it gives no entries over HTTP.
+    """
+
+    def __init__(
+        self,
+        bookie: Bookie,
+        collector: Callable[[], Collector | None],
+        refill: Callable[[], Refill | None] = lambda: None,
+        ranges: RangeReads | None = None,
+    ) -> None:
+        self._bookie, self._collector, self._refill, self._ranges = bookie, collector, refill, ranges
         self._pages: dict[str, Callable[[], Answer]] = {
             "/health": lambda: _said(bookie.failure or bookie.limbo, bookie.dropped),
             "/ready": lambda: _said(bookie.failure or bookie.limbo or bookie.read_only, bookie.dropped),
@@ -198,6 +212,12 @@ class BookieHttp:
         if (refill := self._refill()) is not None:
             values.append(("bookie_refilled_blocks_total", "counter", refill.refilled_blocks))
             values.append(("bookie_refilled_bytes_total", "counter", refill.refilled_bytes))
+        by_reason: list[Sample] = []
+        if (ranges := self._ranges) is not None:
+            values.append(("bookie_direct_reads_open", "gauge", ranges.open))
+            values.append(("bookie_direct_reads_total", "counter", ranges.answers))
+            values.append(("bookie_direct_read_bytes_total", "counter", ranges.sent_bytes))
+            by_reason = [("bookie_direct_reads_refused_total", "counter", {"reason": reason}, ranges.refused[reason]) for reason in REASONS]
         if collector is not None:
             values.append(("bookie_gc_passes_total", "counter", collector.passes))
             values.append(("bookie_gc_deleted_ledgers_total", "counter", collector.deleted))
@@ -220,7 +240,7 @@ class BookieHttp:
             *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "true"}, counts.reads_ms),
             *summary("bookkeeper_server_READ_ENTRY_REQUEST", {"success": "false"}, counts.failed_reads_ms),
         ]
-        return [*((name, kind, {}, value) for name, kind, value in values), *by_success, *waits]
+        return [*((name, kind, {}, value) for name, kind, value in values), *by_reason, *by_success, *waits]
 
 
 def _said(trouble: str, dropped: list[str]) -> Answer:
@@ -243,12 +263,15 @@ def _json(status: int, value: Any) -> Answer:
 class HttpConnection(asyncio.Protocol):
     """One request, one answer, then it closes."""
 
-    def __init__(self, answer: Callable[[str, str], Awaitable[Answer]], access: BookieAccess | None = None) -> None:
-        """access: None: everybody may do everything."""
-        self._answer, self._access, self._received = answer, access, b""
+    def __init__(
+        self, answer: Callable[[str, str], Awaitable[Answer]], access: BookieAccess | None = None, ranges: RangeReads | None = None
+    ) -> None:
+        """access: None: everybody may do everything. ranges: None: it gives no entries."""
+        self._answer, self._access, self._ranges, self._received = answer, access, ranges, b""
+        self._entries: RangeAnswer | None = None
         self._transport: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -258,10 +281,31 @@ class HttpConnection(asyncio.Protocol):
         if self._task is not None:
             return  # a body, or a second request
         self._received += data
-        if b"\r\n\r\n" in self._received:
+        if self._ranges is not None and self._received.startswith(b"GET /entries?") and b"\r\n\r\n" in self._received:
+            self._give(self._ranges)
+        elif b"\r\n\r\n" in self._received:
             self._task = asyncio.get_running_loop().create_task(self._respond(self._received.partition(b"\r\n\r\n")[0]))
         elif len(self._received) > _REQUEST_BYTES_MAX:
             self._transport.abort()
+
+    def _give(self, ranges: RangeReads) -> None:
+        """The permit is the right: nobody is asked who he is."""
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_future()  # nothing else is read from this connection
+        self._transport.set_write_buffer_limits(_SENT_BYTES_MAX)
+        self._entries = ranges.begin(self._received[len(b"GET /entries?") :].partition(b" ")[0].decode("latin-1"), self._transport, loop)
+        if self._entries is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._entries.start()  # not before it is known here: the first bytes may be more than the socket takes
+
+    def pause_writing(self) -> None:
+        if self._entries is not None:
+            self._entries.pause()
+
+    def resume_writing(self) -> None:
+        if self._entries is not None:
+            self._entries.resume()
 
     async def _respond(self, head: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
@@ -288,6 +332,8 @@ class HttpConnection(asyncio.Protocol):
         return await self._access.refusal(method, path, given[0] if given else "", self._transport.get_extra_info("peercert"))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._entries is not None:
+            self._entries.gone()
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None and not self._task.done():

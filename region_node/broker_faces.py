@@ -194,13 +194,17 @@ class BrokerFaces:
         from global_config.admin import ConfigAdmin
         from region_node.admin.context import Admin
         from region_node.admin.disaster import conductor_for, health_of_owner
+        from region_node.admin.places import BookiePlaces
         from region_node.admin.schedules import OwnCredentials
         from region_node.admin.server import AdminServer
         from region_node.admin.transactions import way_to_others
         from region_node.dr.schedule import DrillSchedule
         from region_node.dr.signing import Signer
+        from region_node.reads import ReadKeys
         from region_node.security.urls import UrlList
 
+        keys, to_bookies = ReadKeys(broker.meta, broker.runtime.clock), broker.certificates.dialer("broker", "bookie")
+        broker.stops.insert(-1, closing(keys.close))
         admin = Admin(
             region=broker.settings.region,
             ownership=broker.ownership,
@@ -216,7 +220,8 @@ class BrokerFaces:
             security=broker.security,
             authenticate_metrics=broker.settings.security.authenticate_metrics,
             inside=broker.certificates.dialer("broker", "broker"),
-            to_bookies=broker.certificates.dialer("broker", "bookie"),
+            to_bookies=to_bookies,
+            places=BookiePlaces(keys, broker.pool, to_bookies),
             outward=broker.certificates.outward(),
             usage=broker.usage,
             stored=broker.stored,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from region_node.usage_days import UsageDays
     from replicator.manager import LinkManager
     from storage.ledger.autorecovery import AutoRecovery
+    from storage.ledger.pool import BookiePool
     from storage.managed_ledger.appends import Appends
     from storage.managed_ledger.cache import EntryCache
     from storage.sealing.sealing import Sealing
@@ -75,6 +76,7 @@ class BrokerRole:
         self.usage = Usage()
         self._days: UsageDays
         self.stored: StoredBytes
+        self.pool: BookiePool
         self.recovery: AutoRecovery
         self.tier: BrokerTier
         self.sealing: Sealing
@@ -202,6 +204,7 @@ class BrokerRole:
         clock, rng, own = self.runtime.clock, self.runtime.rng, self.settings.broker
         tls = self.certificates.dialer("broker", "bookie")
         pool = BookiePool(self.meta, lambda bookie, host, port: BookieClient(bookie, host, port, rng=rng, ssl=tls), rng, racks_min=own.racks_min)
+        self.pool = pool
         self.stops.append(closing(pool.close))
         await pool.ready()
         self.entry_cache = EntryCache(own.cache_mb << 20, own.entry_cache())

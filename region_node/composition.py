@@ -251,11 +251,11 @@ class BookieRole:
         self._stops.append(server.stop)
         certificates = Certificates(self.settings.tls, self.settings.region)
         ports = {"bookie": await server.start(self.settings.bind, own.port, ssl=certificates.listener("bookie", "broker", "bookie"))}
-        if own.http_port >= 0:
-            ports["http"] = await self._open_http(own.http_port, certificates)
         meta = meta_client(self.settings.meta, self._runtime, certificates.dialer("bookie", "meta"))
         self._stops.append(closing(certificates.watch()))
         self._stops.append(closing(meta.close))
+        if own.http_port >= 0:
+            ports["http"] = await self._open_http(own.http_port, certificates, meta)
         registration = Registration(
             meta,
             bookie_id=name,
@@ -270,6 +270,7 @@ class BookieRole:
             free_bytes=self.bookie.free_bytes,
             dropped=lambda: self.bookie.dropped,
             lost_dirs=lambda: self.bookie.lost_dirs,
+            gives_entries=own.http_port >= 0 and own.direct_reads > 0,
         )
         self._stops.append(registration.stop)
         self.bookie.on_state = lambda: self._on_state(registration)
@@ -314,12 +315,19 @@ class BookieRole:
         if self.bookie.lost and not self._failed.done():
             self._failed.set_exception(DiskFailed(self.bookie.lost))
 
-    async def _open_http(self, port: int, certificates: Certificates) -> int:
+    async def _open_http(self, port: int, certificates: Certificates, meta: MetaClient) -> int:
         from region_node.bookie_http import BookieHttp, HttpConnection
+        from region_node.bookie_ranges import RangeReads
+        from region_node.reads import ReadKeys
 
-        loop = asyncio.get_running_loop()
-        pages, access = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill), self._access()
-        server = await loop.create_server(lambda: HttpConnection(pages.answer, access), self.settings.bind, port, ssl=certificates.pages("bookie"))
+        loop, answers_max = asyncio.get_running_loop(), self.settings.bookie.direct_reads
+        ranges: RangeReads | None = None
+        if answers_max:
+            keys = ReadKeys(meta, self._runtime.clock)
+            self._stops.append(closing(keys.close))
+            ranges = RangeReads(self.bookie, keys, answers_max)
+        pages, access = BookieHttp(self.bookie, lambda: self.collector, lambda: self.refill, ranges), self._access()
+        server = await loop.create_server(lambda: HttpConnection(pages.answer, access, ranges), self.settings.bind, port, ssl=certificates.pages("bookie"))
         self._stops.append(closing(server.close))
         return int(server.sockets[0].getsockname()[1])
 

@@ -188,7 +188,9 @@ class BookieSettings:
     bookie_id: str = ""
     """Empty: the process's node_id."""
     http_port: int = -1
-    """For health, state, metrics, and garbage collection; 0 is any free port, -1 none."""
+    """For health, state, metrics, garbage collection, and readers without a broker; 0 is any free port, -1 none."""
+    direct_reads: int = 16
+    """So many readers without a broker are answered at a time, on `http_port`; 0: none, and brokers send nobody."""
     advertised_host: str = ""
     rack: str = ""
     """Rack, or zone: copies of an entry go to different ones as far as there are enough. Empty: a rack of its own."""
@@ -210,6 +212,8 @@ class BookieSettings:
     def __post_init__(self) -> None:
         _check_port("bookie.port", self.port)
         _check_port("bookie.http_port", max(0, self.http_port))
+        if not 0 <= self.direct_reads <= 48:
+            raise ConfigError(f"bookie.direct_reads must be 0 (none) to 48, not {self.direct_reads}")
         if self.journal_dir and self.journal_dirs:
             raise ConfigError("bookie.journal_dir and bookie.journal_dirs are both set; set one of them")
         for name in ("journal_dirs", "ledger_dirs"):

@@ -11,17 +11,18 @@ import time
 import urllib.parse
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, NamedTuple
 
+from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
 from heliograph.client.http import Http
 from heliograph.client.objects import ObjectRange, ObjectUnread, fill, read_object
 from heliograph.model.coordinates import format_coordinate, parse_coordinate
 from heliograph.model.errors import CorruptData, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.model.names import TopicName
 from heliograph.model.positions import Position
-from heliograph.wire.block import decode_block
 from heliograph.wire.run import Origin, Run
 
 _BLOCK_BYTES_MAX = 64 << 20
@@ -80,13 +81,16 @@ class Told(NamedTuple):
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
-    def __init__(self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S, bookies: bool = True
+    ) -> None:
         """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics, where the region wants one.
 
-        patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error.
+        patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error. bookies: they may be asked for entries;
+        else only brokers and the object store are.
         """
         self._http = Http(admin_url, token=token, tls=tls)
-        self._patience_s = patience_s
+        self._patience_s, self._bookies = patience_s, bookies
         self._owners: dict[str, str] = {}
         """By topic, the admin URL of the broker that owns it, as was last said; "": of the one that was named. Any broker is asked about others."""
 
@@ -94,22 +98,33 @@ class BlockReader:
         """Of the same role, from the next request on: tokens run out."""
         self._http.renew(token)
 
+    def _get(self, path: str, topic: str = "") -> Any:
+        """The answer's JSON, of the topic's owner where one is known. Waits where nobody answers, as long as there is patience."""
+        waiting = _Waiting(self._patience_s)
+        while True:
+            try:
+                return self._http.json("GET", path, base=self._owners.get(topic, ""))
+            except MetadataUnavailable as error:
+                self._forget([topic])
+                waiting.reason = error
+                waiting.pause(fewer=False)
+
     # -- names --------------------------------------------------------------------------------------------------------
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of the persistent topics of a namespace, each partition by itself."""
-        return sorted(self._http.json("GET", f"/admin/v2/persistent/{namespace}"))
+        return sorted(self._get(f"/admin/v2/persistent/{namespace}"))
 
     def partitions(self, topic: str) -> int:
         """0 where the topic is not partitioned."""
-        return int(self._http.json("GET", f"{_admin_path(topic)}/partitions").get("partitions", 0))
+        return int(self._get(f"{_admin_path(topic)}/partitions").get("partitions", 0))
 
     def schemas(self, topic: str) -> list[dict[str, Any]]:
         """The topic's registered schemas, oldest first: `version`, `type`, `data` (text), `properties`; empty where it has none."""
         name = TopicName.parse(topic).partitioned
         path = f"/admin/v2/schemas/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}/schemas"
         try:
-            return list(self._http.json("GET", path)["getSchemaResponses"])
+            return list(self._get(path)["getSchemaResponses"])
         except NotFound:
             return []
 
@@ -169,6 +184,8 @@ class BlockReader:
                         later |= some
                         waiting.reason = error
                         continue
+                    for name, why in answer.get("refused", {}).items():
+                        raise HeliographError(f"{name}: {why}")
                     waiting.reason = MetadataUnavailable("; ".join([f"{name}: {why}" for name, why in answer["later"].items()][:3]))
                     yield answer
                     self._owners |= dict.fromkeys(answer["found"], base)
@@ -196,14 +213,14 @@ class BlockReader:
 
     def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
         """By origin, the last coordinate that the region holds; at: that lies at or below this position there. Raises HeliographError of an old broker."""
-        body = self._http.json("GET", f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}"), base=self._owners.get(topic, ""))
+        body = self._get(f"{_path(topic)}/vector" + ("" if at is None else f"?at={at[0]}:{at[1]}"), topic)
         if at is not None and "at" not in body:
             raise HeliographError(f"{self._http.bases[0]} is of a version that does not tell the vector of a position: upgrade its brokers before the reader")
         return _vector(body["vector"])
 
     def told(self, topic: str, region: str) -> dict[Origin, Told]:
         """What that region, which is asked, says of each origin: through where it has taken it over, and what it names as missing below. Raises NotFound."""
-        body = self._http.json("GET", f"{_path(topic)}/vectors", base=self._owners.get(topic, ""))
+        body = self._get(f"{_path(topic)}/vectors", topic)
         found: dict[Origin, Told] = {}
         for row in body["regions"].get(region, {}).get("origins", ()):
             named = tuple(((r["after"][0], r["after"][1]), (r["through"][0], r["through"][1]), r["reason"]) for r in row.get("reasons", ()))
@@ -213,37 +230,42 @@ class BlockReader:
 
     def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
         """Where the entry lies in the region that was first published as `at` of `origin`, or the next one of that origin."""
-        body = self._http.json("GET", f"{_path(topic)}/positions/{format_coordinate((origin, at))}")
+        body = self._get(f"{_path(topic)}/positions/{format_coordinate((origin, at))}", topic)
         position, following = (None if found is None else (found[0], found[1]) for found in (body["position"], body["following"]))
         return Lookup(body["status"], position, following)
 
     def position_at_time(self, topic: str, at_ms: int) -> Position | None:
         """Of the first message that was published at or after that time; None: there is none yet."""
-        body = self._http.json("GET", f"{_admin_path(topic)}/messageid/{at_ms}")
+        body = self._get(f"{_admin_path(topic)}/messageid/{at_ms}", topic)
         return None if body is None or body["ledgerId"] < 0 else (body["ledgerId"], body["entryId"])
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
-    def runs(self, ranges: Sequence[Range], *, sealed: Collection[int] = (), may_lose: bool = True) -> Iterator[tuple[int, int, int, Run]]:
+    def runs(
+        self, ranges: Sequence[Range], *, placed: Collection[int] = (), may_lose: bool = True, may_go: bool = False
+    ) -> Iterator[tuple[int, int, int, Run]]:
         """(number of the range, ledger, first entry, run), strictly in the order of the ranges, whoever owns their topics; memory stays at a block a broker.
 
-        sealed: numbers of ranges in closed ledgers: those that were offloaded are read from their objects, without a broker.
-        What a broker broke off is read on where it stopped, and what an object does not give is asked of a broker.
-        may_lose: what was trimmed meanwhile is left out; else it raises Trimmed. Raises NotFound, CorruptData, MetadataUnavailable.
+        placed: numbers of ranges of which it is worth asking where they lie: those in closed ledgers, which may be offloaded, and large ones. They are read
+        from their objects, or from bookies, without a broker, where the broker says so.
+        What a broker broke off is read on where it stopped, and what an object or the bookies do not give is asked of a broker; so is a range from its first
+        entry of a transaction on, as only brokers know what was committed.
+        may_lose: what was trimmed meanwhile is left out; else it raises Trimmed. may_go: the same of a topic that was deleted; else NotFound.
+        Raises CorruptData, MetadataUnavailable.
         """
         left, waiting = dict(enumerate(ranges)), _Waiting(self._patience_s)
         unknown = dict.fromkeys(part[0] for part in ranges if part[0] not in self._owners)
         if len(unknown) > 1:
             self.snapshots(unknown)  # one request tells all their owners
-        objects = self._objects({number: left[number] for number in sealed})
+        places = self._places({number: left[number] for number in placed})
         streams: dict[str, _Stream] = {}
         try:
             for number in range(len(ranges)):
-                if number in objects:
-                    yield from self._from_object(objects.pop(number), left, number)
+                if number in places:
+                    yield from self._from_place(places.pop(number), left, number)
                 while number in left:
                     try:
-                        yield from self._from_broker(streams, left, number, objects, may_lose)
+                        yield from self._from_broker(streams, left, number, places, may_lose=may_lose, may_go=may_go)
                     except MetadataUnavailable as error:
                         waiting.reason = error
                     if number in left:
@@ -256,27 +278,34 @@ class BlockReader:
                 stream.http.close()
 
     def _from_broker(
-        self, streams: dict[str, _Stream], left: dict[int, Range], number: int, objects: Collection[int], may_lose: bool
+        self, streams: dict[str, _Stream], left: dict[int, Range], number: int, places: Collection[int], *, may_lose: bool, may_go: bool
     ) -> Iterator[tuple[int, int, int, Run]]:
         """Takes the range from `left` once it was read; where its topic is owned elsewhere it stays, and that is remembered."""
+        from heliograph.wire.block import decode_block  # its checksums take a while to import, and who asks for positions alone wants none
+
         topic = left[number][0]
         owner = self._owners.get(topic, "")
         stream = streams.get(owner)
         if stream is None or not stream.numbers or stream.numbers[0] != number:
             if stream is not None:
                 stream.http.close()
-            some = [n for n in left if n >= number and n not in objects and self._owners.get(left[n][0], "") == owner][:_TOPICS_A_REQUEST]
+            some = [n for n in left if n >= number and n not in places and self._owners.get(left[n][0], "") == owner][:_TOPICS_A_REQUEST]
             http = self._http.another()
             answer = http.open("POST", f"{_READING}/blocks", {"ranges": [left[n] for n in some]}, base=owner)
             stream = streams[owner] = _Stream(http, answer, deque(some))
-        for block in _blocks(stream.answer):
-            if isinstance(block, str):  # its topic is owned there, and nothing more of this range follows
-                self._owners[topic] = block
-                stream.numbers.popleft()
-                return
-            ledger, first, run = decode_block(block)
-            yield number, ledger, first, run
-            self._read(left, number, first + run.count)
+        try:
+            for block in _blocks(stream.answer):
+                if isinstance(block, str):  # its topic is owned there, and nothing more of this range follows
+                    self._owners[topic] = block
+                    stream.numbers.popleft()
+                    return
+                ledger, first, run = decode_block(block)
+                yield number, ledger, first, run
+                self._read(left, number, first + run.count)
+        except NotFound:
+            if not may_go:
+                raise
+            left.pop(number, None)
         stream.numbers.popleft()
         gone = left.pop(number, None)
         if gone is not None and not may_lose:
@@ -301,27 +330,37 @@ class BlockReader:
                 stream.http.close()
                 del streams[owner]
 
-    def _objects(self, ranges: Mapping[int, Range]) -> dict[int, ObjectRange]:
-        """Where those of them lie that were offloaded."""
+    def _places(self, ranges: Mapping[int, Range]) -> dict[int, ObjectRange | BookieRange]:
+        """Where those of them lie that need no broker to be read."""
         by_topic: dict[str, list[tuple[int, Range]]] = {}
         for number, part in ranges.items():
             by_topic.setdefault(part[0], []).append((number, part))
-        found: dict[int, ObjectRange] = {}
+        found: dict[int, ObjectRange | BookieRange] = {}
         wanted = {topic: [part[1:] for _, part in parts] for topic, parts in by_topic.items()}
-        for answer in self._at_owners("objects", wanted, {}, "ranges", dict) if wanted else ():
+        for answer in self._at_owners("objects", wanted, {"bookies": self._bookies}, "ranges", dict) if wanted else ():
+            region, authority = answer.get("region", ""), answer.get("authority", "")
             for topic, places in answer["found"].items():
                 for (number, part), place in zip(by_topic[topic], places, strict=True):
-                    if place is not None:
+                    if place is not None and "permit" in place:
+                        found[number] = BookieRange.of(part[1], place, region, authority)
+                    elif place is not None:
                         found[number] = ObjectRange(place["url"], part[1], place["first"], place["start"], place["stop"])
         return found
 
-    def _from_object(self, where: ObjectRange, left: dict[int, Range], number: int) -> Iterator[tuple[int, int, int, Run]]:
+    def _from_place(self, where: ObjectRange | BookieRange, left: dict[int, Range], number: int) -> Iterator[tuple[int, int, int, Run]]:
         _, ledger, first, last = left[number]
         try:
-            for at, run in read_object(where, first, last):
-                yield number, ledger, at, run
-                self._read(left, number, at + run.count)
-        except ObjectUnread:
+            if isinstance(where, ObjectRange):
+                runs = read_object(where, first, last)
+            else:
+                runs = read_bookies(where, first, min(last, where.last), hash((ledger, first)))
+            with closing(runs):
+                for at, run in runs:
+                    if run.transaction is not None:
+                        return  # whether it was committed, the broker knows: it lies nowhere in the entries themselves
+                    yield number, ledger, at, run
+                    self._read(left, number, at + run.count)
+        except (ObjectUnread, BookiesUnread):
             return  # a broker may have it yet, or say why not
 
     def close(self) -> None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from http.client import HTTPException
 from typing import Any, NamedTuple
 
 from heliograph.model.errors import CorruptData, StorageError
-from heliograph.wire.block import decode_block
 from heliograph.wire.run import Run
 
 _TIMEOUT_S = 60
@@ -36,8 +35,10 @@ class ObjectRange(NamedTuple):
     stop: int
 
 
-def read_object(where: ObjectRange, first: int, last: int) -> Iterator[tuple[int, Run]]:
+def read_object(where: ObjectRange, first: int, last: int) -> Generator[tuple[int, Run], None, None]:
     """(first entry, run) from `first` to `last`, both included, in order. Raises ObjectUnread, as early as at the first run."""
+    from heliograph.wire.block import decode_block  # as in `blocks`
+
     try:
         with _opened(where) as stream:
             left, entry = where.stop - where.start, where.first

@@ -40,6 +40,7 @@ from region_node.usage import Usage
 if TYPE_CHECKING:
     from global_config.deferred import DeferredEdits
     from heliograph.raft.store import MetadataStore
+    from region_node.admin.places import BookiePlaces
     from region_node.balance.rules import IsolationRules
     from region_node.balance.service import Balancer
     from region_node.dr.canary import Canary
@@ -112,6 +113,8 @@ class Admin:
     usage_store: MetadataStore | None = None
     """Where the region's usage by day is; None: it is not kept."""
     sealing: Sealing | None = None
+    places: BookiePlaces | None = None
+    """Where bookies give entries to readers; None: nowhere."""
     reach_level: Callable[[int, str], Awaitable[None]] | None = None
     """`region_node.region_level.RegionLevel.reach`."""
     inside: ssl.SSLContext | None = None

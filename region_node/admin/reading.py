@@ -68,6 +68,7 @@ async def hold(admin: Admin, request: web.Request) -> Any:
         if loaded.subscriptions[name].cursor.mark_delete < before:  # where it stands further on, a reader must see that somebody moved it
             await admin.topics.reset_subscription(topic, name, at=before)
         loaded.subscriptions[name].unused_since = 0.0  # it never has consumers: who says where it stands uses it
+        loaded.subscriptions[name].cursor.read_at(asyncio.get_running_loop().time())  # and reads what comes next, from the cache
 
     return await _each(admin, request, wanted, one, name)
 
@@ -88,26 +89,38 @@ async def held(admin: Admin, request: web.Request) -> Any:
 
 
 async def objects(admin: Admin, request: web.Request) -> Any:
-    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies in an object store, for who reads it there; null: at bookies."""
+    """`ranges`: topic -> [[ledger, first entry, last entry], …]. Of each, where it lies for who reads it there; null: it is to be read from here.
+
+    `bookies`, true: the reader can also read from bookies. One that does not say would give what transactions took back: it gets null where there are some.
+    """
     given = await typed_body(request, dict, 'an object {"ranges": {topic: [[ledger, first, last], ...]}},')
     ranges = given.get("ranges")
     rows = ranges.values() if isinstance(ranges, dict) else ()
     if not rows or len(rows) > _TOPICS_MAX or not all(isinstance(r, list) and all(isinstance(p, list) and _is_range(["", *p]) for p in r) for r in rows):
         raise Malformed(f"ranges is an object of at most {_TOPICS_MAX} topics and lists of ledger, first entry, last entry")
+    bookies = admin.places if given.get("bookies") is True else None
 
     async def one(topic: str, wanted: list[list[int]]) -> list[dict[str, Any] | None]:
-        ledger = (await admin.log(TopicName.parse(topic))).ledger
-        stored = {info.ledger: info.offload for info in ledger.ledgers() if info.offload is not None and info.offload.state != OffloadState.BEGUN}
+        name = TopicName.parse(topic)
+        ledger = (await admin.log(name)).ledger
+        if "bookies" not in given and (await admin.loaded(name)).readable is not ledger:
+            return [None for _ in wanted]
+        infos = {info.ledger: info for info in ledger.ledgers()}
+        open_ones = bookies if admin.sealing is None or not admin.sealing.wanted(topic) else None
         found: list[dict[str, Any] | None] = []
         for number, first, last in wanted:
-            record, place = stored.get(number), None
-            if record is not None and admin.tier is not None and first <= last:
-                url, at, start, stop = await admin.tier.reader.place(topic, number, record, first, last)
-                place = {"url": url, "first": at, "start": start, "stop": stop} if url else None
+            info, place = infos.get(number), None
+            if info is not None and first <= last:
+                if admin.tier is not None and info.offload is not None and info.offload.state != OffloadState.BEGUN:
+                    url, at, start, stop = await admin.tier.reader.place(topic, number, info.offload, first, last)
+                    place = {"url": url, "first": at, "start": start, "stop": stop} if url else None
+                if place is None and open_ones is not None:
+                    place = await open_ones.place(ledger, info, first, last)
             found.append(place)
         return found
 
-    return await _each(admin, request, ranges, one)
+    answer = await _each(admin, request, ranges, one)
+    return answer if bookies is None else {**answer, "region": admin.region, "authority": bookies.authority()}
 
 
 async def blocks(admin: Admin, request: web.Request) -> Any:
@@ -147,13 +160,14 @@ def _mark(kind: bytes, text: str) -> bytes:
 
 
 async def _each(admin: Admin, request: web.Request, wanted: dict[str, Any], one: One, subscription: str = "") -> dict[str, Any]:
-    """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, later: topic -> why.
+    """found: by topic that is owned here, what `one` says. elsewhere: admin URL -> topics. missing, refused, later: topic -> why.
 
     Raises Unauthorized by the first topic that the role may not read.
     """
     found: dict[str, Any] = {}
     elsewhere: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
+    refused: dict[str, str] = {}
     later: dict[str, str] = {}
     names = {topic: TopicName.parse(topic) for topic in wanted}
     for name in names.values():
@@ -168,15 +182,17 @@ async def _each(admin: Admin, request: web.Request, wanted: dict[str, Any], one:
             except Elsewhere as where:
                 url = where.record.admin_url_tls if request.secure else where.record.admin_url
                 elsewhere.setdefault(url.rstrip("/"), []).append(topic)
-            except (NotFound, NotAllowed) as error:
+            except NotFound as error:
                 missing[topic] = str(error)
+            except NotAllowed as error:
+                refused[topic] = str(error)
             except HeliographError as error:
                 later[topic] = str(error)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(_AT_ONCE, len(wanted))):
             group.create_task(work())
-    return {"found": found, "elsewhere": elsewhere, "missing": missing, "later": later}
+    return {"found": found, "elsewhere": elsewhere, "missing": missing, "refused": refused, "later": later}
 
 
 def _allowed(admin: Admin, request: web.Request, name: TopicName, subscription: str) -> None:

@@ -100,6 +100,10 @@ class CursorPort(Protocol):
 
     def set_properties(self, properties: dict[str, str]) -> None: ...
 
+    def read_at(self, now: float) -> None:
+        """Somebody reads for it who comes and goes, and did at that time of the event loop."""
+        ...
+
     async def flushed(self) -> None:
         """Until what was acknowledged so far is durable."""
         ...

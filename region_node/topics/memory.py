@@ -55,6 +55,8 @@ class MemoryCursor:
     def set_properties(self, properties: dict[str, str]) -> None:
         self.properties = properties
 
+    def read_at(self, now: float) -> None: ...
+
     async def flushed(self) -> None: ...
 
 

@@ -233,6 +233,9 @@ class DeliveryCursor(CursorPort):
     def reset(self, mark_delete: Position) -> None:
         self._cursor.reset(mark_delete)
 
+    def read_at(self, now: float) -> None:
+        self._cursor.read_at(now)
+
     def begin_earlier(self, mark_delete: Position, start: Position, never: Sequence[tuple[int, int, int]]) -> None:
         self._cursor.begin_earlier(mark_delete, start, never)
 

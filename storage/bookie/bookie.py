@@ -10,7 +10,7 @@ Nothing here is done an entry: a frame is a run, and stays a view of the bytes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from heliograph.model.errors import CorruptData, PeerError
@@ -224,12 +224,29 @@ class Bookie(Directories):
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def read_ranges(self, ledger: int, ranges: Iterable[tuple[int, int]], max_bytes: int, peer: Peer) -> None:
+        """As a read in parts of these [first, last], ascending and apart, of which `peer` gets the blocks without what lies between them; up to a hole."""
+        home = self._home(ledger)
+        pieces: list[Piece] = []
+        first, behind, left = -1, 0, max_bytes
+        for start, last in ranges if ledger in home.table.last else ():
+            first = start if first < 0 else first
+            found, behind = choose(home.generations(), home.table, ledger, start, last, left)
+            pieces += found
+            left -= _bytes(found)
+            if behind <= last or left <= 0:
+                break
+        self._deliver(home, ledger, max(first, 0), pieces, behind, True, 0, peer)
+
     def _read(self, home: LedgerDir, ledger: int, first: int, last: int, max_bytes: int, parts: bool, request: int, peer: Peer) -> None:
-        if ledger not in home.table.last:
-            peer.answer(request, *self._absent(home, ledger))
-            return
+        pieces: list[Piece] = []
+        behind = first
+        if ledger in home.table.last:
+            pieces, behind = choose(home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
+        self._deliver(home, ledger, first, pieces, behind, parts, request, peer)
+
+    def _deliver(self, home: LedgerDir, ledger: int, first: int, pieces: list[Piece], behind: int, parts: bool, request: int, peer: Peer) -> None:
         begun = self._now()
-        pieces, behind = choose(home.generations(), home.table, ledger, first, last, min(max_bytes, self.settings.read_bytes_max))
         held = [piece for piece in pieces if isinstance(piece, memoryview)]
         if not pieces:
             peer.answer(request, *self._absent(home, ledger, first))
@@ -270,7 +287,7 @@ class Bookie(Directories):
     def _note_read(self, pieces: Sequence[Piece], begun: float) -> None:
         self.counts.reads += 1
         self.counts.reads_ms.add(1000 * (self._now() - begun))
-        self.counts.read_bytes += sum(len(piece) if isinstance(piece, memoryview) else piece[2] for piece in pieces)
+        self.counts.read_bytes += _bytes(pieces)
 
     # -- entry logs ---------------------------------------------------------------------------------------------------
 
@@ -288,6 +305,10 @@ class Bookie(Directories):
         if not self._closed:
             self.commit()
             self._unblock()
+
+
+def _bytes(pieces: Sequence[Piece]) -> int:
+    return sum(len(piece) if isinstance(piece, memoryview) else piece[2] for piece in pieces)
 
 
 def _answer_stored(journal: JournalDir, peer: Peer, request: int, entry: int, value: int, error: BaseException | None) -> None:

@@ -28,6 +28,7 @@ class Registration:
 
     rack: its label for placement. free_bytes: asked once a second. dropped: why each directory that has failed is not used any more.
     lost_dirs: how many ledger directories there are, and which of them were dropped: auto-recovery copies what was there.
+    gives_entries: over HTTP, to who has a permit.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Registration:
         free_bytes: Callable[[], int] = lambda: 0,
         dropped: Callable[[], list[str]] = list,
         lost_dirs: Callable[[], tuple[int, list[int]]] = lambda: (1, []),
+        gives_entries: bool = False,
     ) -> None:
         self._meta, self._key = meta, bookie(bookie_id)
         self._host, self._port, self._http_port, self._writable = host, port, http_port, writable
         self._rng, self._rack, self._group, self._free_bytes = rng, rack, group, free_bytes
-        self._dropped, self._lost_dirs = dropped, lost_dirs
+        self._dropped, self._lost_dirs, self._gives_entries = dropped, lost_dirs, gives_entries
         self._said_free = 0
         self._lease = 0
         self._said: tuple[bool, list[str]] | None = None
@@ -104,6 +106,7 @@ class Registration:
             if said != self._said or abs(free - self._said_free) > _FREE_STEP * self._said_free:
                 fields = {"host": self._host, "port": self._port, "http_port": self._http_port, "writable": said[0], "rack": self._rack, "level": LEVEL}
                 fields |= {"group": self._group} if self._group else {}
+                fields |= {"gives_entries": True} if self._gives_entries else {}
                 fields |= {"free_bytes": free, "dropped_dirs": said[1], "lost_dirs": self._lost_dirs()}
                 await self._meta.put(self._key, msgpack.packb(fields), lease=self._lease)
                 self._said, self._said_free = said, free

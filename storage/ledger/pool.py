@@ -40,6 +40,7 @@ class BookiePool:
         self._meta, self._factory, self._rng = meta, client_factory, rng
         self._loop = asyncio.get_running_loop()
         self._addresses: dict[str, tuple[str, int]] = {}
+        self._http: dict[str, str] = {}
         self._writable: dict[str, bool] = {}
         self._racks: dict[str, str] = {}
         self._groups: dict[str, str] = {}
@@ -72,6 +73,10 @@ class BookiePool:
                 raise BookieUnavailable(f"bookie {bookie} is not registered")
             self._clients[bookie] = client = self._factory(bookie, *address)
         return client
+
+    def http_address(self, bookie: str) -> str:
+        """host:port where it gives entries to who has a permit; "": nowhere, or it is away."""
+        return self._http.get(bookie, "") if bookie in self._writable else ""
 
     def registered(self, bookie: str) -> bool:
         return bookie in self._writable
@@ -202,6 +207,7 @@ class BookiePool:
                 self._addresses[bookie] = address
                 if (old := self._clients.pop(bookie, None)) is not None:
                     old.close()
+            self._http[bookie] = f"{_host(fields['host'])}:{fields['http_port']}" if fields.get("gives_entries") and fields.get("http_port") else ""
             writable, rack, free = bool(fields.get("writable", True)), str(fields.get("rack", "")), int(fields.get("free_bytes", 0))
             group = str(fields.get("group", ""))
             directories, lost = fields.get("lost_dirs", (1, ()))
@@ -237,3 +243,8 @@ class BookiePool:
     def _changed(self) -> None:
         for callback in list(self._waiting.values()):
             callback()
+
+
+def _host(name: str) -> str:
+    """As a URL has it."""
+    return f"[{name}]" if ":" in name else name

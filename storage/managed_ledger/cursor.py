@@ -191,6 +191,10 @@ class Cursor:
         """The first position that may hold something not acknowledged: where a reader starts."""
         return self._catalog.next(self.mark_delete)
 
+    def read_at(self, now: float) -> None:
+        """Somebody reads for it who comes and goes, and did at that time of the event loop: the cache keeps what comes next for him for a while."""
+        self._read_at = now
+
     def needed_from(self, now: float, since: float, *, by_mark_delete: bool) -> Position | None:
         """The first position that its readers need in the cache; None where nobody has read for it `since` then."""
         if self.reading is None:

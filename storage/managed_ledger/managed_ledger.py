@@ -18,6 +18,7 @@ from heliograph.model.errors import HeliographError, NoSuchLedger, NotAllowed, T
 from heliograph.model.ledgers import ANYWHERE, TRIMMED_MS, Affinity, LedgerMetadata, ManagedLedgerMetadata, OffloadRecord
 from heliograph.model.positions import Position
 from heliograph.wire.run import Run
+from storage.ledger.reader import ledger_metadata
 from storage.managed_ledger import expiry
 from storage.managed_ledger.catalog import Catalog
 from storage.managed_ledger.cursor import Cursor
@@ -251,6 +252,19 @@ class ManagedLedger(LogRepair):
         """
         await self.first_from(position)
         return await self._reads().read(position, max_entries, max_bytes)
+
+    async def at_bookies(self, ledger: int, first: int, last: int) -> tuple[LedgerMetadata, int] | None:
+        """(metadata, last entry) of what of that range is confirmed and at bookies, and not in memory here, from `first` on; None: nothing is.
+
+        Raises NoSuchLedger, and what the metadata raises.
+        """
+        await self.first_from((ledger, first))
+        last = min(last, self._catalog.entries_of(ledger) - 1)
+        if self._cache is not None and (start := self._cache.start) is not None and start <= (ledger, last):
+            last = start[1] - 1 if start[0] == ledger else -1
+        if last < first or self._catalog.local_gone(ledger):
+            return None
+        return await ledger_metadata(self._parts.context, ledger), last
 
     def _known_metadata(self, ledger: int) -> LedgerMetadata | None:
         """Of an open ledger fragments before the last may have moved: the reader finds that out."""

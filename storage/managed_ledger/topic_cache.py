@@ -54,6 +54,11 @@ class TopicCache:
     def runs(self) -> int:
         return len(self._keys) - self._head
 
+    @property
+    def start(self) -> Position | None:
+        """The first position that is held; everything behind it is, too."""
+        return self._keys[self._head] if self.runs else None
+
     def append(self, ledger: int, first: int, run: Run) -> None:
         """The run behind the last one."""
         cost = _compact(run) + RUN_BYTES

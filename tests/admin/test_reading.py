@@ -1,15 +1,20 @@
-"""A reader's subscriptions: where they stand, whoever says so, and how often."""
+"""A reader's subscriptions: where they stand, whoever says so, and how often; and what it reads without the broker."""
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pulsar
 import pytest
 
+from heliograph.client import bookies
 from heliograph.client.blocks import BlockReader
-from tests.live import provisioned
+from heliograph.model.errors import HeliographError
+from tests.broker.processes import Region
+from tests.live import provisioned, until
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
@@ -17,13 +22,18 @@ TOPIC = "persistent://public/default/read"
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with provisioned(tmp_path_factory.mktemp("reading")) as region:
-        with closing(pulsar.Client(region.service_url())) as client:
+def region(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Region]:
+    with provisioned(tmp_path_factory.mktemp("reading")) as made:
+        with closing(pulsar.Client(made.service_url())) as client:
             producer = client.create_producer(TOPIC)
             for number in range(10):
                 producer.send(b"%d" % number)
-        yield region.admin_url(0)
+        yield made
+
+
+@pytest.fixture
+def url(region: Region) -> str:
+    return region.admin_url()
 
 
 def test_a_subscription_is_moved_on_and_never_back(url: str) -> None:
@@ -34,3 +44,99 @@ def test_a_subscription_is_moved_on_and_never_back(url: str) -> None:
         reader.hold("query", {TOPIC: (ledger, entry)})
         stands.append(reader.held("query", [TOPIC])[TOPIC])
     assert stands == [(ledger, entry) for entry in (3, 7, 7, 7, 8)], "what a runner says that was stopped for a while moves nothing"
+
+
+def test_a_subscription_that_may_not_be_made_is_said(url: str) -> None:
+    reader = BlockReader(url)
+    with pytest.raises(HeliographError, match="has 5000 bytes"):
+        reader.hold("n" * 5000, {TOPIC: reader.snapshot(TOPIC).last})
+
+
+def test_what_comes_behind_a_query_is_read_from_memory(region: Region) -> None:
+    """Between two micro-batches nobody is connected; other topics' entries leave the memory meanwhile, those of a query's subscription stay."""
+    tail = "persistent://public/default/tail"
+    with closing(pulsar.Client(region.service_url())) as client:
+        reader = BlockReader(region.admin_url())
+
+        def reads() -> float:
+            names = ("us-bookie-0", "us-bookie-1")
+            return sum(counted(region, name, "http", "bookkeeper_server_READ_ENTRY_count") for name in names)
+
+        def published(topic: str) -> tuple[str, int, int, int]:
+            """Three more, as a range."""
+            before = client.create_producer(topic)
+            for _ in range(3):
+                before.send(b"x")
+            before.close()
+            ledger, last = reader.snapshot(topic).last
+            return topic, ledger, last - 2, last
+
+        def asked_of_bookies(part: tuple[str, int, int, int]) -> bool:
+            before = reads()
+            assert sum(run.count for *_, run in reader.runs([part])) == 3
+            return reads() > before
+
+        def stays() -> bool:
+            reader.hold("query", {tail: (held[1], held[3] + 1)})
+            part = published(tail)
+            until(lambda: asked_of_bookies(published(TOPIC)))  # its memory was swept since
+            return not asked_of_bookies(part)
+
+        held = published(tail)
+        until(stays)
+
+
+def counted(region: Region, process: str, port: str, name: str) -> float:
+    """In namespace public/default, where it is told by namespace."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{region.processes[process].ports[port]}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    rows = [line for line in lines if line.startswith((f"{name} ", f"{name}{{")) and ("namespace=" not in line or 'namespace="public/default"' in line)]
+    return sum(float(row.rpartition(" ")[2]) for row in rows)
+
+
+def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_path: Path) -> None:
+    """The broker gives none of it while a bookie does; from one that was killed in the middle the other one takes over, and none is read twice."""
+    bookies._away.clear()
+    with provisioned(tmp_path) as region:
+        with closing(pulsar.Client(region.service_url())) as client:
+            producer = client.create_producer(TOPIC, batching_enabled=False)
+            for number in range(384):
+                producer.send_async(b"%06d" % number + bytes(1 << 16), lambda *_: None)
+            producer.flush()
+        url, names = region.admin_url(), ("us-bookie-0", "us-bookie-1")
+        snapshot = BlockReader(url).snapshot(TOPIC)
+        ranges = [(TOPIC, ledger, 0, entries - 1) for ledger, entries, _ in snapshot.ledgers]
+        size, placed = sum(size for *_, size in snapshot.ledgers), range(len(ranges))
+
+        def by_bookies() -> float:
+            return sum(counted(region, name, "http", "bookie_direct_read_bytes_total") for name in names if region.processes[name].popen.poll() is None)
+
+        def read(reader: BlockReader) -> list[bytes]:
+            return [bytes(part)[-65542:-65536] for *_, run in reader.runs(ranges, placed=placed) for part in run.parts]
+
+        def by_broker() -> float:
+            return counted(region, "us-broker-0", "admin", "pulsar_ml_ReadEntriesSucceeded")
+
+        def whole() -> bool:
+            before = by_bookies()
+            assert read(BlockReader(url)) == expected
+            return by_bookies() - before >= size
+
+        expected = [b"%06d" % number for number in range(384)]
+        until(whole)  # until the broker's memory has let go of it, and the bookies have heard of the key of its permits
+        asked: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(BlockReader, "_from_broker", lambda _self, _streams, _left, number, *_: asked.append(number))
+            assert whole() and not asked
+        gave, reads = by_bookies(), by_broker()
+        assert read(BlockReader(url, bookies=False)) == expected and by_bookies() == gave
+        until(lambda: by_broker() > reads)
+
+        found: list[bytes] = []
+        for *_, run in BlockReader(url).runs(ranges, placed=placed):
+            if not found:
+                (busy,) = [name for name in names if counted(region, name, "http", "bookie_direct_reads_open")]
+                region.processes[busy].kill()
+            found += [bytes(part)[-65542:-65536] for part in run.parts]
+        assert found == expected
+        assert read(BlockReader(url)) == expected, "a new task, while that bookie is away"

@@ -18,7 +18,7 @@ import pytest
 from heliograph.client.blocks import BlockReader
 from heliograph.client.http import admin_urls
 from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
-from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, Trimmed
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
 
@@ -43,8 +43,14 @@ class Region:
         self.rng, self.faults, self.requests = random.Random(seed), faults, 0
         self.owner = {topic: self.rng.randrange(2) for topic in TOPICS}
         self.objects: dict[str, dict[str, Any]] = {}
+        self.given: list[list[Any]] = []
+        """Ranges that were asked of brokers."""
         self.kept: dict[str, int] = {}
         """The last entry that a broker gives of a topic, where that is not all."""
+        self.gone: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self.away = 0
+        """How many questions by GET are not answered yet."""
         self.lock = threading.Lock()
         region = self
 
@@ -59,15 +65,27 @@ class Region:
                 with region.lock:
                     region.requests += 1
                     if self.path.endswith("/blocks"):
+                        region.given = [*region.given, *given["ranges"]]
                         self.answer_blocks(broker, given["ranges"])
                     else:
                         self.answer_each(broker, given)
+
+            def do_GET(self) -> None:
+                with region.lock:
+                    region.away -= 1
+                    status, body = (503, b"it starts") if region.away >= 0 else (200, json.dumps(TOPICS).encode())
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
             def answer_each(self, broker: int, given: dict[str, Any]) -> None:
                 names = given.get("topics") or given.get("ranges")
                 found: dict[str, Any] = {}
                 elsewhere: dict[str, list[str]] = {}
                 for topic in names:
+                    if topic in region.refused:
+                        continue
                     if region.owner[topic] != broker:
                         elsewhere.setdefault(region.url(region.owner[topic]), []).append(topic)
                     elif "ranges" in given:
@@ -75,7 +93,8 @@ class Region:
                     else:
                         ledgers = [{"ledger": LEDGERS[topic], "entries": ENTRIES, "size_bytes": 1000}]
                         found[topic] = {"ledgers": ledgers, "last_confirmed": [LEDGERS[topic], ENTRIES - 1], "origin": [1, 1, 1]}
-                body = json.dumps({"found": found, "elsewhere": elsewhere, "missing": {}, "later": {}, "regions": {"1": "us"}}).encode()
+                said = {"missing": {}, "refused": region.refused, "later": {}, "regions": {"1": "us"}}
+                body = json.dumps({"found": found, "elsewhere": elsewhere, **said}).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -93,6 +112,9 @@ class Region:
                     if region.owner[topic] != broker:
                         url = region.url(region.owner[topic]).encode()
                         self.chunk(b"\0\1\0\0" + len(url).to_bytes(4, "big") + url)
+                        continue
+                    if topic in region.gone:
+                        self.chunk(b"\0\2\0\0" + (4).to_bytes(4, "big") + b"gone")
                         continue
                     at, last = first, min(last, region.kept.get(topic, last))
                     while at <= last:
@@ -138,8 +160,8 @@ def make() -> Iterator[Any]:
         region.close()
 
 
-def read(reader: BlockReader, ranges: list[tuple[str, int, int, int]], sealed: tuple[int, ...] = ()) -> list[tuple[int, bytes]]:
-    return [(number, bytes(part)) for number, _, _, run in reader.runs(ranges, sealed=sealed) for part in run.parts]
+def read(reader: BlockReader, ranges: list[tuple[str, int, int, int]], placed: tuple[int, ...] = ()) -> list[tuple[int, bytes]]:
+    return [(number, bytes(part)) for number, _, _, run in reader.runs(ranges, placed=placed) for part in run.parts]
 
 
 def drawn(rng: random.Random) -> tuple[list[tuple[str, int, int, int]], list[tuple[int, bytes]]]:
@@ -203,6 +225,21 @@ def test_offloaded_ledgers_are_read_from_their_objects_or_else_from_brokers(make
     assert read(BlockReader(region.url(0)), ranges, tuple(range(len(ranges)))) == expected
 
 
+def test_what_a_transaction_published_is_asked_of_a_broker(make: Any, tmp_path: Path) -> None:
+    """Nothing in the entries says whether it was committed; behind the first of them the broker gives the rest of that range."""
+    region, topic, path = make(2), TOPICS[0], tmp_path / "object"
+    parts = [b"taken back"] * 10
+    inside = b"".join(encode_block(Run(parts, [10] * 10, transaction=(1, 2)), LEDGERS[topic], 20))
+    path.write_bytes(block(topic, LEDGERS[topic], 0, 19) + inside + block(topic, LEDGERS[topic], 30, ENTRIES - 1))
+    region.objects[topic] = {"url": f"file://{path}", "first": 0, "start": 0, "stop": path.stat().st_size}
+    ranges = [(topic, LEDGERS[topic], 0, 15), (topic, LEDGERS[topic], 5, ENTRIES - 1), (topic, LEDGERS[topic], 40, 50)]
+    reader = BlockReader(region.url(0))
+    before = region.given
+    expected = [(n, entry(topic, e)) for n, (_, _, first, last) in enumerate(ranges) for e in range(first, last + 1)]
+    assert read(reader, ranges, (0, 1, 2)) == expected
+    assert [part[:4] for part in region.given[len(before) :]] == [[topic, LEDGERS[topic], 20, ENTRIES - 1]]
+
+
 def test_an_object_gives_its_part_and_nothing_that_is_not_whole(tmp_path: Path) -> None:
     topic, path = TOPICS[0], tmp_path / "object"
     pieces = [block(topic, 10, first, first + 9) for first in range(0, 40, 10)]
@@ -258,3 +295,32 @@ def test_a_service_url_leads_to_the_admin_ports_of_who_answers() -> None:
     for wrong in ("a:6650", "kafka://a:9092", "pulsar://", "pulsar://a:b"):
         with pytest.raises(ConfigError, match="no service URL"):
             admin_urls(wrong)
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_left_out_or_an_error(make: Any) -> None:
+    region = make(1)
+    region.owner = dict.fromkeys(TOPICS, 0)
+    region.gone = {TOPICS[1]}
+    ranges = [(topic, LEDGERS[topic], 0, 9) for topic in TOPICS[:3]]
+    reader = BlockReader(region.url(0))
+    left = [number for number, _, _, run in reader.runs(ranges, may_go=True) for _ in range(run.count)]
+    assert left == [0] * 10 + [2] * 10
+    with pytest.raises(NotFound, match="gone"):
+        list(BlockReader(region.url(0)).runs(ranges))
+
+
+def test_questions_about_names_wait_for_who_starts(make: Any) -> None:
+    region = make(1)
+    region.away = 3
+    assert BlockReader(region.url(0)).topics("a/b") == sorted(TOPICS)
+    region.away = 1 << 30
+    with pytest.raises(MetadataUnavailable, match="it starts"):
+        BlockReader(region.url(0), patience_s=0.1).topics("a/b")
+
+
+def test_a_subscription_that_is_refused_is_an_error(make: Any) -> None:
+    region = make(1)
+    region.owner = dict.fromkeys(TOPICS, 0)
+    region.refused = {TOPICS[0]: "it has as many subscriptions as it may have"}
+    with pytest.raises(HeliographError, match="as many subscriptions"):
+        BlockReader(region.url(0)).held("s", TOPICS[:2])
