@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 OWN = (1, 1, 0xABCD)
 COLUMNS = (
     "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp, producer_name string, replicate_to string,"
-    " first_sequence_id long, region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
+    " first_sequence_id long, region int, epoch int, incarnation string, ledger long, entry long, messages int"
 )
 
 
@@ -39,7 +39,7 @@ def message(topic: str, entry: int, *, to: str | None = None, sent: int | None =
     sequence = entry if sent is None else sent
     at = datetime.fromtimestamp(sequence, UTC)
     region, name, incarnation = (1, "us", f"{OWN[2]:016x}") if sent is None else (2, "eu", f"{7:016x}")
-    return topic, name, at, at, at, "p", to, sequence, region, 1, incarnation, 3, entry, -1
+    return topic, name, at, at, at, "p", to, sequence, region, 1, incarnation, 3, entry, 1
 
 
 def test_what_is_missing_is_named_as_regions_name_it(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,9 @@ import pytest
 
 from geo_tests.wan.instance import Instance
 from geo_tests.wan.spark_kills import STORES, arrived, wide_rows
+from heliograph.client.blocks import BlockReader
 from heliograph.client.http import Http
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, NotAllowed
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
@@ -259,6 +260,7 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
     def body(n: int, hour: int, **more: Any) -> str:
         return json.dumps({"user": f"u{n % 3}", "at": f"2026-01-31T{hour:02d}:{n % 60:02d}:00Z", **more})
 
+    assert Rest(region.admin_url())("PUT", "/admin/v2/persistent/public/default/ab-clicks/partitions", 2)[0] == 204
     nowhere = ["{broken", '{"user": "u0"}', '{"at": "2026-01-31T10:00:00Z"}', '{"user": "u0", "at": "2100-01-01T00:00:00Z"}']  # a clock that is wrong
     publish(client, "ab-clicks", [body(n, 10 + n // 45) for n in range(90)] + nowhere)
     publish(client, "ab-orders", [body(n, 10, amount=n / 2) for n in range(30)])
@@ -344,22 +346,53 @@ def test_the_newest_row_of_a_key_is_by_a_topics_order_and_then_by_time(spark: An
     assert sorted((row.user, row.city) for row in found) == [("u0", "stored last"), ("u1", None), ("u2", "late")]
 
 
-def test_a_replay_publishes_each_message_once_at_its_rate(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+def test_a_replay_publishes_each_message_once_at_its_rate_with_its_schema(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
+    from pulsar.schema import AvroSchema, Integer, Record, String, StringSchema
+
+    class One(Record):  # type: ignore[misc, unused-ignore]
+        id = Integer()
+
+    class Two(Record):  # type: ignore[misc, unused-ignore]
+        id = Integer()
+        city = String(required_default=True)
+
+    Two.__name__ = "One"
     source, target = f"{NAMESPACE}/replay-from", f"{NAMESPACE}/replay-to"
+    typed = {f"{source}-{number}": kinds for number, kinds in enumerate(((One, Two), (Two,)))}
     producer = client.create_producer(source, batching_enabled=True, **PATIENT)
     for n in range(300):
         producer.send_async(b"%d" % n, None, partition_key=f"k{n % 7}", properties={"n": str(n)}, event_timestamp=1000 + n)
     producer.flush()
-    options = {"topics": [source], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
+    for topic, kinds in typed.items():
+        for number, kind in enumerate(kinds):
+            producer = client.create_producer(topic, schema=AvroSchema(kind), **PATIENT)
+            producer.send(kind(id=number))
+            producer.close()
+    options = {"topics": [source, *typed], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
     deduplicate(region)
     run(spark, "replay", region.admin_url(), options)
     forget(tmp_path / "state")
     run(spark, "replay", region.admin_url(), options)
-    rows = spark.read.format("heliograph").options(admin_url=region.admin_url(), topic=target).load().orderBy("ledger", "entry", "batch_index").collect()
-    found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in rows]
+
+    def rows(*topics: str) -> list[Any]:
+        of = spark.read.format("heliograph").options(admin_url=region.admin_url(), topics=",".join(topics))
+        return list(of.load().orderBy("ledger", "entry", "batch_index").collect())
+
+    def by_definition(*topics: str) -> Counter[tuple[bytes, str]]:
+        reader = BlockReader(region.admin_url())
+        known = {topic: {row["version"]: row["data"] for row in reader.schemas(topic)} for topic in topics}
+        reader.close()
+        return Counter((bytes(row.value), known[row.topic][row.schema_version]) for row in rows(*topics) if row.schema_version is not None)
+
+    plain = [row for row in rows(target) if row.schema_version is None]
+    found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in plain]
     assert found == [(b"%d" % n, f"k{n % 7}", str(n), 1000 + n) for n in range(300)]
     # 300 messages, 100 a second: the last came no sooner than 2 s after the first, whatever else was slow
-    assert rows[-1].publish_time.timestamp() - rows[0].publish_time.timestamp() > 1.5
+    assert plain[-1].publish_time.timestamp() - plain[0].publish_time.timestamp() > 1.5
+    assert by_definition(target) == by_definition(*typed) and len(by_definition(target)) == 3
+    client.create_producer(f"{source}-2", schema=StringSchema()).close()
+    with pytest.raises(NotAllowed, match=r"replay-from-2 cannot be registered at .*replay-to"):  # before anything is written
+        run(spark, "replay", region.admin_url(), {**options, "topics": [f"{source}-2"], "checkpoint": str(tmp_path / "other")})
 
 
 def test_a_model_learns_from_a_stream_as_the_page_says(region: Region, client: pulsar.Client, spark: Any, tmp_path: Path) -> None:
@@ -422,11 +455,11 @@ def test_what_differs_between_two_copies_is_found(spark: Any, tmp_path: Path, mo
 
     def message(topic: str, entry: int, ledger: int = 3, late: int = 0) -> tuple[Any, ...]:
         at = datetime.fromtimestamp(entry, UTC)
-        return topic, "us", at, at + timedelta(seconds=late), at, "p", None, entry, 1, 1, "abcd", ledger, entry, 0
+        return topic, "us", at, at + timedelta(seconds=late), at, "p", None, entry, 1, 1, "abcd", ledger, entry, 1
 
     columns = "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
     columns += " producer_name string, replicate_to string, first_sequence_id long,"
-    columns += " region int, epoch int, incarnation string, ledger long, entry long, batch_index int"
+    columns += " region int, epoch int, incarnation string, ledger long, entry long, messages int"
     us = [*(message("t", n) for n in range(10)), message("twin", 0)]
     eu = [*(message("t", n, late=late) for n, late in ((2, 1), (3, 2), (6, 3), (6, 90), (7, -5))), message("twin", 0, late=7)]
     given = {"us": us, "eu": eu}

@@ -3,13 +3,14 @@
 Is: finding the owner, SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: batching by time, keys, or
 partitions; who calls it says what an entry is, and gives each message its sequence id.
 Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the same sequence ids, so that a topic with
-deduplication stores it once; what the broker had before under this name and those ids is not sent.
+deduplication stores it once; what the broker had before under this name and those ids is not sent, however entries were cut then.
 Source: docs/protocols/pulsar.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl as tls
 import struct
 import urllib.parse
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import crc32c
+from google.protobuf.message import EncodeError
 
 from heliograph.client.http import Http
 from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
@@ -44,6 +46,8 @@ _FINAL = {
     )
 }
 _MAGIC = b"\x0e\x01"
+_HEAD_BYTES = 10 << 10
+"""Of a frame, beside the message: more than that, and a broker closes the connection without a word."""
 
 
 class Message(NamedTuple):
@@ -74,9 +78,11 @@ class TopicProducer:
         self._connection: PulsarConnection | None = None
         self._stored = -1
         self._waiting: deque[_Sent] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._bytes_max = 0
         self._changed = asyncio.Event()
         self._error: HeliographError | None = None
+        self._stuck_since: float | None = None
+        """When the first connection was made of those over which nothing was stored."""
 
     @classmethod
     async def open(
@@ -98,13 +104,23 @@ class TopicProducer:
         await made._connect()
         return made
 
-    async def send(self, messages: Sequence[Message], first_sequence: int, publish_ms: int) -> None:
-        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full."""
+    async def send(self, messages: Sequence[Message], first_sequence: int, publish_ms: int, schema_version: int | None = None) -> None:
+        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version: which they have at the topic, if any."""
         last = first_sequence + len(messages) - 1
         if last <= self._stored:
             self.skipped += len(messages)
             return
-        sent = _Sent(first_sequence, last, self._frame(messages, first_sequence, publish_ms))
+        if first_sequence <= self._stored:  # entries were cut otherwise before: brokers take one whole, or not at all
+            there = self._stored + 1 - first_sequence
+            self.skipped += there
+            messages, first_sequence = messages[there:], self._stored + 1
+        try:
+            sent = _Sent(first_sequence, last, self._frame(messages, first_sequence, publish_ms, schema_version))
+        except (EncodeError, TypeError, ValueError) as error:
+            why = "a property without a value, or an event time before 1970?"
+            raise NotAllowed(f"{self.topic}: one of {len(messages)} messages cannot be written ({error}): {why}") from error
+        if self._bytes_max and len(sent.frame) > self._bytes_max + _HEAD_BYTES:
+            raise NotAllowed(f"{self.topic}: a message of {max(len(each.value) for each in messages):,} bytes; its brokers take {self._bytes_max:,} at most")
         while self._waiting_bytes + len(sent.frame) > WINDOW_BYTES and self._waiting:
             await self._wait()
         self._waiting.append(sent)
@@ -130,6 +146,13 @@ class TopicProducer:
         if self._error is not None:
             raise self._error
         if self._connection is None:
+            now = asyncio.get_running_loop().time()
+            if self._stuck_since is None:
+                self._stuck_since = now
+            elif now > self._stuck_since + self._patience_s:
+                raise ConnectionLost(f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they stored anything")
+            else:
+                await asyncio.sleep(_TRIES_S[1])
             await self._connect()
             return
         self._changed.clear()
@@ -148,18 +171,21 @@ class TopicProducer:
                 address = await asyncio.to_thread(self._owner)
                 connection = await PulsarConnection.connect(address, ssl=self._ssl, token=self._token)
                 connection.on_command, connection.on_closed = self._on_command, partial(self._lost, connection)
-                self._connection = connection
+                self._connection, self._bytes_max = connection, connection.message_bytes_max
                 self._stored = max(self._stored, await connection.producer(1, self.topic, self.name))
                 break
             except (HeliographError, OSError, TimeoutError) as error:
                 self.close()
                 self._connection = None
+                if _too_many_files(error):
+                    raise NotAllowed(f"{self.topic}: this process may not open more files; raise their limit (ulimit -n), or write to fewer topics") from error
                 if isinstance(error, NotAllowed) or (isinstance(error, Refused) and error.code in _FINAL):
                     raise NotAllowed(f"{self.topic}: {error}") from error
                 if loop.time() > deadline:
                     raise ConnectionLost(f"{self.topic} could not be reached within {self._patience_s:.0f} s: {error}") from error
                 await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
                 tries += 1
+        self._http.close()  # until the topic moves: who writes to hundreds of topics has one connection for each
         while self._waiting and self._waiting[0].last <= self._stored:
             self._done()
         connection.write([sent.frame for sent in self._waiting])
@@ -199,9 +225,10 @@ class TopicProducer:
                 self._connection.close()  # the topic moves, or storage asks for another try: all of it again, in order
 
     def _done(self) -> None:
+        self._stuck_since = None
         self._waiting_bytes -= len(self._waiting.popleft().frame)
 
-    def _frame(self, messages: Sequence[Message], first: int, publish_ms: int) -> bytes:
+    def _frame(self, messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None) -> bytes:
         last = first + len(messages) - 1
         parts = []
         for message in messages:
@@ -220,6 +247,8 @@ class TopicProducer:
         metadata = MessageMetadata(producer_name=self.name, sequence_id=first, publish_time=publish_ms, num_messages_in_batch=len(messages))
         metadata.highest_sequence_id = last
         metadata.uncompressed_size = len(payload)
+        if schema_version is not None:
+            metadata.schema_version = struct.pack(">Q", schema_version)
         if messages[0].key is not None:
             metadata.partition_key = messages[0].key
             if messages[0].base64_key:
@@ -236,6 +265,14 @@ class TopicProducer:
         packed = command.SerializeToString()
         size = 4 + len(packed) + 2 + 4 + len(body)
         return struct.pack(">II", size, len(packed)) + packed + _MAGIC + crc32c.crc32c(body).to_bytes(4, "big") + body
+
+
+def _too_many_files(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__
+    return False
 
 
 Compress = tuple[Any, Callable[[bytes], bytes]]

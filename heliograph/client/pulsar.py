@@ -104,6 +104,8 @@ class PulsarConnection(asyncio.Protocol):
         """Something came since whoever watches has set it to False."""
         self.features = FeatureFlags()
         """What the other side said that it can do."""
+        self.message_bytes_max = 0
+        """What it takes at most, as it said; 0: it did not."""
         self.closed: HeliographError | None = None
         self._parts: list[bytes] = []
         self._have, self._need = 0, 8
@@ -325,6 +327,7 @@ class PulsarConnection(asyncio.Protocol):
         kind = base.type
         if kind == BaseCommand.CONNECTED:
             self.features = base.connected.feature_flags
+            self.message_bytes_max = base.connected.max_message_size
             if not self._connected.done():
                 self._connected.set_result(None)
         elif kind == BaseCommand.PING:

@@ -41,7 +41,7 @@ _BATCH_ROWS_BITS = 36
 """Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
 _COORDINATE = "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
-_KINDS |= {"coordinate": (_COORDINATE,)}
+_KINDS |= {"coordinate": (_COORDINATE,), "schema_version": ("bigint", "int")}
 _DEDUPLICATED: set[tuple[str, str]] = set()
 """(admin URL, topic) that was seen to: workers are reused, and a column may name thousands of topics."""
 _TOPICS_KNOWN = 1 << 16
@@ -278,21 +278,24 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
             producers[topic] = producer
         begun = begun or time.monotonic()  # what it took to find and open the first topic is no time to write in
         sent += len(entry.messages)
-        await producer.send(entry.messages, entry.first, time.time_ns() // 1_000_000)
+        counts[topic] = entry.first - first + len(entry.messages)
+        await producer.send(entry.messages, entry.first, time.time_ns() // 1_000_000, entry.version)
 
     try:
         for columns in batches:
-            for message, whole in _messages(columns, options.topic, rows):
+            for message, whole, version in _messages(columns, options.topic, rows):
                 if not routes.known(whole):
                     await routes.learn(whole)
                 topic = routes.of(whole, message.key)
                 entry = pending.get(topic)
+                if entry is not None and (entry.version != version or len(message.value) > _BYTES):
+                    await send(topic)
+                    entry = None
                 if entry is None:
-                    entry = pending[topic] = _Entry(first + counts.get(topic, 0))
+                    entry = pending[topic] = _Entry(first + counts.get(topic, 0), version)
                 entry.messages.append(message)
                 entry.size_bytes += len(message.value)
                 if len(entry.messages) >= entry_rows or entry.size_bytes >= _BYTES:
-                    counts[topic] = entry.first - first + len(entry.messages)
                     await send(topic)
                 rows += 1
         for topic in list(pending):
@@ -307,25 +310,28 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
 
 
 class _Entry:
-    __slots__ = ("first", "messages", "size_bytes")
+    __slots__ = ("first", "messages", "size_bytes", "version")
 
-    def __init__(self, first: int) -> None:
-        self.first, self.messages, self.size_bytes = first, list[Message](), 0
+    def __init__(self, first: int, version: int | None) -> None:
+        self.first, self.version, self.messages, self.size_bytes = first, version, list[Message](), 0
 
 
-def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[Message, str]]:
+def _messages(columns: pa.RecordBatch, topic: str, rows: int) -> Iterator[tuple[Message, str, int | None]]:
+    """Each with its topic, and the version of its schema there."""
     names = columns.schema.names
     lists: dict[str, list[Any]] = {name: columns.column(index).to_pylist() for index, name in enumerate(names) if name != "event_time"}
     if "event_time" in names:
         lists["event_time"] = columns.column(names.index("event_time")).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()).to_pylist()
     absent = [None] * columns.num_rows
-    picked = [lists.get(name, absent) for name in ("value", "key", "properties", "event_time", "topic")]
-    for at, (value, key, properties, event_ms, own) in enumerate(zip(*picked, strict=True)):
+    picked = [lists.get(name, absent) for name in ("value", "key", "properties", "event_time", "topic", "schema_version")]
+    for at, (value, key, properties, event_ms, own, version) in enumerate(zip(*picked, strict=True)):
         where = topic or own
         if value is None or not where:
             raise ConfigError(f"row {rows + at} of partition has no {'value' if value is None else 'topic'}: filter such rows, or give them one")
+        if version is not None and version < 0:
+            raise ConfigError(f"row {rows + at} of partition has the schema version {version}: versions are 0 or more, and null is none")
         key, coded = _text(key) if isinstance(key, bytes) else (key, False)
-        yield Message(value.encode() if isinstance(value, str) else value, key, properties or (), event_ms or 0, coded), where
+        yield Message(value.encode() if isinstance(value, str) else value, key, properties or (), event_ms or 0, coded), where, version
 
 
 def _text(key: bytes) -> tuple[str, bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,8 +15,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from heliograph.client.producer import Message
-from heliograph.model.errors import ConfigError
+from heliograph.client.producer import Message, TopicProducer
+from heliograph.client.pulsar import ConnectionLost
+from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
 from heliograph.spark.sink import SinkOptions, write_rows
 
@@ -26,6 +29,8 @@ class Topics:
 
     def __init__(self) -> None:
         self.stored: dict[str, list[Message]] = {}
+        self.entries: list[tuple[int | None, int]] = []
+        """(schema version, messages) of each."""
         self.highest: dict[tuple[str, str], int] = {}
         self.left = 1 << 30
         self.partitions = 0
@@ -48,7 +53,7 @@ class Producer:
     async def open(cls, admin_url: str, topic: str, name: str, **_: Any) -> Producer:
         return cls(topic, name)
 
-    async def send(self, messages: Sequence[Message], first: int, publish_ms: int) -> None:
+    async def send(self, messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None = None) -> None:
         topics, key = self.topics, (self.topic, self.name)
         if not topics.left:
             raise RuntimeError("the executor is gone")
@@ -58,6 +63,7 @@ class Producer:
             return
         topics.highest[key] = first + len(messages) - 1
         topics.stored.setdefault(self.topic, []).extend(messages)
+        topics.entries.append((schema_version, len(messages)))
 
     async def flush(self) -> None: ...
 
@@ -130,3 +136,86 @@ def test_a_key_of_bytes_is_a_key(topics: Topics) -> None:
     write_rows(options("value string, key binary", topic="persistent://a/b/t"), "query", 0, iter([rows]))
     (messages,) = topics.stored.values()
     assert [(message.key, message.base64_key) for message in messages] == [("text", False), ("/wA=", True), (None, False)]
+
+
+def test_an_entry_has_messages_of_one_schema_version(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "_ROWS", 3)
+    versions = [None, 0, 0, 0, 0, 1 << 41, None, None, 0]
+    rows = pa.record_batch({"value": [str(n) for n in range(9)], "schema_version": pa.array(versions, pa.int64())})
+    given = options("value string, schema_version long", topic="persistent://a/b/t")
+    topics.left = 4
+    with pytest.raises(RuntimeError):
+        write_rows(given, "query", 0, iter([rows]))
+    topics.left = 1 << 30
+    assert write_rows(given, "query", 0, iter([rows])).skipped == 6
+    assert topics.entries == [(None, 1), (0, 3), (0, 1), (1 << 41, 1), (None, 2), (0, 1)]
+    assert [message.value for message in topics.stored["persistent://a/b/t"]] == [b"%d" % n for n in range(9)]
+    with pytest.raises(ConfigError, match=r"row 1 of partition has the schema version -1"):
+        write_rows(given, "query", 1, iter([pa.record_batch({"value": ["x", "y"], "schema_version": pa.array([0, -1], pa.int64())})]))
+
+
+def test_what_was_stored_in_other_entries_is_not_sent_again() -> None:
+    """A producer whose broker has a part of an entry that is cut otherwise now."""
+    producer = TopicProducer(ADMIN, "persistent://a/b/t", "query-0", token="", ssl=None, patience_s=1, compress=None)
+    producer._stored = 5
+    sent: list[tuple[list[bytes], int, int | None]] = []
+
+    def frame(messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None) -> bytes:
+        sent.append(([message.value for message in messages], first, schema_version))
+        return b""
+
+    producer._frame = frame  # type: ignore[method-assign]
+
+    async def write() -> None:
+        for first in (0, 4, 8):
+            await producer.send([Message(b"%d" % (first + n)) for n in range(4)], first, 1, 7)
+
+    asyncio.run(write())
+    producer.close()
+    assert sent == [([b"6", b"7"], 6, 7), ([b"8", b"9", b"10", b"11"], 8, 7)] and producer.skipped == 6
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (Message(b"x" * 20_000), "a message of 20,000 bytes; its brokers take 5,000 at most"),
+        (Message(b"x", properties=[("k", None)]), "a property without a value"),  # type: ignore[list-item]
+        (Message(b"x", event_ms=-1), "an event time before 1970"),
+    ],
+)
+def test_what_no_broker_takes_is_said_and_not_tried_again(message: Message, says: str) -> None:
+    producer = TopicProducer(ADMIN, "persistent://a/b/t", "query-0", token="", ssl=None, patience_s=1, compress=None)
+    producer._bytes_max = 5000
+    with pytest.raises(NotAllowed, match=says):
+        asyncio.run(producer.send([Message(b"first"), message], 0, 1))
+    producer.close()
+
+
+def test_connections_that_end_before_anything_is_stored_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = TopicProducer(ADMIN, "persistent://a/b/t", "query-0", token="", ssl=None, patience_s=-1, compress=None)
+    made: list[int] = []
+
+    async def connect() -> None:
+        made.append(len(made))
+
+    async def write() -> None:
+        await producer.send([Message(b"x")], 0, 1)
+        await producer.flush()
+
+    monkeypatch.setattr(producer, "_connect", connect)
+    with pytest.raises(ConnectionLost, match="brokers have ended each connection"):
+        asyncio.run(write())
+    assert made == [0]
+    producer.close()
+
+
+def test_a_process_that_may_open_no_more_files_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def owner(_: TopicProducer) -> None:
+        try:
+            raise OSError(errno.EMFILE, "Too many open files")
+        except OSError as error:
+            raise MetadataUnavailable("http://none does not answer") from error
+
+    monkeypatch.setattr(TopicProducer, "_owner", owner)
+    with pytest.raises(NotAllowed, match="ulimit -n"):
+        asyncio.run(TopicProducer.open(ADMIN, "persistent://a/b/t", "query-0"))

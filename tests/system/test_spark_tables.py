@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.servers import free_port
 from heliograph.model.errors import ConfigError, MetadataUnavailable
+from heliograph.spark.sql import Pipeline
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.clickhouse import ClickHouseStore, Engine, HttpEngine
 from heliograph.spark.stores.embedded import ChdbEngine
@@ -341,6 +342,34 @@ def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spa
     assert rows("hive_a", "id, country") == [*((n, None) for n in range(20)), (20, "NO")]
     assert len(spark.sql("SHOW PARTITIONS lake.hive_a").collect()) == 2
     assert not list((tmp_path / "lake" / "_staging" / "_landed").iterdir()), "all was told"
+
+
+@alone
+def test_sql_text_inserts_a_stream_into_a_table_of_hive(spark: Any, tmp_path: Path) -> None:
+    """Of any stream; a micro-batch that comes again adds nothing, and a new column is one."""
+    given = tmp_path / "in"
+    given.mkdir()
+
+    def insert(number: int, columns: str) -> None:
+        (given / f"{number}.json").write_text("".join(json.dumps({"id": 10 * number + n, "country": f"c{number}"}) + "\n" for n in range(3)))
+        spark.readStream.schema("id bigint, country string").json(str(given)).createOrReplaceTempView("given")
+        sink = f"format = 'table', path = '{tmp_path}/it''s here', hive = 'sql.given', checkpoint = '{tmp_path}/state', trigger = 'available now'"
+        pipeline = Pipeline(spark)
+        pipeline.run(f"CREATE SINK out WITH ({sink}); INSERT INTO out SELECT {columns} FROM given")
+        assert pipeline.queries[0].awaitTermination(400)
+
+    insert(1, "id")
+    assert [row.id for row in spark.sql("SELECT id FROM sql.given ORDER BY id").collect()] == [10, 11, 12]
+    forget(tmp_path / "state")
+    insert(2, "id")
+    insert(3, "id, country")
+    found = [(row.id, row.country) for row in spark.sql("SELECT id, country FROM sql.given ORDER BY id").collect()]
+    assert found == [(n, None) for n in (10, 11, 12, 20, 21, 22)] + [(n, "c3") for n in (30, 31, 32)]
+    assert len(spark.sql("SHOW PARTITIONS sql.given").collect()) == 3
+    assert len(list((tmp_path / "it's here").glob("batch=*/*.parquet"))) >= 3
+    with pytest.raises(Exception, match="column id of type bigint"):
+        insert(4, "cast(id as string) as id")
+    assert len(list((tmp_path / "it's here").glob("batch=*"))) == 3, "it is seen before a file comes"
 
 
 @alone

@@ -9,8 +9,9 @@ producer sent it again elsewhere), what the region itself names (`trimmed`, `exp
 messages of that origin are there), `behind` (none is: it has not arrived yet, as the region says), `before` (none that is earlier is there: trimmed, or
 replicated from later on). The first two are no difference between the copies. Lag: of what is `behind`, the time from its publication to the moment of the
 audit; of what both have, the time from when the origin stored it to when the other region did, by the two regions' clocks.
-How: an entry is what regions hand each other, whole and as it was, so messages are counted by entry before Spark moves anything: what is compared, and kept,
-is as much as there are entries. Percentiles are of entries.
+How: an entry is what regions hand each other, whole and as it was, so entries are read, not messages: what is compared, and kept, is as much as there are
+entries. Percentiles are of entries. What grows with entries is on executors, where Spark spills it; what comes to the driver grows with topics, and with
+ranges up to `ranges_max`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from heliograph.client.blocks import Told
 from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of
-from heliograph.spark.options import Access
+from heliograph.spark.options import Access, Options
 
 _KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")
@@ -37,11 +38,15 @@ _ENTRY = (*_ORIGIN, "ledger", "entry")
 _SCHEMA = (
     "topic string, origin_region string, publish_time timestamp, stored_time timestamp, origin_time timestamp,"
     " producer_name string, replicate_to string, first_sequence_id bigint,"
-    " coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
+    " messages int, coordinate struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 )
 _SAME = ("elsewhere", "alias")
 _SENT = ("topic", "producer_name", "first_sequence_id", "at")
 """By which an entry is known again under another coordinate: a producer that sends it again sends the same bytes."""
+_NAMELESS = "k"
+"""The producer of all entries that Kafka's clients wrote, with the same sequence id: they are not known again."""
+_ACCURACY = 1000
+"""Of percentiles: within a thousandth of all entries, and a few hundred kilobytes for each topic in a task."""
 _TOLD = "topic string, missing_in string, region int, epoch int, incarnation string"
 _RANGES = f"{_TOLD}, after struct<ledger:bigint,entry:bigint>, through struct<ledger:bigint,entry:bigint>, reason string"
 _HEARD = f"{_TOLD}, heard struct<ledger:bigint,entry:bigint>"
@@ -66,8 +71,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     report, ranges = audit(spark, sources, time.time_ns() // 1_000_000, ranges_max)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "ranges.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, RANGES)
-        writer.writeheader()
+        writer = csv.writer(file)
+        writer.writerow(RANGES)
         writer.writerows(ranges)
     picture = plot(report)
     report["plot"] = "lag.svg" if picture else "none: nothing is missing, and nothing came from the other region"
@@ -79,17 +84,16 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     return []
 
 
-def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_max: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """sources: the options of two reads, by region. Returns (report, ranges of entries that are missing in one of them)."""
+def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_max: int) -> tuple[dict[str, Any], list[Any]]:
+    """sources: the options of two reads, by region. Returns (report, ranges of entries that are missing in one of them: rows of RANGES)."""
     names = list(sources)
     sides = [_side(spark, source).withColumn("side", sf.lit(number)) for number, source in enumerate(sources.values())]
-    counts = [sf.sum((sf.col("side") == number).cast("int")).alias(f"n{number}") for number in (0, 1)]
+    counts = [sf.sum(sf.when(sf.col("side") == number, sf.col("messages")).otherwise(0)).alias(f"n{number}") for number in (0, 1)]
     came = sf.unix_millis("stored_time") - sf.unix_millis("origin_time")  # of two copies, the first counts: the other one is a duplicate
     lags = [sf.min(sf.when((sf.col("side") == n) & (sf.col("origin_region") != names[n]), came)).alias(f"lag{n}") for n in (0, 1)]
-    size = sf.greatest(sf.max("batch_index") + 1, sf.lit(1)).alias("size")
+    size = sf.max("messages").alias("size")
     sent = [sf.min(name).alias(name) for name in ("producer_name", "first_sequence_id", "replicate_to")]
-    entries = sides[0].unionAll(sides[1]).groupBy(*_ENTRY).agg(*counts, *lags, size, *sent, sf.min("publish_time").alias("at"))
-    entries = entries.withColumn("size", sf.least("size", sf.greatest("n0", "n1"))).persist()  # some may be gone of an entry in both
+    entries = sides[0].unionAll(sides[1]).groupBy(*_ENTRY).agg(*counts, *lags, size, *sent, sf.min("publish_time").alias("at")).persist()
     try:
         place = sf.struct("ledger", "entry")
         bounds = [
@@ -103,18 +107,21 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
             for row in _arrived(entries, number).collect():
                 lag = dict(zip(_PARTS, row["lags"], strict=True))
                 topics[row["topic"]]["arrived"].append({"in": region, "from": row["origin_region"], "messages": row["messages"], "lag_ms": lag})
-        missing = [_missing(entries, known, number, names[number], now_ms) for number in (0, 1)]
-        found = missing[0].unionAll(missing[1]).persist()
+        gaps = [_missing(entries, known, number, names[number], now_ms) for number in (0, 1)]
+        found = gaps[0].unionAll(gaps[1]).persist()
+        ranges: list[Any] = []
         silent: list[str] = []
-        lost = _explained(spark, found, *_told(sources, found, silent)).persist()
-        kinds = lost.groupBy("topic", "missing_in", "kind").agg(
-            sf.sum("size").alias("messages"), sf.percentile_approx("age_ms", [*_PARTS.values()], 10_000).alias("ages")
-        )
-        for row in kinds.collect():
-            ages = dict(zip(_PARTS, row["ages"], strict=True))
-            topics[row["topic"]]["missing"].append({"in": row["missing_in"], "kind": row["kind"], "messages": row["messages"], "age_ms": ages})
-        ranges = [row.asDict() for row in _ranges(lost).limit(ranges_max).collect()]
-        lost.unpersist()
+        lacking = found.select("topic", "missing_in").distinct().orderBy("topic", "missing_in").collect()
+        if lacking:
+            lost = _explained(spark, found, _twins(entries, found, names), *_told(sources, lacking, silent)).persist()
+            kinds = lost.groupBy("topic", "missing_in", "kind").agg(
+                sf.sum("size").alias("messages"), sf.percentile_approx("age_ms", [*_PARTS.values()], _ACCURACY).alias("ages")
+            )
+            for row in kinds.collect():
+                ages = dict(zip(_PARTS, row["ages"], strict=True))
+                topics[row["topic"]]["missing"].append({"in": row["missing_in"], "kind": row["kind"], "messages": row["messages"], "age_ms": ages})
+            ranges = list(_ranges(lost).limit(ranges_max).toLocalIterator())  # `collect` has that many from each task come to the driver
+            lost.unpersist()
         found.unpersist()
     finally:
         entries.unpersist()
@@ -133,9 +140,30 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
 
 
 def _side(spark: Any, source: dict[str, str]) -> Any:
-    rows = spark.read.format("heliograph").schema(_SCHEMA).options(**source).load()
-    names = ("topic", "origin_region", "publish_time", "stored_time", "origin_time", "producer_name", "replicate_to", "first_sequence_id")
-    return rows.select(*names, "coordinate.*")
+    """The entries of one region; none of a topic that is not there."""
+    if Options(source).names:
+        there = _there(source)
+        if not there:
+            return spark.createDataFrame([], _SCHEMA).select("*", "coordinate.*").drop("coordinate")
+        source = {key: value for key, value in source.items() if key != "topic"} | {"topics": ",".join(there)}
+    rows = spark.read.format("heliograph").schema(_SCHEMA).options(**{**source, "columns": "entries"}).load()
+    return rows.select("*", "coordinate.*").drop("coordinate")
+
+
+def _there(source: dict[str, str]) -> list[str]:
+    """Of the topics that are named, those that the region has."""
+    options, found = Options(source), list[str]()
+    reader = options.reader()
+    try:
+        for name in options.names:
+            try:
+                found += Options({**source, "topics": name}).topics(reader)
+            except NotFound:
+                continue
+        known = reader.snapshots(found)
+    finally:
+        reader.close()
+    return [topic for topic in found if topic in known]
 
 
 def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
@@ -147,11 +175,11 @@ def ask(source: dict[str, str], topic: str) -> dict[Origin, Told]:
         reader.close()
 
 
-def _told(sources: dict[str, dict[str, str]], found: Any, silent: list[str]) -> tuple[list[Any], list[Any]]:
+def _told(sources: dict[str, dict[str, str]], lacking: list[Any], silent: list[str]) -> tuple[list[Any], list[Any]]:
     """Of topics that lack something, rows of _RANGES and of _HEARD. silent: gets the topics and regions that could not be asked."""
     ranges: list[Any] = []
     heard: list[Any] = []
-    for row in found.select("topic", "missing_in").distinct().orderBy("topic", "missing_in").collect():
+    for row in lacking:
         topic, region = row["topic"], row["missing_in"]
         try:
             answer = ask(sources[region], topic)
@@ -168,15 +196,21 @@ def _told(sources: dict[str, dict[str, str]], found: Any, silent: list[str]) -> 
     return ranges, heard
 
 
-def _explained(spark: Any, found: Any, ranges: list[Any], heard: list[Any]) -> Any:
+def _twins(entries: Any, found: Any, names: list[str]) -> Any:
+    """What is there under another coordinate, of what is missing: little, as a rule, and then all entries are looked at where they are."""
+    wanted = found.where(sf.col("producer_name") != _NAMELESS).select("missing_in", *_SENT).distinct()
+    there = [entries.where(sf.col(f"n{number}") > 0).select(sf.lit(name).alias("missing_in"), *_SENT) for number, name in enumerate(names)]
+    return there[0].unionAll(there[1]).join(wanted, ["missing_in", *_SENT], "left_semi").distinct().withColumn("twin", sf.lit(True))
+
+
+def _explained(spark: Any, found: Any, twins: Any, ranges: list[Any], heard: list[Any]) -> Any:
     """With the kind as the region itself would say it, where it says something."""
     key, place = ("topic", "missing_in", "region", "epoch", "incarnation"), sf.struct("ledger", "entry")
-    known = spark.createDataFrame(heard, _HEARD).alias("known")
-    made = found.join(sf.broadcast(known), list(key), "left")
+    made = found.join(twins, ["missing_in", *_SENT], "left").join(spark.createDataFrame(heard, _HEARD), list(key), "left")
     arrived = (sf.col("kind") == "behind") & sf.col("heard").isNotNull() & (place <= sf.col("heard"))
     made = made.withColumn("kind", sf.when(arrived, sf.when(sf.col("none"), "before").otherwise("gap")).otherwise(sf.col("kind")))
     if ranges:
-        named = sf.broadcast(spark.createDataFrame(ranges, _RANGES).select(*[sf.col(name).alias(f"t_{name}") for name in key], "after", "through", "reason"))
+        named = spark.createDataFrame(ranges, _RANGES).select(*[sf.col(name).alias(f"t_{name}") for name in key], "after", "through", "reason")
         at = [sf.col(name) == sf.col(f"t_{name}") for name in key]
         within = (place > sf.col("after")) & (place <= sf.col("through"))
         made = made.join(named, [*at, within], "left").withColumn("kind", sf.coalesce("reason", "kind"))
@@ -199,7 +233,7 @@ def _topics(entries: Any, names: list[str]) -> dict[str, Any]:
 def _arrived(entries: Any, number: int) -> Any:
     """How long entries of other regions took to the copy `number`; a lag below 0, of clocks that differ, is 0."""
     lag = sf.greatest(sf.col(f"lag{number}"), sf.lit(0))
-    counted = sf.sum("size").alias("messages"), sf.percentile_approx(lag, [*_PARTS.values()], 10_000).alias("lags")
+    counted = sf.sum("size").alias("messages"), sf.percentile_approx(lag, [*_PARTS.values()], _ACCURACY).alias("lags")
     return entries.where(sf.col(f"lag{number}").isNotNull()).groupBy("topic", "origin_region").agg(*counted)
 
 
@@ -208,11 +242,8 @@ def _missing(entries: Any, known: Any, number: int, region: str, now_ms: int) ->
     place, first, last = sf.struct("ledger", "entry"), sf.col(f"first{number}"), sf.col(f"last{number}")
     kind = sf.when(last.isNull() | (place > last), "behind").when(place < first, "before").otherwise("gap")
     age = sf.greatest(sf.lit(now_ms) - sf.unix_millis("at"), sf.lit(0))
-    rows = entries.where(sf.col(f"n{number}") == 0).join(sf.broadcast(known), list(_ORIGIN))
-    rows = rows.withColumn("kind", kind).withColumn("none", last.isNull())
-    there = entries.where(sf.col(f"n{number}") > 0).select(*_SENT).distinct().withColumn("twin", sf.lit(True))
-    made = rows.join(there, list(_SENT), "left").withColumn("twin", sf.coalesce("twin", sf.lit(False)))
-    return made.select(*_ENTRY, "size", "none", "twin", "replicate_to", "kind", sf.lit(region).alias("missing_in"), age.alias("age_ms"))
+    rows = entries.where(sf.col(f"n{number}") == 0).join(known, list(_ORIGIN)).withColumn("kind", kind).withColumn("none", last.isNull())
+    return rows.select(*_ENTRY, "size", "none", *_SENT[1:], "replicate_to", "kind", sf.lit(region).alias("missing_in"), age.alias("age_ms"))
 
 
 def _ranges(lost: Any) -> Any:

@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 from heliograph.model.errors import ConfigError
 from heliograph.spark.declared import ABOUT
 from heliograph.spark.jobs.generations import TIERS, Folder, Member
-from heliograph.spark.jobs.landing import FORMATS, Landing
+from heliograph.spark.jobs.landing import FORMATS, PARTITION, Landing, reserved
 from heliograph.spark.jobs.metastore import InMetastore
-from heliograph.spark.jobs.options import access_of, folder_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.options import access_of, checkpoint_of, folder_of, refuse_unknown, source_of, started, text_of
 from heliograph.spark.jobs.tables import POISON, RAW, Rule, TablesSink
 from heliograph.spark.jobs.tiered import Tiered
 from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
@@ -46,34 +46,41 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     refuse_unknown(options, _KNOWN, where)
     rules = rules_of(options, where)
     source = {"columns": "raw", "mode": "PERMISSIVE"} | source_of(options, defaults, where)
-    plan = _plan(options, rules, defaults, where)
-    root, checkpoint = Path(plan["path"]), Path(folder_of(options, "checkpoint", where))
+    plan = _plan(options, rules, source, where)
+    root, checkpoint = Path(plan["path"]), checkpoint_of(options, where)
     hive = HiveTables(spark, root, plan["database"], "batch") if plan["format"] == "hive" else None
     root.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(TablesSink)
 
-    def begin(label: str, folder: Path, trigger: str, more: Mapping[str, str]) -> Any:
+    def begin(label: str, folder: str, trigger: str, more: Mapping[str, str]) -> Any:
         rows = spark.readStream.format("heliograph").schema(wanted(rules)).options(**source, **more).load()
         writer = rows.writeStream.format("heliograph_tables").option("plan", json.dumps({**plan, "label": label}))
-        return started(writer, {"checkpoint": str(folder), "trigger": trigger}, f"{name} {label}".strip(), where)
+        return started(writer, {"checkpoint": folder, "trigger": trigger}, f"{name} {label}".strip(), where)
 
     queries: Queries
     if "tiers" in options:
-        queries = _tiered(options, source, checkpoint, begin, lambda label: Landing(root, label=label).retire(), where)
-    elif (checkpoint / TIERS).exists():
+        queries = _tiered(options, source, Path(folder_of(options, "checkpoint", where)), begin, lambda label: Landing(root, label=label).retire(), where)
+    elif "://" not in checkpoint and (Path(checkpoint) / TIERS).exists():
         raise ConfigError(f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query")
     else:
         queries = Fixed([begin("", checkpoint, text_of(options, "trigger", where, "10 seconds"), {})])
     return queries if hive is None else InMetastore(queries, root, hive)
 
 
-def _plan(options: Mapping[str, Any], rules: list[Rule], defaults: Mapping[str, str], where: str) -> dict[str, Any]:
+def _plan(options: Mapping[str, Any], rules: list[Rule], source: Mapping[str, str], where: str) -> dict[str, Any]:
     """What the sink is told."""
     kind, quarantine = text_of(options, "format", where, "parquet"), text_of(options, "quarantine", where, "_quarantine")
     if kind not in FORMATS:
         raise ConfigError(f"{where}: format is {kind!r}; it may be {', '.join(FORMATS)}")
     if kind in _PACKAGES and importlib.util.find_spec(_PACKAGES[kind]) is None:
         raise ConfigError(f"{where}: format {kind} wants the package {_PACKAGES[kind]}; run: pip install 'heliograph[{kind}]'")
+    for rule in rules:
+        if (
+            kind in ("parquet", "hive")
+            and rule.schema not in ("raw", "registered")
+            and PARTITION in map(str.lower, StructType.fromJson(json.loads(rule.schema)).names)
+        ):
+            raise ConfigError(f"{where}: {reserved(f'the table {rule.name}')}")
     if not quarantine or "/" in quarantine or quarantine.startswith("."):
         raise ConfigError(f"{where}: quarantine is {quarantine!r}; a table is a folder, without / and not beginning with a dot")
     catalog = options.get("catalog", {})
@@ -86,7 +93,7 @@ def _plan(options: Mapping[str, Any], rules: list[Rule], defaults: Mapping[str, 
         "catalog": catalog,
         "quarantine": quarantine,
         "rules": [{"topics": rule.topics, "schema": rule.schema, "name": rule.name} for rule in rules],
-        "access": access_of(defaults),
+        "access": access_of(source),
     }
 
 
@@ -94,7 +101,7 @@ def _tiered(
     options: Mapping[str, Any],
     source: Mapping[str, str],
     checkpoint: Path,
-    begin: Callable[[str, Path, str, Mapping[str, str]], Any],
+    begin: Callable[[str, str, str, Mapping[str, str]], Any],
     retired: Callable[[str], None],
     where: str,
 ) -> Tiered:
@@ -111,7 +118,7 @@ def _tiered(
     def group(member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
         more = ({} if told is None else {"group_file": str(told)}) | ({} if ending is None else {"ending_file": str(ending)})
         when = "available now" if ending is not None else trigger or TRIGGERS[member.tier]
-        return begin(member.label if member.since else "", checkpoint, when, more)
+        return begin(member.label if member.since else "", str(checkpoint), when, more)
 
     asked = {key: value for key, value in source.items() if key in KNOWN}
     every_s = float(given.get("rebalance_s", 3600))
@@ -161,8 +168,8 @@ def wanted(rules: list[Rule]) -> str:
         if rule.schema == "raw":
             names |= set(RAW)
         elif rule.schema == "registered":
-            names.add("schema_version")
+            names |= {"schema_version", "key", "base64_key"}
         else:
             names |= {each["name"][1:] for each in json.loads(rule.schema)["fields"] if each["name"] in ABOUT}
-    every = (*SCHEMA.split(", "), *(f"{name} timestamp" for name in STORED))
+    every = (*SCHEMA.split(", "), *(f"{name} timestamp" for name in STORED), "base64_key boolean")
     return ", ".join(column for column in every if column.split()[0] in names)

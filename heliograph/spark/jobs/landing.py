@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.jobs.lakes import Added, DeltaTables, IcebergTables
 from heliograph.spark.stores.hive import kind_of
 from heliograph.spark.stores.parquet import locked
@@ -33,6 +33,9 @@ from heliograph.spark.stores.rows import same_types, types_of
 
 STAGING, _COLUMNS = "_staging", "_columns.json"
 FORMATS = ("parquet", "delta", "iceberg", "hive")
+PARTITION = "batch"
+"""What the folders of a table of parquet files are a column of, to whoever reads them as a table."""
+_TABLE, _TABLE_BYTES = re.compile(r"[^/\x00._][^/\x00]*"), 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,26 @@ class Landing:
         """What a table of that name is called here. Hive knows small letters, digits, and _ alone."""
         return re.sub(r"[^0-9a-z_]", "_", name.lower()) if self._kind == "hive" else name
 
+    def refused(self, table: str, schema: pa.Schema) -> str:
+        """Why rows of these columns cannot come into a table of that name; "": they can, as far as is known before the batch lands."""
+        if _TABLE.fullmatch(table) is None or len(table.encode()) > _TABLE_BYTES:
+            return f"{table[:80]!r} is no name of a table, which is a folder's, without / and not beginning with . or _: say `name` in the rule of its topic"
+        try:
+            self._check(table, schema)
+        except (ConfigError, TypeError) as error:
+            return str(error)
+        return ""
+
+    def _check(self, table: str, schema: pa.Schema) -> None:
+        """Raises ConfigError."""
+        if self._kind in ("parquet", "hive") and PARTITION in map(str.lower, schema.names):
+            raise ConfigError(reserved(table))
+        if self._kind == "hive":
+            for field in schema:
+                kind_of(field)
+        path = self._types(table)
+        same_types(table, json.loads(path.read_text()) if path.is_file() else {}, types_of(schema))
+
     def staging(self, query: str, batch: int, table: str) -> Path:
         """Made where it is not there."""
         folder = self._root / STAGING / query / str(batch) / table
@@ -68,8 +91,17 @@ class Landing:
         tables: dict[str, list[Staged]] = {}
         for each in staged:
             tables.setdefault(each.table, []).append(each)
+        for each in sorted(staged, key=lambda each: (each.table, each.name)):
+            self._widen(each.table, each.schema)  # of two that differ the first one decides, and tasks park the other when the batch comes again
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
         name = f"{batch:010d}-{query[:8]}"
+        for table, files in tables.items():
+            there = {path.name for path in self.staging(query, batch, table).iterdir()}
+            if missing := {each.name for each in files} - there:
+                raise MetadataUnavailable(
+                    f"{len(missing)} files that tasks wrote for the table {table} are not in {self._root / STAGING}: is `path` the same folder on driver and"
+                    " workers, and does no other driver run this job?"
+                )
         if self._kind in ("delta", "iceberg"):
             lake = DeltaTables(self._root) if self._kind == "delta" else IcebergTables(self._root, self._database, self._catalog)
             for table, files in tables.items():
@@ -77,7 +109,7 @@ class Landing:
                 lake.append(query, batch, table, [Added(ready / each.name, each.rows) for each in files], schemas[table], f"batch-{name}")
             lake.close()
         else:
-            gone = self._rename(query, batch, name, tables, schemas)
+            gone = self._rename(query, batch, name, tables)
             if self._kind == "hive":
                 self._note(name, schemas, gone)
         if self._root.is_dir():  # else there has never been a row
@@ -93,11 +125,9 @@ class Landing:
         for path in self._intent("").parent.glob(f"{self._label}-????????.json"):
             path.unlink(missing_ok=True)
 
-    def _rename(self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]], schemas: Mapping[str, pa.Schema]) -> list[str]:
+    def _rename(self, query: str, batch: int, name: str, tables: Mapping[str, list[Staged]]) -> list[str]:
         """Returns the tables that an earlier attempt had rows for, and this one has not."""
-        for table, schema in schemas.items():
-            self._widen(table, schema)
-        name, gone = f"batch={name}", self._intended(query, batch, list(tables))
+        name, gone = f"{PARTITION}={name}", self._intended(query, batch, list(tables))
         for table in gone:
             shutil.rmtree(self._root / table / name, ignore_errors=True)
         for table, files in tables.items():
@@ -131,14 +161,22 @@ class Landing:
         columns = {table: {field.name: kind_of(field) for field in schema} for table, schema in schemas.items()}
         _write(folder / f"{name}.{time.time_ns():020d}.json", {"batch": name, "tables": columns, "gone": list(gone)})
 
+    def _types(self, table: str) -> Path:
+        """Columns and their types. In no folder of a Delta or Iceberg table, where it would be a stranger."""
+        return self._root / STAGING / "_types" / f"{table}.json" if self._kind in ("delta", "iceberg") else self._root / table / _COLUMNS
+
     def _widen(self, table: str, schema: pa.Schema) -> None:
-        path, given = self._root / table / _COLUMNS, types_of(schema)
+        path, given = self._types(table), types_of(schema)
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent):
             known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
             same_types(table, known, given)
             if not given.keys() <= known.keys():
                 _write(path, known | given)
+
+
+def reserved(what: str) -> str:
+    return f"{what} has a column {PARTITION}, which readers of its folders have already: leave it out, or take format delta or iceberg"
 
 
 def sync(folder: Path) -> None:

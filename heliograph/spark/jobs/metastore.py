@@ -1,14 +1,19 @@
 """Hive's metastore hears what the ETL landed: batch folders become partitions, and new columns columns.
 
 Is: looked at by the driver, which has the session; the sink's commit has none. Isn't: the landing (`landing`), which leaves a note for each batch.
-Invariants: a note goes when all of its tables are told, so a death in between tells them again, and each statement may be repeated. Files come first: the
-metastore is behind them by a look of the driver, and never ahead.
+How: all notes that are there are one round, table by table, whatever number of batches that is: so however slow the metastore is, it is behind by a round.
+It is told in a thread: on a busy machine its first statement takes a minute, and the driver has other queries to look after.
+Invariants: notes go when all of their tables are told, so a death in between tells them again, and each statement may be repeated. Files come first: the
+metastore is behind them, and never ahead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,17 @@ from heliograph.spark.jobs.landing import STAGING
 from heliograph.spark.queries import Queries
 from heliograph.spark.stores.hive import HiveTables
 
-_TABLES_A_LOOK = 20
+_NOTES_A_ROUND = 500
+_END_S = 10.0
+"""How long an end waits for what is left to be told; notes stay."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """Of one table. batches: whether its folder is there; the newest note counts."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    batches: dict[str, bool] = field(default_factory=dict)
 
 
 class InMetastore:
@@ -24,8 +39,9 @@ class InMetastore:
 
     def __init__(self, queries: Queries, root: Path, hive: HiveTables) -> None:
         self._queries, self._notes, self._hive = queries, root / STAGING / "_landed", hive
-        self._told: tuple[str, set[str]] = "", set()
-        """A note, and its tables that know already. Another one may become the oldest meanwhile: queries of several groups leave notes."""
+        self._thread = ThreadPoolExecutor(1)
+        self._telling: Future[None] | None = None
+        self._ended = False
 
     @property
     def streams(self) -> Sequence[Any]:
@@ -33,27 +49,46 @@ class InMetastore:
 
     @property
     def busy(self) -> bool:
-        return self._queries.busy or self._oldest() is not None
+        return self._queries.busy or self._telling is not None or bool(self._there())
 
     def look(self) -> None:
+        """Raises what the metastore said to the round before."""
         self._queries.look()
-        note = self._oldest()
-        if note is None:
-            return
-        given = json.loads(note.read_text())
-        if self._told[0] != note.name:
-            self._told = note.name, set()
-        left = [table for table in sorted(given["tables"]) if table not in self._told[1]]
-        for table in left[:_TABLES_A_LOOK]:
-            self._hive.tell(table, given["tables"][table], [given["batch"]])
-            self._told[1].add(table)
-        if len(left) <= _TABLES_A_LOOK:
-            for table in given["gone"]:
-                self._hive.forget(table, given["batch"])
-            note.unlink()
+        if self._telling is not None and self._telling.done():
+            told, self._telling = self._telling, None
+            told.result()
+        if self._telling is None and self._there():
+            self._telling = self._thread.submit(self._tell)
 
     def close(self) -> None:
         self._queries.close()
+        last = self._thread.submit(self._tell)
+        with contextlib.suppress(Exception):  # of a session that is gone, say, or it takes too long: the next start tells what is left
+            last.result(_END_S)
+        self._ended = True
+        self._thread.shutdown(wait=False)
 
-    def _oldest(self) -> Path | None:
-        return min(self._notes.glob("*.json"), default=None) if self._notes.is_dir() else None
+    def _tell(self) -> None:
+        """One round. By the notes' time: of a batch that landed twice the last one is right."""
+        notes = sorted(self._there(), key=lambda path: path.stem.rpartition(".")[2])[:_NOTES_A_ROUND]
+        changes: dict[str, _Change] = {}
+        for note in notes:
+            given = json.loads(note.read_text())
+            for table, columns in given["tables"].items():
+                change = changes.setdefault(table, _Change())
+                change.columns |= columns
+                change.batches[given["batch"]] = True
+            for table in given["gone"]:
+                changes.setdefault(table, _Change()).batches[given["batch"]] = False
+        for table, change in changes.items():
+            if self._ended:  # another one may be telling by now
+                return
+            if there := [batch for batch, is_there in change.batches.items() if is_there]:
+                self._hive.tell(table, change.columns, there)
+            for batch in [batch for batch, is_there in change.batches.items() if not is_there]:
+                self._hive.forget(table, batch)
+        for note in notes:
+            note.unlink(missing_ok=True)
+
+    def _there(self) -> list[Path]:
+        return list(self._notes.glob("*.json"))

@@ -33,9 +33,15 @@ def folder_of(options: Mapping[str, Any], key: str, where: str) -> str:
     return str(Path(value).absolute())
 
 
-def access_of(defaults: Mapping[str, str]) -> dict[str, str]:
-    """Of [heliograph], what says which region, and as whom."""
-    return {key: defaults[key] for key in _ACCESS if key in defaults}
+def checkpoint_of(options: Mapping[str, Any], where: str) -> str:
+    """A folder, or the URL of one that Spark knows: hdfs://, s3a://. Raises ConfigError where it is missing."""
+    value = text_of(options, "checkpoint", where, "")
+    return value if "://" in value else folder_of(options, "checkpoint", where)
+
+
+def access_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Of [heliograph], or of a source's options, what says which region, and as whom."""
+    return {key: given[key] for key in _ACCESS if key in given}
 
 
 def source_of(options: Mapping[str, Any], defaults: Mapping[str, str], where: str) -> dict[str, str]:
@@ -55,5 +61,5 @@ def source_of(options: Mapping[str, Any], defaults: Mapping[str, str], where: st
 def started(writer: Any, options: Mapping[str, Any], name: str, where: str, trigger: str = "10 seconds") -> Any:
     """The streaming query, with `checkpoint` and `trigger` of its options."""
     asked = text_of(options, "trigger", where, trigger)
-    writer = writer.queryName(name).option("checkpointLocation", folder_of(options, "checkpoint", where))
+    writer = writer.queryName(name).option("checkpointLocation", checkpoint_of(options, where))
     return (writer.trigger(availableNow=True) if asked == "available now" else writer.trigger(processingTime=asked)).start()

@@ -31,7 +31,7 @@ from heliograph.model.names import TopicName
 from heliograph.spark.declared import Declared
 from heliograph.spark.jobs.landing import Landing, Staged
 from heliograph.spark.options import Access
-from heliograph.spark.registered import Registered, registered_columns
+from heliograph.spark.registered import Registered, keys_of, registered_columns
 
 _TOPIC_BYTES, _TASK_BYTES = 32 << 20, 128 << 20
 RAW = ("topic", "key", "value", "properties", "publish_time", "event_time", "origin_region", "coordinate")
@@ -39,6 +39,7 @@ RAW = ("topic", "key", "value", "properties", "publish_time", "event_time", "ori
 POISON = ("topic", "coordinate", "publish_time", "value")
 """What the quarantine keeps of a message, beside `reason`."""
 _UNFIT, _UNKNOWN = "the payload does not fit the columns", "no rule names a table for this topic"
+_TAKEN = "its table would be the quarantine: say `name` in the rule of its topic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Parser:
         if self._registered is None:
             columns = self._declared.columns([b"{}" if value is None else value for value in values], 0, wrong)
         else:
-            columns = self._registered.columns(_spans(self._topic, rows["schema_version"].to_pylist()), values, wrong)
+            keys = keys_of(rows["key"], rows["base64_key"]) if self._registered.keyed else None
+            columns = self._registered.columns(_spans(self._topic, rows["schema_version"].to_pylist()), values, wrong, keys)
         about = {name: rows[name[1:]] for name in self._declared.about}
         made = dict(zip([each.name for each in self._declared.fields], columns, strict=True)) | about
         table = pa.table([made[name] for name in self._declared.schema.names], schema=self._declared.schema)
@@ -121,6 +123,8 @@ class Files:
         self._counts: dict[str, int] = {}
         self._size_bytes = 0
         self._poison: list[pa.Table] = []
+        self._poison_bytes = 0
+        self._refused: dict[str, str] = {}
         self.staged: list[Staged] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -140,8 +144,7 @@ class Files:
     def close(self) -> list[Staged]:
         for topic in list(self._waiting):
             self._flush(topic)
-        if self._poison:
-            self._write(self._quarantine, pa.concat_tables(self._poison))
+        self._flush_poison()
         if self.staged:
             self._landing.sync_staged()
         return self.staged
@@ -154,15 +157,32 @@ class Files:
         if isinstance(parser, str):
             self._park(rows, parser)
             return
-        good, poison = parser.split(rows)
-        if good.num_rows:
-            self._write(table, good)
+        try:
+            good, poison = parser.split(rows)
+            if topic not in self._refused:
+                self._refused[topic] = _TAKEN if table == self._quarantine else self._landing.refused(table, good.schema)
+            if reason := self._refused[topic]:
+                self._park(rows, reason)
+                return
+            if good.num_rows:
+                self._write(table, good)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:  # columns that no file can hold: the other topics go on
+            self._park(rows, f"its rows cannot be written: {error}")
+            return
         if poison.num_rows:
             self._park(poison, _UNFIT)
 
     def _park(self, rows: pa.Table, reason: str) -> None:
         kept = rows.select(list(POISON))
         self._poison.append(kept.append_column("reason", pa.array([reason] * kept.num_rows, pa.string())))
+        self._poison_bytes += kept.nbytes
+        if self._poison_bytes >= _TOPIC_BYTES:
+            self._flush_poison()
+
+    def _flush_poison(self) -> None:
+        if self._poison:
+            self._write(self._quarantine, pa.concat_tables(self._poison))
+        self._poison, self._poison_bytes = [], 0
 
     def _parser(self, topic: str) -> tuple[Parser | str, str]:
         found = self._parsers.get(topic)

@@ -20,16 +20,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.spark.jobs.expressions import NAME, declared, named, query_of
 from heliograph.spark.jobs.options import refuse_unknown, source_of, started, text_of
 from heliograph.spark.stores.choice import store_of
+from heliograph.spark.stores.parquet import BUCKET
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert
 
 _STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "source", "checkpoint", "trigger", "lateness", "ahead", "state_tasks")
 _KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
-_TABLE, _TIME, _ORIGIN = "_table", "_time", "_origin_time"
-_PART = "substring_index(_topic, '/', -1)"
+_TABLE, _TIME, _BEGIN, _ORIGIN = "_table", "_time", "_begin", "_origin_time"
+_PART, _LAST = "_part", "regexp_replace(substring_index(_topic, '/', -1), '-partition-[0-9]+$', '')"
+"""The last part of a topic's name, of each of its partitions too."""
 _SPAN = re.compile(r"(\d+) (minute|hour|day)s?")
 _MINUTES = {"minute": 1, "hour": 60, "day": 1440}
 
@@ -53,6 +55,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     targets = options.get("target", [])
     if not isinstance(targets, list) or not targets or not all(isinstance(each, dict) for each in targets):
         raise ConfigError(f"{where} has no [[query.options.target]]: each is a store that gets the tables")
+    if BUCKET in (*plan.keys, *plan.columns) and any(each.get("store") in ("parquet", "hive") for each in targets):
+        raise ConfigError(f"{where}: {BUCKET} is the column of the folders of parquet and hive tables: give yours another name, such as {BUCKET}_ = '...'")
     stores = [store_of(each, f"{where} target {number}", spark) for number, each in enumerate(targets, 1)]
     if offline is not None:
         if useless := [key for key in _STREAM if key in options]:
@@ -60,11 +64,13 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         rows = by_key(_offline(spark, offline, where), plan)
         try:
             _deliver(rows.toArrow(), plan, stores, name, name, None)
+        except ConfigError as error:  # the options were read: what a store refuses now is this query's failure, and none of the file's
+            raise HeliographError(str(error)) from error
         finally:
             for store in stores:
                 store.close()
         return []
-    schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values(), _ORIGIN], where)
+    schema = declared(options, [plan.time, *plan.keys.values(), *plan.columns.values(), _ORIGIN, _LAST], where)
     source = {"mode": "PERMISSIVE"} | source_of(options, defaults, where)
     late = text_of(options, "lateness", where, "1 hour")
     lateness, ahead = max(plan.periods.values()) + _span(late, "lateness", where), _span(text_of(options, "ahead", where, late), "ahead", where)
@@ -72,7 +78,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise ConfigError(f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start")
     rows = spark.readStream.format("heliograph").schema(schema).options(**source).load()
-    made = by_key(rows, plan, lateness_minutes=lateness, ahead_minutes=ahead)
+    made = by_key(rows.withColumn(_PART, sf.expr(_LAST)), plan, lateness_minutes=lateness, ahead_minutes=ahead)
 
     def deliver(rows: Any, batch: int) -> None:
         _deliver(rows.toArrow(), plan, stores, name, query_of(rows), batch)
@@ -124,7 +130,7 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_
         raise ConfigError("an offline table wants time: an expression that says to which period a row belongs")
     rows = rows.withColumn(_TIME, sf.expr(plan.time).cast("timestamp")).where(sf.col(_TIME).isNotNull())
     spans = [
-        sf.struct(sf.lit(table).alias(_TABLE), begins.alias(PERIOD), (begins + sf.expr(f"interval {minutes} minutes")).alias("_end"))
+        sf.struct(sf.lit(table).alias(_TABLE), begins.alias(_BEGIN), (begins + sf.expr(f"interval {minutes} minutes")).alias("_end"))
         for table, minutes in plan.periods.items()
         for begins in [sf.timestamp_seconds(sf.floor(sf.unix_seconds(_TIME) / (minutes * 60)) * (minutes * 60))]
     ]
@@ -132,13 +138,15 @@ def by_key(rows: Any, plan: Plan, *, lateness_minutes: int | None = None, ahead_
     rows = rows.select("*", *names, sf.explode(sf.array(*spans)).alias("_span")).select("*", "_span.*")
     for key in plan.keys:
         rows = rows.where(sf.col(f"_key_{key}").isNotNull())
+        if rows.schema[f"_key_{key}"].dataType.typeName() in ("float", "double"):
+            rows = rows.where(~sf.isnan(f"_key_{key}"))  # stores disagree on whether it is the same as another one
     if lateness_minutes is not None:
         stored = sf.coalesce(sf.col(_ORIGIN), sf.col(_TIME))  # of brokers that did not write it down: nobody knows
         rows = rows.where(sf.col(_TIME) <= stored + sf.expr(f"interval {ahead_minutes} minutes"))
         rows = rows.withWatermark("_end", f"{lateness_minutes} minutes")
     keys = [sf.col(f"_key_{key}").alias(key) for key in plan.keys]
     values = [sf.expr(expression).alias(column) for column, expression in plan.columns.items()]
-    return rows.groupBy(sf.col(_TABLE), sf.col("_end"), sf.col(PERIOD), *keys).agg(*values)
+    return rows.groupBy(sf.col(_TABLE), sf.col("_end"), sf.col(_BEGIN).alias(PERIOD), *keys).agg(*values)
 
 
 def _deliver(rows: pa.Table, plan: Plan, stores: list[Store], writer: str, query: str, batch: int | None) -> None:

@@ -20,11 +20,13 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.stores.rows import Upsert, same_types
 
 _ROWS, _TRIES = 10_000, 5
+_FIRST, _LAST_DATE, _LAST_TIME = date(1970, 1, 1), date(2149, 6, 6), date(2106, 2, 6)
 _PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 _KINDS: dict[pa.DataType, str] = {
     **{kind: name for name, kind in {"Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64()}.items()},
@@ -99,6 +101,7 @@ class ClickHouseStore:
             self._engine.release()
 
     def _upsert(self, given: Upsert) -> None:
+        _check_times(given)
         self._prepared(given)
         done, newest = self._marks(given)
         if given.batch is not None and done is not None and done >= given.batch:
@@ -184,6 +187,23 @@ def _kind(field: pa.Field, *, key: bool) -> str:
     if kind is None:
         raise ConfigError(f"column {field.name} is {field.type}, which has no like in ClickHouse here: cast it, in its expression, to a number, text, or time")
     return kind if key else f"Nullable({kind})"
+
+
+def _check_times(given: Upsert) -> None:
+    """What ClickHouse would store as another time is refused. Raises ConfigError."""
+    for field in given.rows.schema:
+        key, column = field.name in given.keys, given.rows[field.name]
+        dates = pa.types.is_date32(field.type)
+        if not dates and not (key and pa.types.is_timestamp(field.type)):
+            continue
+        bounds = pc.min_max(column).as_py()
+        low, high = ((each if type(each) is date else each.date()) if each is not None else _FIRST for each in (bounds["min"], bounds["max"]))
+        if low < _FIRST or high > (_LAST_DATE if dates else _LAST_TIME):
+            raise ConfigError(f"column {field.name} has {low} to {high}, and ClickHouse's {'dates' if dates else 'times'} of it begin 1970: cast it to text")
+        if not dates and pc.any(pc.not_equal(pc.floor_temporal(column, unit="second"), column)).as_py():
+            raise ConfigError(
+                f"the key {field.name} has fractions of seconds, which a key in ClickHouse has not: use date_trunc('second', ...), or cast it to text"
+            )
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

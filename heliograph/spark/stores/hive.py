@@ -36,25 +36,27 @@ class HiveTables:
 
     def __init__(self, spark: Any, root: Path, database: str, by: str) -> None:
         if spark.conf.get("spark.sql.catalogImplementation", "in-memory") != "hive":
-            raise ConfigError(
-                'Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]'
-            )
+            raise ConfigError('Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]')
         self._spark, self._root, self._database, self._by = spark, root, database, by
+        self._known: dict[str, set[str]] = {}
+        """By table that is there, its columns, in small letters."""
 
     def tell(self, table: str, columns: Mapping[str, str], values: Sequence[str]) -> None:
         """That there is a table with these columns, by name and type, among others, and that it has those folders."""
         name = f"`{self._database}`.`{table}`"
-        first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
-        self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
-        self._spark.sql(
-            f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) STORED AS PARQUET LOCATION '{self._root / table}'"
-        )
-        known = {column.lower() for column in self._spark.table(name).columns}
+        known = self._known.pop(table, None)  # known again once all is told: after an error it is looked at anew
+        if known is None:
+            first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
+            place = f"STORED AS PARQUET LOCATION '{self._root / table}'"
+            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
+            self._spark.sql(f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}")
+            known = {column.lower() for column in self._spark.table(name).columns}
         if new := [f"`{column}` {kind}" for column, kind in columns.items() if column.lower() not in known]:
             self._spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")
         if parts := [f"PARTITION (`{self._by}`='{each}')" for each in values]:
             self._spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(parts)}")
         self._spark.sql(f"REFRESH TABLE {name}")
+        self._known[table] = known | {column.lower() for column in columns}
 
     def forget(self, table: str, value: str) -> None:
         """That folder, which is not there any more."""

@@ -9,6 +9,7 @@ Property of a table: `heliograph.batch.QUERY`, the last batch of that query.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import PERIOD, Upsert, merged
+from heliograph.spark.stores.rows import PERIOD, Upsert, merged, plain
 
 _TRIES = 10
+_SAME = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.int8(): pa.int32(), pa.int16(): pa.int32()}
+"""It knows no small integers, and gives text as large."""
 
 
 class IcebergStore:
@@ -28,6 +31,7 @@ class IcebergStore:
         self._catalog, self._namespace = catalog_of(root, catalog), namespace
 
     def upsert(self, given: Upsert) -> None:
+        given = replace(given, rows=plain(given.rows, _SAME))
         trying(lambda: self._write(given))
 
     def close(self) -> None:
@@ -41,7 +45,7 @@ class IcebergStore:
             return
         periods = [at.isoformat() for at in pc.unique(given.rows[PERIOD]).to_pylist()]
         touched = f"{PERIOD} IN ('" + "', '".join(periods) + "')"
-        known = _as(table.scan(row_filter=touched).to_arrow(), given.rows.schema)
+        known = plain(table.scan(row_filter=touched).to_arrow(), _SAME)
         made = merged(known, given)
         with table.transaction() as change:
             if set(made.schema.names) - set(table.schema().column_names):
@@ -77,13 +81,3 @@ def trying(change: Callable[[], None]) -> None:
         except CommitFailedException:
             if not left:
                 raise
-
-
-def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Iceberg gives text as large_string, and fields as required or not: as they were given, where they were."""
-    wanted = [pa.field(field.name, _small(field.type)) for field in rows.schema]
-    return rows.cast(pa.schema(wanted)).replace_schema_metadata(None)
-
-
-def _small(kind: pa.DataType) -> pa.DataType:
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from heliograph.model.errors import ConfigError
 from heliograph.spark.stores.rows import PERIOD, Upsert, merged
 
+BUCKET = "bucket"
 _BATCHES = b"heliograph.batches"
 
 
@@ -44,7 +45,7 @@ class ParquetStore:
         with locked(folder):
             for period in periods:
                 rows = given.rows.filter(pc.equal(given.rows[PERIOD], period))
-                self._bucket(folder / f"bucket={bucket(period.as_py())}" / "part.parquet", given, rows)
+                self._bucket(folder / f"{BUCKET}={bucket(period.as_py())}" / "part.parquet", given, rows)
         return [bucket(period) for period in periods.to_pylist()]
 
     def close(self) -> None:

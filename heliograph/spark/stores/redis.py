@@ -2,7 +2,8 @@
 
 Is: a transaction each thousand rows, and at the end the mark of the batch. Isn't: synced: what Redis acknowledges it may lose with its machine (`appendfsync`).
 Invariants: a row has a batch's values of a writer all or none; all values are absolute, so what was written of a batch before its mark is written again the
-same. Key parts are percent-encoded, values are text (numbers as Python writes them, times ISO 8601 in UTC, lists and structs JSON); a null is no field.
+same. Key parts are percent-encoded, values are text (numbers as Python writes them, times ISO 8601 in UTC, lists and structs JSON; bytes as they
+are); a null is no field.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class RedisStore:
         with self._client.pipeline(transaction=True) as change:
             for row in rows:
                 name = key(self._prefix, given.table, [row[part] for part in given.keys])
-                there = {column: text(row[column]) for column in given.values if row[column] is not None}
+                there = {column: stored(row[column]) for column in given.values if row[column] is not None}
                 gone = [column for column in given.values if row[column] is None]
                 if there:
                     change.hset(name, mapping=there)
@@ -66,7 +67,12 @@ class RedisStore:
 
 def key(prefix: str, table: str, parts: list[Any]) -> str:
     """Of a row."""
-    return f"{prefix}{table}:" + ":".join(quote(text(part), safe="-+.T") for part in parts)
+    return f"{prefix}{table}:" + ":".join(quote(stored(part), safe="-+.T") for part in parts)
+
+
+def stored(value: Any) -> str | bytes:
+    """Bytes as they are: two that are no text would become the same one."""
+    return value if isinstance(value, bytes) else text(value)
 
 
 def text(value: Any) -> str:

@@ -55,6 +55,7 @@ def merged(known: pa.Table | None, given: Upsert) -> pa.Table:
     if known is None:
         return new.sort_by([(key, "ascending") for key in keys])
     same_types(given.table, types_of(known.schema), types_of(new.schema))
+    known, new = plain(known), plain(new)
     old_keys = known.select(keys).append_column("_old", pa.array(range(known.num_rows), pa.int64()))
     new_keys = new.select(keys).append_column("_new", pa.array(range(new.num_rows), pa.int64()))
     both = old_keys.join(new_keys, keys, join_type="full outer").combine_chunks().sort_by([(key, "ascending") for key in keys])
@@ -70,7 +71,23 @@ def merged(known: pa.Table | None, given: Upsert) -> pa.Table:
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: str(field.type) for field in schema}
+    return {field.name: str(normal(field.type)) for field in schema}
+
+
+def plain(rows: pa.Table, of: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.Table:
+    """Its columns of normal types."""
+    return rows.cast(pa.schema([pa.field(field.name, normal(field.type, of)) for field in rows.schema])).replace_schema_metadata(None)
+
+
+def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = None) -> pa.DataType:
+    """What lists and maps hold has other names in each format, which are no part of a type. of: what else is the same."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", normal(kind.value_type, of), kind.value_field.nullable))
+    if pa.types.is_map(kind):
+        return pa.map_(normal(kind.key_type, of), pa.field("value", normal(kind.item_type, of), kind.item_field.nullable))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(normal(field.type, of)) for field in kind])
+    return (of or {}).get(kind, kind)
 
 
 def same_types(table: str, known: Mapping[str, str], given: Mapping[str, str]) -> None:

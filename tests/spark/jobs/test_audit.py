@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, NotFound
 
 pytest.importorskip("pyspark")
 
@@ -39,3 +39,24 @@ def test_a_picture_shows_what_took_no_time_by_the_clocks_too(longest_ms: int) ->
     assert "t: <us> to eu" in [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     spots = [float(each.get("cx", "")) for each in root.iter("{http://www.w3.org/2000/svg}circle")][:4]
     assert spots[:3] == [spots[0]] * 3 and (spots[3] > spots[0]) == (longest_ms > 1)
+
+
+def test_a_topic_that_one_region_has_not_got_is_none_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.spark.jobs import audit
+    from heliograph.spark.options import Options
+
+    class Reader:
+        def partitions(self, topic: str) -> int:
+            if topic.endswith("deleted"):
+                raise NotFound(topic)
+            return 2 if topic.endswith("parts") else 0
+
+        def snapshots(self, topics: list[str]) -> dict[str, None]:
+            return {topic: None for topic in topics if not topic.endswith(("gone", "-1"))}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(Options, "reader", lambda _: Reader())
+    names = [f"persistent://a/b/{name}" for name in ("here", "deleted", "gone", "parts")]
+    found = audit._there({"admin_url": "http://eu", "topics": ",".join(names)})
+    assert [name.rpartition("/")[2] for name in found] == ["here", "parts-partition-0"]

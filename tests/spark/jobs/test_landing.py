@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from heliograph.client.blocks import BlockReader
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, MetadataUnavailable
 from heliograph.spark.jobs import landing as landing_module
 from heliograph.spark.jobs.landing import FORMATS, Landing, Staged
 from heliograph.spark.jobs.tables import RAW as TABLE_COLUMNS
@@ -146,3 +147,96 @@ def test_a_job_that_begins_with_a_new_checkpoint_adds_to_what_the_earlier_one_la
     landing.retire()
     assert rows(tmp_path, "a", "n", kind) == [1, 2, 3]
     assert not list(tmp_path.glob("_staging/_intended/light.1*"))
+
+
+def test_files_that_the_driver_does_not_see_land_nothing(tmp_path: Path) -> None:
+    """A worker whose folder is another one, or another driver that has landed the batch."""
+    landing = Landing(tmp_path)
+    landing.land(QUERY, 5, [stage(landing, 5, "a", "one", n=[1])])
+    staged = [stage(landing, 5, "a", "two", n=[1]), stage(landing, 5, "b", "one", n=[2])]
+    (landing.staging(QUERY, 5, "b") / "one.parquet").unlink()
+    with pytest.raises(MetadataUnavailable, match="1 files that tasks wrote for the table b are not in"):
+        landing.land(QUERY, 5, staged)
+    assert rows(tmp_path, "a", "n", "parquet") == [1] and rows(tmp_path, "b", "n", "parquet") == []
+
+
+KINDS = {"topic": pa.string(), "value": pa.binary(), "publish_time": pa.timestamp("us", "UTC"), "coordinate": pa.struct([("ledger", pa.int64())])}
+
+
+def columns(schema: str) -> str:
+    """Of a rule: a Spark schema."""
+    names = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in json.loads(schema).items()]
+    return json.dumps({"type": "struct", "fields": names})
+
+
+def written(landing: Landing, batch: int, rules: list[Rule], payloads: dict[str, str]) -> dict[str, str]:
+    """By topic that was parked, why. payloads: by topic."""
+    files = Files(landing, rules, "_quarantine", BlockReader("http://none"), QUERY, batch, 0)
+    for topic, payload in payloads.items():
+        given = {"topic": topic, "value": payload.encode()}
+        files.add(pa.record_batch({name: pa.array([given.get(name)], kind) for name, kind in KINDS.items()}))
+    staged = files.close()
+    landing.land(QUERY, batch, staged)
+    if "_quarantine" not in {each.table for each in staged}:
+        return {}
+    found = pq.read_table(next((landing._root / "_quarantine").glob(f"batch={batch:010d}-*")), partitioning=None).to_pylist()
+    return {row["topic"].removeprefix("persistent://a/b/"): row["reason"] for row in found}
+
+
+def test_a_topic_whose_name_is_no_folder_stops_no_other_one(tmp_path: Path) -> None:
+    names = ("..", "../out", "a/b", ".hidden", "_staging", "_quarantine", "x" * 300, "é" * 101)
+    topics = [f"persistent://a/b/{name}" for name in (*names, "fine")]
+    parked = written(Landing(tmp_path / "lake"), 0, [Rule(".*", columns('{"n": "long"}'), "{topic}")], dict.fromkeys(topics, '{"n": 1}'))
+    assert parked.keys() == {*names} and all("`name` in the rule" in reason for reason in parked.values())
+    assert rows(tmp_path / "lake", "fine", "n", "parquet") == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"], "nothing is written elsewhere"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_two_topics_that_come_to_a_new_table_at_once_and_differ_cost_one_attempt(tmp_path: Path, kind: str) -> None:
+    landing = Landing(tmp_path, kind)
+    with pytest.raises(ConfigError, match="column n"):
+        landing.land(QUERY, 0, [stage(landing, 0, "a", "first", n=[1]), stage(landing, 0, "a", "second", n=["x"])])
+    assert landing.refused("a", pa.schema([("n", pa.int64())])) == ""
+    assert "column n" in landing.refused("a", pa.schema([("n", pa.string())])), "a task parks it from now on"
+    landing.land(QUERY, 0, [stage(landing, 0, "a", "first", n=[1])])
+    assert rows(tmp_path, "a", "n", kind) == [1]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_topic_whose_columns_do_not_fit_its_table_stops_no_other_one(tmp_path: Path, kind: str) -> None:
+    if kind in ("delta", "iceberg"):
+        pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
+    landing, first, second = Landing(tmp_path, kind), "persistent://a/b/one", "persistent://a/b/two"
+    landing.land(QUERY, 0, [stage(landing, 0, "one", "x", n=[1]), stage(landing, 0, "two", "x", n=[1])])
+    widened = [Rule("one", columns('{"n": "string"}'), "one"), Rule("two", columns('{"n": "long"}'), "two")]
+    files = Files(landing, widened, "_quarantine", BlockReader("http://none"), QUERY, 1, 0)
+    for topic in (first, second):
+        given = {"topic": topic, "value": b'{"n": 2}'}
+        files.add(pa.record_batch({name: pa.array([given.get(name)], each) for name, each in KINDS.items()}))
+    landing.land(QUERY, 1, files.close())
+    assert rows(tmp_path, "one", "n", kind) == [1] and rows(tmp_path, "two", "n", kind) == [1, 2]
+    (reason,) = rows(tmp_path, "_quarantine", "reason", kind)
+    assert "columns are added, not changed" in str(reason)
+
+
+@pytest.mark.parametrize(("schema", "why"), [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")])
+def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schema: str, why: str) -> None:
+    rules = [Rule("bad", columns(schema), "bad"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
+    parked = written(Landing(tmp_path), 0, rules, {"persistent://a/b/bad": '{"n": {}, "batch": 3}', "persistent://a/b/fine": '{"n": 1}'})
+    assert parked.keys() == {"bad"} and why in parked["bad"]
+    assert rows(tmp_path, "fine", "n", "parquet") == [1]
+
+
+def test_a_task_of_nothing_but_poison_does_not_hold_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heliograph.spark.jobs import tables
+
+    monkeypatch.setattr(tables, "_TOPIC_BYTES", 2000)
+    landing = Landing(tmp_path)
+    files = Files(landing, [], "_quarantine", BlockReader("http://none"), QUERY, 0, 0)
+    for number in range(20):
+        given = {"topic": [f"persistent://a/b/{number}"] * 10, "value": [b"x" * 100] * 10}
+        files.add(pa.record_batch({name: pa.array(given.get(name, [None] * 10), kind) for name, kind in KINDS.items()}))
+    held = files._poison_bytes
+    landing.land(QUERY, 0, staged := files.close())
+    assert held < 2000 and len(staged) > 5 and len(rows(tmp_path, "_quarantine", "topic", "parquet")) == 200

@@ -1,8 +1,9 @@
-"""Which notes of the ETL the metastore hears of, in what order they may come."""
+"""Which notes of the ETL the metastore hears of, in what order they may come, and how often it is asked."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,14 +14,42 @@ pytest.importorskip("pyspark")
 from heliograph.spark.jobs.landing import STAGING
 from heliograph.spark.jobs.metastore import InMetastore
 from heliograph.spark.queries import Fixed
+from tests.live import until
 
 
 class Hive:
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, list[str], int]] = []
+        self.forgotten: list[tuple[str, str]] = []
+        self.broken = False
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def tell(self, table: str, columns: dict[str, str], values: list[str]) -> None:
+        self.goes_on.wait(60)
+        if self.broken:
+            raise ConnectionError
         self.told += [(table, value) for value in values]
+        self.calls.append((table, sorted(columns), len(values)))
+
+    def forget(self, table: str, value: str) -> None:
+        self.forgotten.append((table, value))
+
+
+def write(path: Path, note: dict[str, Any]) -> None:
+    """As a whole: another thread reads."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(note))
+    new.replace(path)
+
+
+def settle(metastore: InMetastore) -> None:
+    def settled() -> bool:
+        metastore.look()
+        return not metastore.busy
+
+    until(settled)
 
 
 def test_a_note_that_becomes_the_oldest_is_told_whole(tmp_path: Path) -> None:
@@ -29,17 +58,50 @@ def test_a_note_that_becomes_the_oldest_is_told_whole(tmp_path: Path) -> None:
     notes.mkdir(parents=True)
 
     def note(batch: str, tables: list[str]) -> None:
-        (notes / f"{batch}.1.json").write_text(json.dumps({"batch": batch, "tables": {table: {"n": "bigint"} for table in tables}, "gone": []}))
+        write(notes / f"{batch}.1.json", {"batch": batch, "tables": {table: {"n": "bigint"} for table in tables}, "gone": []})
 
     metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive))
     many = [f"t{n:02d}" for n in range(24)]
     note("batch=0000000100-light", ["_quarantine", *many])
+    hive.goes_on.clear()
     metastore.look()
     note("batch=0000000007-heavy", ["_quarantine", "t00"])
-    for _ in range(4):
-        metastore.look()
-    assert not metastore.busy and set(hive.told) == {
+    metastore.look()  # holds nobody up
+    assert metastore.busy and not hive.told
+    hive.goes_on.set()
+    settle(metastore)
+    assert set(hive.told) == {
         *(("_quarantine", f"batch={batch}") for batch in ("0000000100-light", "0000000007-heavy")),
         *((table, "batch=0000000100-light") for table in many),
         ("t00", "batch=0000000007-heavy"),
     }
+
+
+def test_micro_batches_that_wait_are_told_at_once_and_the_newest_note_counts(tmp_path: Path) -> None:
+    """A metastore that is slower than micro-batches never falls behind for long; a stop leaves nothing that a look would have told."""
+    notes, hive = tmp_path / STAGING / "_landed", Hive()
+    notes.mkdir(parents=True)
+
+    def note(number: int, at: int, tables: dict[str, list[str]], gone: list[str]) -> None:
+        kinds = {table: dict.fromkeys(columns, "bigint") for table, columns in tables.items()}
+        write(notes / f"{number:010d}-a.{at:020d}.json", {"batch": f"{number}", "tables": kinds, "gone": gone})
+
+    for number in range(40):
+        note(number, 10 * number, {"all": ["n"]}, [])
+    note(7, 405, {"all": ["n", "more"], "other": ["n"]}, [])
+    note(39, 410, {"other": ["n"]}, ["all"])
+    note(40, 9, {"all": ["n"]}, ["other"])  # by a clock that went back: no other note is of that batch
+    metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive))
+    settle(metastore)
+    assert sorted(hive.calls) == [("all", ["more", "n"], 40), ("other", ["n"], 2)], "a statement a table, whatever number of batches"
+    assert set(hive.told) == {("all", f"{number}") for number in (*range(39), 40)} | {("other", "7"), ("other", "39")}
+    assert set(hive.forgotten) == {("all", "39"), ("other", "40")} and not metastore.busy
+    note(41, 500, {"all": ["n"]}, [])
+    metastore.close()
+    assert ("all", "41") in hive.told and not metastore.busy
+    note(42, 510, {"all": ["n"]}, [])
+    hive.broken, metastore = True, InMetastore(Fixed([]), tmp_path, cast(Any, hive))
+    with pytest.raises(ConnectionError):
+        settle(metastore)
+    metastore.close()
+    assert metastore.busy, "what could not be told is there for the next start"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from heliograph.model.errors import ConfigError
+from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.spark.jobs.wide import plan_of
 
 GIVEN: dict[str, Any] = {
@@ -24,10 +25,9 @@ def test_a_column_is_an_aggregate_of_its_topics() -> None:
     plan = plan_of(GIVEN, "here")
     assert plan.keys == {"user": "user", "country": "lower(country)"}
     assert plan.periods == {"hourly": 60, "daily": 1440} and plan.time == "_publish_time"
-    last = "substring_index(_topic, '/', -1)"
     assert plan.columns == {
-        "clicks": f"count(*) FILTER (WHERE {last} = 'ab-clicks')",
-        "paid": f"sum(amount) FILTER (WHERE {last} rlike '^(?:ab-(orders|it\\'s))$')",
+        "clicks": "count(*) FILTER (WHERE _part = 'ab-clicks')",
+        "paid": "sum(amount) FILTER (WHERE _part rlike '^(?:ab-(orders|it\\'s))$')",
         "all": "count(*)",
     }
 
@@ -54,3 +54,35 @@ def test_a_column_is_an_aggregate_of_its_topics() -> None:
 def test_what_is_wrong_is_said_in_a_sentence(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan_of({**GIVEN, **change}, "here")
+
+
+@pytest.mark.parametrize("change", [{"keys": ["user", "n % 8 as bucket"]}, {"columns": {"bucket": {"value": "max(n)"}}}])
+def test_a_column_that_folders_have_already_is_refused(change: dict[str, Any]) -> None:
+    from heliograph.spark.jobs.wide import start
+
+    for store in ("parquet", "hive"):
+        with pytest.raises(ConfigError, match="bucket is the column of the folders"):
+            start(None, {}, "ab", {**GIVEN, **change, "target": [{"store": "delta", "path": "/x"}, {"store": store, "path": "/x"}]})
+
+
+def test_what_a_store_refuses_of_an_offline_table_is_that_querys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job file ends by a ConfigError, with all its queries: it is for what is wrong with the file."""
+    from heliograph.spark.jobs import wide
+
+    class Rows:
+        def toArrow(self) -> pa.Table:
+            return pa.table({"_table": ["hourly"], "period": pa.array([0], pa.timestamp("us", "UTC")), "user": ["u"], "n": [1]})
+
+    class Full:
+        def upsert(self, given: Any) -> None:
+            raise ConfigError("ClickHouse refuses: Memory limit exceeded")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(wide, "_offline", lambda *_: None)
+    monkeypatch.setattr(wide, "by_key", lambda *_: Rows())
+    monkeypatch.setattr(wide, "store_of", lambda *_: Full())
+    options = {"keys": ["user"], "columns": {"n": {"value": "count(*)"}}, "table": [{"name": "hourly"}], "target": [{}], "offline": {"sql": "x"}, "time": "at"}
+    with pytest.raises(HeliographError, match="Memory limit") as refused:
+        wide.start(None, {}, "users", options)
+    assert not isinstance(refused.value, ConfigError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.stores.choice import store_of
+from heliograph.spark.stores.clickhouse import ClickHouseStore
 from heliograph.spark.stores.rows import Store, Upsert, merged
 from tests.spark.stores.support import NOON, ONE, Died, dying, given
 
@@ -78,6 +80,23 @@ def test_a_column_keeps_its_type(kind: str, tmp_path: Path) -> None:
         store.upsert(text)
     assert [row["clicks"] for row in read(kind, tmp_path)] == [1]
 
+
+def test_lists_maps_and_small_numbers_come_again(kind: str, tmp_path: Path) -> None:
+    """As Spark hands them over, in a second micro-batch beside what the table has given back."""
+    store = opened(kind, tmp_path)
+    texts = pa.list_(pa.field("element", pa.string()))
+    columns = {
+        "all": pa.array([["b", "a"]], texts),
+        "small": pa.array([7], pa.int16()),
+        "by": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+        "of": pa.array([{"n": 1, "names": ["x"]}], pa.struct([("n", pa.int8()), ("names", texts)])),
+    }
+    for batch, user in enumerate(("ann", "bob")):
+        rows = given(batch, [(NOON, user)], "").rows
+        store.upsert(Upsert("t", ("period", "user"), pa.table({**dict(zip(rows.column_names, rows.columns, strict=True)), **columns}), "online", "q1", batch))
+    store.close()
+    found = [(row["user"], row["all"], row["small"], dict(row["by"]), row["of"]) for row in read(kind, tmp_path)]
+    assert found == [(user, ["b", "a"], 7, {"k": 1}, {"n": 1, "names": ["x"]}) for user in ("ann", "bob")]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -189,3 +208,38 @@ def test_a_wrong_target_is_refused_in_a_sentence(options: dict[str, Any], says: 
         pytest.importorskip("redis")
     with pytest.raises(ConfigError, match=says):
         store_of(options, "here", None)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("born", date(1955, 5, 5), "begin 1970"),
+        ("born", date(2150, 1, 1), "begin 1970"),
+        ("period", datetime(2026, 1, 1, 0, 0, 0, 5, UTC), "fractions of seconds"),
+        ("period", datetime(2107, 1, 1, tzinfo=UTC), "begin 1970"),
+    ],
+)
+def test_what_clickhouse_would_store_as_another_time_is_refused(column: str, value: Any, says: str) -> None:
+    asked: list[str] = []
+
+    class Engine:
+        def run(self, sql: str, data: bytes = b"") -> bytes:
+            asked.append(sql)
+            return b""
+
+        def release(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    rows = given(0, [(NOON, "ann")], "").rows.append_column("born", pa.array([date(1999, 1, 1)]))
+    at = rows.schema.get_field_index(column)
+    rows = rows.set_column(at, column, pa.array([value], rows.schema.field(at).type))
+    with pytest.raises(ConfigError, match=says):
+        ClickHouseStore(Engine()).upsert(Upsert("t", ("period", "user"), rows, "online", "q1", 0))
+    assert asked == []
+
+
+def test_keys_of_bytes_that_are_no_text_stay_apart_in_redis() -> None:
+    from heliograph.spark.stores.redis import key
+
+    assert [key("p:", "t", [part]) for part in (b"\xff", b"\xfe", "é", "é".encode(), 7)] == ["p:t:%FF", "p:t:%FE", "p:t:%C3%A9", "p:t:%C3%A9", "p:t:7"]
