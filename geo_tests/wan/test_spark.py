@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,14 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 from geo_tests.wan.instance import Instance, eventually, rest
 from geo_tests.wan.spark_kills import arrived
-from tests.spark.running import PATIENT, started
+from heliograph.model.errors import ConfigError
+from tests.spark.running import PATIENT, forget, started
 
 pyspark = pytest.importorskip("pyspark")
+import pyarrow.dataset  # noqa: E402
+
+from heliograph.spark.queries import lag_of  # noqa: E402
+
 pytestmark = pytest.mark.timeout(1800)  # the first one's includes two regions and a JVM that start
 TOPIC = "persistent://public/geo/rows"
 COMPRESSIONS = (pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD, pulsar.CompressionType.LZ4)
@@ -89,11 +96,14 @@ def test_a_stream_reads_each_message_once_through_restarts_and_new_topics(pair: 
         writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "out")).option("checkpointLocation", str(tmp_path / "state"))
         query = started(writer.trigger(availableNow=True).start)
         assert query.awaitTermination(600), query.lastProgress
+        lags.extend(lag_of(progress)["behind_messages"] for progress in query.recentProgress)
         return sorted(row.body for row in spark.read.parquet(str(tmp_path / "out")).collect())
 
+    lags: list[int] = []
     publish("stream-a", 300)
     publish("stream-b", 50)
     assert run(max_bytes_per_trigger="2000") == sorted(published), "several small batches"
+    assert lags[0] > 0 and lags[-1] == 0 and lags == sorted(lags, reverse=True), "what is left shows in Spark's own progress"
     publish("stream-a", 40)
     publish("stream-c", 60)  # it comes while the checkpoint knows of two
     assert run() == sorted(published)
@@ -252,11 +262,11 @@ def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Pa
 
     statements = f"""
         CREATE STREAM TABLE clicks (id bigint, country string) WITH (topic = 'persistent://public/geo/clicks', subscription = 'sql');
-        CREATE SINK out WITH (format = 'parquet', path = '{tmp_path}/out', checkpoint = '{tmp_path}/state', trigger = 'available now');
+        CREATE SINK out WITH (format = 'table', path = '{tmp_path}/out', checkpoint = '{tmp_path}/state', trigger = 'available now');
         CREATE SINK back WITH (format = 'heliograph', checkpoint = '{tmp_path}/back', trigger = 'available now', topic = 'persistent://public/geo/french');
         CREATE OR REPLACE TEMPORARY VIEW french AS SELECT id FROM clicks WHERE country = 'fr';
         INSERT INTO out SELECT * FROM french;
-        INSERT INTO back SELECT to_json(struct(id)) AS value FROM french;
+        INSERT INTO back SELECT to_json(struct(id)) AS value FROM STREAM clicks WITH (subscription = 'back') WHERE country = 'fr';
     """
 
     def start() -> list[Any]:
@@ -267,7 +277,15 @@ def test_a_pipeline_is_three_statements(pair: Instance, spark: Any, tmp_path: Pa
     queries = started(start)
     assert all(query.awaitTermination(600) for query in queries) and len(queries) == 2
     french = [n for n in range(300) if n % 3 == 0]
-    assert sorted(row.id for row in spark.read.parquet(f"{tmp_path}/out").collect()) == french
+    forget(tmp_path / "state")
+    again = started(start)
+    assert all(query.awaitTermination(600) for query in again)
+    files = [str(path) for path in (tmp_path / "out").glob("batch=*/*.parquet")]
+    assert sorted(pyarrow.dataset.dataset(files).to_table()["id"].to_pylist()) == french, "once, also for who knows nothing of Spark"
+    with pytest.raises(ConfigError, match="two INSERTs read clicks"):
+        Pipeline(spark, defaults={"admin_url": pair.admin("us")}).run(statements + "INSERT INTO back SELECT to_json(struct(id)) AS value FROM french")
+    for query in spark.streams.active:
+        query.stop()
     assert sorted(pair.read_all("us", "persistent://public/geo/french")) == sorted(f'{{"id":{n}}}' for n in french)
 
 
@@ -291,6 +309,23 @@ def test_rows_are_written_by_a_job_and_its_name_makes_it_repeatable(pair: Instan
         rows.write.format("heliograph").options(**job).mode("overwrite").save()
     with pytest.raises(Exception, match="deduplicate"):
         rows.write.format("heliograph").options(**{**job, "topic": "persistent://public/default/plain"}).mode("append").save()
+
+
+def test_a_topic_that_grows_is_copied_again_by_the_same_name(pair: Instance, spark: Any) -> None:
+    """Its entries are cut into other tasks by then; rows that have their places by coordinates are written once all the same."""
+    from heliograph.spark import portable
+
+    topic, more = "persistent://public/geo/grows", spark.range(5000).selectExpr("repeat(cast(id as string), 200) as value").repartition(3)
+    pair.client("us").create_producer(topic).close()
+    job = {"admin_url": pair.admin("us"), "topic": topic}
+    spark.range(5000).selectExpr("cast(id as string) as value").repartition(3).write.format("heliograph").options(**job, name="first").mode("append").save()
+    ending, copy = str(time.time_ns() // 1_000_000), {**job, "topic": "persistent://public/geo/copied", "name": "copy"}
+    pair.client("us").create_producer(copy["topic"]).close()
+    for again in range(2):
+        made = spark.read.format("heliograph").options(**job, ending=ending).load()
+        portable(made, 3).select("value", "coordinate").write.format("heliograph").options(**copy).mode("append").save()
+        assert sorted(map(int, pair.read_all("us", copy["topic"]))) == list(range(5000)), f"written {again + 1} times"
+        more.write.format("heliograph").options(**job, name=f"more-{again}").mode("append").save()
 
 
 def test_rows_go_to_the_partitions_of_a_topic_by_key(pair: Instance, spark: Any, tmp_path: Path) -> None:
@@ -418,3 +453,17 @@ def test_columns_of_a_registered_schema_and_of_its_next_version(pair: Instance, 
     declared = spark.read.format("heliograph").schema("amount bigint, _schema_version bigint")
     rows = declared.options(admin_url=pair.admin("us"), topic=topic, columns="registered").load()
     assert sorted(tuple(row) for row in rows.collect()) == [(1, 0), (2, 1)]
+
+
+def test_a_key_and_a_value_of_a_registered_schema_are_columns(pair: Instance, spark: Any) -> None:
+    """As Java's clients write them: inline here; keys of messages are in tests/spark/test_registered.py."""
+    definition = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}
+    properties = {"key.schema.type": "STRING", "value.schema.type": "JSON", "kv.encoding.type": "INLINE"}
+    schema = {"type": "KEY_VALUE", "schema": json.dumps({"key": "", "value": definition}), "properties": properties}
+    rest("POST", f"{pair.admin('us')}/admin/v2/schemas/public/geo/pairs/schema", schema)
+    producer = pair.client("us").create_producer("persistent://public/geo/pairs")
+    for n in range(5):
+        key, value = b"k%d" % n, b'{"amount": %d}' % n
+        producer.send(len(key).to_bytes(4, "big") + key + len(value).to_bytes(4, "big") + value)
+    rows = spark.read.format("heliograph").options(admin_url=pair.admin("us"), topic="persistent://public/geo/pairs", columns="registered").load()
+    assert sorted((row.key, row.value.amount, row._corrupt_record) for row in rows.collect()) == [(f"k{n}", n, None) for n in range(5)]

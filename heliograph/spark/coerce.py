@@ -1,17 +1,18 @@
 """Values of JSON, one by one, to what an Arrow type wants: the slow way, for rows that a parser of blocks refused, and for types that it does not know.
 
 Is: pure. Isn't: parsing of text, or columns (`declared`).
-How a value is read: as Spark's own JSON reader does. Text columns take any value as its text; numbers are never read from text, but for NaN and infinities;
-a timestamp is text as of ISO 8601 (in UTC where it has no zone) or seconds since 1970; binary is base64. A field that does not fit is null, and said so.
+How a value is read: as Spark's own JSON reader does. Text columns take any value as its text; numbers are never read from text, but for decimals, NaN, and
+infinities; a timestamp is text as of ISO 8601 (in UTC where it has no zone) or seconds since 1970; binary is base64. A field that does not fit is null, and
+said so.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -21,6 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT = msgspec.json.Encoder(decimal_format="number").encode
 _SPECIAL = {"NaN": "nan", "Infinity": "inf", "+Infinity": "inf", "INF": "inf", "-Infinity": "-inf", "-INF": "-inf"}
 _INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
+_DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 Read = Callable[[Any], Any]
 """A value of JSON that is not null to one that `pyarrow.array` takes. Raises Unfit."""
 
@@ -94,10 +97,10 @@ def _date(value: Any) -> date:
 
 
 def _decimal(value: Any, precision: int, scale: int) -> Decimal:
-    if type(value) not in (int, float, Decimal):
+    if type(value) not in (int, float, Decimal) and not (type(value) is str and _NUMBER.fullmatch(value)):
         raise Unfit
     try:
-        found = Decimal(str(value)).quantize(Decimal(1).scaleb(-scale))
+        found = Decimal(str(value)).quantize(Decimal(1).scaleb(-scale), context=_DECIMALS)
     except InvalidOperation as error:
         raise Unfit from error
     return found if len(found.as_tuple().digits) <= precision else _unfit()
@@ -106,7 +109,7 @@ def _decimal(value: Any, precision: int, scale: int) -> Decimal:
 def _binary(value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True) if type(value) is str else _unfit()
-    except binascii.Error as error:
+    except ValueError as error:
         raise Unfit from error
 
 

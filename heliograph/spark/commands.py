@@ -8,15 +8,22 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from heliograph.spark.job import EXAMPLE, read_job
+from heliograph.model.errors import ConfigError
+from heliograph.spark.job import EXAMPLE, Query, read_job
+from heliograph.spark.options import Options
+from heliograph.spark.portable import tasks_of
+from heliograph.spark.sql import check as check_text
 from heliograph.spark.supervisor import supervise
 
 app = typer.Typer(help="Spark queries over topics: run a job file, and keep it running.", no_args_is_help=True)
+JOBS = ("audit", "etl", "redis", "replay", "wide")
+_SHIPPED = "heliograph.spark.jobs."
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.TOML", help="What to run; `heliograph spark example` prints one.")]
 
 
@@ -36,9 +43,16 @@ def run(job: JobFile) -> None:
 
 @app.command()
 def check(job: JobFile) -> None:
-    """Read a job file and say what is wrong with it, or which queries it has. Starts nothing."""
+    """Read a job file and say what is wrong with it, or which queries it has. Starts nothing, and asks no region.
+
+    Topics, folders, and what only Spark knows (columns, expressions, its own SQL) are seen when it runs.
+    """
     found = read_job(job)
     for query in found.queries:
+        try:
+            check_query(query, found.defaults)
+        except ConfigError as error:
+            raise ConfigError(f"[[query]] {query.name}: {error}") from error
         typer.echo(f"{query.name}: {query.kind if query.kind != 'start' else query.start}")
 
 
@@ -46,6 +60,19 @@ def check(job: JobFile) -> None:
 def example() -> None:
     """Print a job file with comments."""
     typer.echo(EXAMPLE, nl=False)
+
+
+def check_query(query: Query, defaults: Mapping[str, str]) -> None:
+    """What can be told without Spark. Raises ConfigError."""
+    if query.kind == "sql":
+        check_text(query.sql, defaults)
+    elif query.kind == "start":
+        module = query.start.partition(":")[0]
+        if module.startswith(_SHIPPED) and module.removeprefix(_SHIPPED) not in JOBS:
+            raise ConfigError(f"there is no job {module.removeprefix(_SHIPPED)!r}; there are {', '.join(JOBS)}")
+    elif query.source.get("format", "heliograph") == "heliograph":
+        tasks_of(query.source.get("portable_tasks", "1"))
+        Options({**defaults, **{key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")}})
 
 
 def register(root: typer.Typer) -> None:

@@ -42,8 +42,11 @@ _NATIVE: dict[pa.DataType, Any] = {
     pa.string(): str,
 }
 _Column = list[Any]
-_REFUSED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError)
-"""What a parser of blocks raises; msgspec's errors are ValueErrors."""
+_REFUSED = (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, ArithmeticError, RecursionError)
+"""What a parser of blocks raises; msgspec's errors are ValueErrors, but for what is nested too deep."""
+_UNREAD = (ValueError, ArithmeticError, RecursionError)
+"""What a single value may raise: a number with an exponent of twenty digits is no decimal, say."""
+_CHECKED = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class Declared:
@@ -138,7 +141,7 @@ class Declared:
         for row, payload in enumerate(payloads, first):
             try:
                 given = self._any.decode(payload)
-            except (msgspec.MsgspecError, ValueError, RecursionError):
+            except _UNREAD:
                 given = None
             if type(given) is not dict:
                 given = {}
@@ -149,6 +152,9 @@ class Declared:
                     column.append(None if value is None else read(value))
                 except Unfit as error:
                     column.append(error.kept)
+                    wrong[row] = None
+                except _UNREAD:
+                    column.append(None)
                     wrong[row] = None
         return [pa.array(column, field.type) for column, field in zip(columns, self.fields, strict=True)]
 
@@ -173,10 +179,12 @@ class Declared:
     def _by_pyarrow(self, parse: Any, payloads: list[bytes]) -> list[pa.Array]:
         count, lines = len(payloads), b"\n".join(payloads)
         if not _one_a_line(lines, count):
-            # a line break is white space outside of a string, and not allowed inside one
+            for payload in payloads:
+                _CHECKED(payload)  # a line break is white space outside of a string, and not allowed inside one
             lines = b"\n".join([payload.replace(b"\n", b" ").replace(b"\r", b" ").strip() for payload in payloads])
             if not _one_a_line(lines, count):
                 raise ValueError("a payload that is no object")
+        lines.decode()  # which the parser does not look at, and readers of its columns do
         table = pa_json.read_json(
             pa.BufferReader(lines), read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 16), parse_options=parse
         )

@@ -8,6 +8,8 @@ start me again.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import os
 import signal
@@ -20,15 +22,18 @@ from typing import Any
 
 from heliograph.model.errors import ConfigError, HeliographError
 from heliograph.spark.environment import session
+from heliograph.spark.folders import into
 from heliograph.spark.job import Job, Query, read_job
+from heliograph.spark.options import Options
 from heliograph.spark.portable import portable, tasks_of
-from heliograph.spark.queries import INITIAL_S, Fixed, Queries, initializing, say, short, state_of
+from heliograph.spark.queries import INITIAL_S, Fixed, Queries, initializing, lag_of, say, short, state_of
 from heliograph.spark.sql import Pipeline
 
 AGAIN = 75
 WRONG = 2
 _LOOK_S = 0.5
 _HEALTHY_S = 300.0
+_PR_SET_PDEATHSIG = 1
 _START_S = 10.0
 """How long a start is waited for: what takes longer is a batch, and goes on while the others are looked at."""
 
@@ -53,14 +58,20 @@ def start_query(spark: Any, defaults: Mapping[str, str], query: Query) -> Querie
         return Fixed(made) if isinstance(made, list) else made
     reader = spark.readStream.format(query.source.get("format", "heliograph"))
     options = {key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")}
-    reader = reader.options(**({**defaults, **options} if "format" not in query.source else options))
+    if query.source.get("format", "heliograph") == "heliograph":
+        options = {**defaults, **options}
+        Options(options)  # what is wrong with them is said here, and not by a Python process of Spark's
+    reader = reader.options(**options)
     rows = (reader.schema(query.schema) if query.schema else reader).load()
     rows = portable(rows, tasks_of(query.source["portable_tasks"])) if "portable_tasks" in query.source else rows
     rows = rows.where(query.where) if query.where else rows
     rows = rows.selectExpr(*query.select) if query.select else rows
     sink = {key: value for key, value in query.sink.items() if key not in ("format", "mode")}
-    writer = rows.writeStream.format(query.sink["format"]).queryName(query.name).outputMode(query.sink.get("mode", "append"))
-    writer = writer.options(**({**defaults, **sink} if query.sink["format"] == "heliograph" else sink)).option("checkpointLocation", query.checkpoint)
+    if query.sink["format"] == "heliograph":
+        sink = {**defaults, **sink}
+    mode = query.sink.get("mode", "append")
+    writer = into(rows, query.sink["format"], sink, mode, query.name).queryName(query.name).outputMode(mode)
+    writer = writer.option("checkpointLocation", query.checkpoint)
     return Fixed([(writer.trigger(availableNow=True) if query.trigger == "available now" else writer.trigger(processingTime=query.trigger)).start()])
 
 
@@ -167,6 +178,11 @@ class Driver:
             self._fail(unit, error, now)
             return
         if not queries.busy and not any(stream.isActive for stream in queries.streams):
+            if (failed := unit.failed()) is not None:  # since it was asked before: a look may take seconds
+                self._fail(unit, failed, now)
+                return
+            if not self._lives():  # a JVM that is told to stop ends its streams without an error
+                raise RuntimeError("Spark was stopped while queries ran")
             unit.done = True
             self._progress(unit)
             queries.close()
@@ -219,7 +235,7 @@ class Driver:
             which = {"query": unit.query.name} | ({"stream": stream.name} if len(streams) > 1 else {})
             rate, took = round(progress.get("processedRowsPerSecond") or 0), progress["durationMs"].get("triggerExecution", 0)
             batch, rows = progress["batchId"], progress["numInputRows"]
-            self._say("query.progress", **which, batch=batch, rows=rows, rows_s=rate, took_ms=took, **state_of(progress))
+            self._say("query.progress", **which, batch=batch, rows=rows, rows_s=rate, took_ms=took, **lag_of(progress), **state_of(progress))
         known = {stream.runId for stream in streams}
         unit.told = {run: batch for run, batch in unit.told.items() if run in known}
 
@@ -239,11 +255,20 @@ def answers(spark: Any) -> bool:
         return False
 
 
+def _die_with(parent: int) -> None:
+    """Where the system can: a supervisor that is killed takes a driver with it that is still waiting for its JVM."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(AGAIN)
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m heliograph.spark.driver job.toml", file=sys.stderr)
         return WRONG
     stopping, parent = threading.Event(), os.getppid()
+    _die_with(parent)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:

@@ -61,13 +61,8 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
             defaults |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     for key, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(key, value)
-    try:
-        with contextlib.nullcontext() if submitted or _PYTHON in (settings or {}) else _home_of(master):
-            return register(builder.getOrCreate())
-    except Exception as error:  # py4j raises its own errors for a missing or old Java
-        if "JAVA" in str(error).upper():
-            raise ConfigError(_NO_JAVA) from error
-        raise
+    with contextlib.nullcontext() if submitted or _PYTHON in (settings or {}) else _home_of(master):
+        return register(builder.getOrCreate())
 
 
 def register(spark: Any) -> Any:

@@ -29,21 +29,39 @@ progress_s = 10                   # a line of progress each so many seconds
 pause_max_s = 60                  # between restarts: 1 s, 2 s, 4 s, ... up to this
 stop_s = 60                       # how long a stop may take before it is a kill
 
+[[query]]                         # many topics, each into a table of its own: docs/spark.md, "ETL"
+name = "lake"
+job = "etl"
+[query.options]
+namespace = "public/default"
+topics_pattern = ".*"             # of the topic's last part; new topics are picked up
+subscription = "lake"             # holds in the topics what is not in the tables yet
+path = "/tmp/heliograph/lake"     # a folder a table; name your own
+checkpoint = "/tmp/heliograph/lake.state"
+trigger = "10 seconds"            # or "available now": ends when all is read
+format = "parquet"                # or delta, iceberg, hive
+[[query.options.table]]           # the first rule that fits a topic says its columns
+topics = "clicks"
+schema = "id bigint, country string, at timestamp"
+[[query.options.table]]
+schema = "raw"                    # every other topic: payloads as they are
+
 [[query]]                         # SQL: everything that heliograph.spark.Pipeline reads
-name = "clicks"
+name = "french"
 sql = '''
-CREATE STREAM TABLE clicks (id bigint, country string) WITH (topic = 'persistent://public/default/clicks', subscription = 'etl');
-CREATE SINK out WITH (format = 'parquet', path = '/data/clicks', checkpoint = '/data/clicks.state', trigger = '10 seconds');
-INSERT INTO out SELECT id, country FROM clicks WHERE country IS NOT NULL;
+CREATE STREAM TABLE clicks (id bigint, country string)
+  WITH (namespace = 'public/default', topics_pattern = 'clicks', subscription = 'french');
+CREATE SINK out WITH (format = 'table', path = '/tmp/heliograph/french', checkpoint = '/tmp/heliograph/french.state', trigger = '10 seconds');
+INSERT INTO out SELECT id FROM clicks WHERE country = 'fr';
 '''
 
-[[query]]                         # or without SQL
-name = "archive"
-checkpoint = "/data/archive.state"
-trigger = "60 seconds"            # or "available now": ends when all is read
-select = ["topic", "cast(value as string) as body"]     # may be left out
-source = { namespace = "public/default", topics_pattern = "orders-.*", subscription = "archive" }
-sink = { format = "parquet", path = "/data/archive" }
+# [[query]]                       # or without SQL
+# name = "copy"
+# checkpoint = "/tmp/heliograph/copy.state"
+# trigger = "60 seconds"
+# select = ["topic", "cast(value as string) as body"]     # may be left out
+# source = { topic = "persistent://public/default/orders", subscription = "copy" }
+# sink = { format = "table", path = "/tmp/heliograph/copy" }
 """
 _KINDS = ("sql", "sql_file", "source", "job", "start")
 _QUERY = {*_KINDS, "name", "sink", "select", "where", "schema", "checkpoint", "trigger", "options"}

@@ -10,6 +10,7 @@ Encrypted payloads stay as they are, and so do the pieces of a chunked message. 
 
 from __future__ import annotations
 
+import base64
 import struct
 from bisect import bisect_right
 from typing import Any, NamedTuple
@@ -27,9 +28,11 @@ from heliograph.wire.kafka_entries import as_pulsar
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Run
 
 _MAGIC_CHECKSUM = b"\x0e\x01"
-_OF_MESSAGES = frozenset({"key", "properties", "event_time", "sequence_id"})
+_OF_MESSAGES = frozenset({"key", "base64_key", "properties", "event_time", "sequence_id"})
 _PAYLOAD_SIZE, _COMPACTED_OUT = 0x18, 0x20
 """Tags of SingleMessageMetadata; without key and properties the size comes first."""
+_MS_FIRST, _MS_LAST = -62_135_596_800_000, 253_402_300_799_999
+"""Of the years 1 to 9999, which are Spark's timestamps."""
 _HEAD = struct.Struct(">IBBBB")
 """Size of a message's metadata, and its first four bytes."""
 
@@ -55,6 +58,7 @@ class _Entry(NamedTuple):
     replicate_to: str | None
     first_sequence_id: int | None
     sealed: str | None
+    messages: int
 
 
 _TIMES = {"publish_time": "publish_ms", "stored_time": "stored_ms", "origin_time": "origin_ms"}
@@ -64,12 +68,15 @@ _FIELDS = {name: index for index, name in enumerate(_Entry._fields)} | {name: _E
 class Rows:
     """Messages that are gathered for one Arrow batch. `values`: their payloads; `bad`: the rows whose entry could not be taken apart."""
 
-    def __init__(self, wanted: frozenset[str], *, keep_bad: bool) -> None:
-        """wanted: the columns of the raw source that will be asked for. keep_bad: an undecodable entry is a row, and no CorruptData."""
+    def __init__(self, wanted: frozenset[str], *, keep_bad: bool, by_entry: bool = False) -> None:
+        """wanted: the columns of the raw source that will be asked for. keep_bad: an undecodable entry is a row, and no CorruptData.
+
+        by_entry: a row is an entry, and what its messages hold is not looked at.
+        """
         self.values: list[bytes | None] = []
         self.bad: list[int] = []
         self.size_bytes = 0
-        self._wanted, self._keep_bad = wanted, keep_bad
+        self._wanted, self._keep_bad, self._by_entry = wanted, keep_bad, by_entry
         self._whole = bool(wanted & _OF_MESSAGES)
         self._addressed = bool(wanted & {"replicate_to", "sealed"})
         self._indexes = bool(wanted & {"batch_index", "coordinate"})
@@ -77,6 +84,7 @@ class Rows:
         self._ends: list[int] = []
         self._batch_index: list[int] = []
         self._keys: list[str | None] = []
+        self._base64: list[bool] = []
         self._properties: list[list[tuple[str, str]]] = []
         self._event_ms: list[int | None] = []
         self._sequences: list[int | None] = []
@@ -101,8 +109,11 @@ class Rows:
             part, before = run.parts[index], len(self.values)
             metadata = None
             try:
-                metadata, payload = _body(memoryview(as_pulsar(part) if flags & FLAG_KAFKA else part))
-                self._messages(metadata, payload)
+                metadata, payload = _body(memoryview(as_pulsar(part) if flags & FLAG_KAFKA and not self._by_entry else part))
+                if self._by_entry:
+                    self._one(metadata, None)
+                else:
+                    self._messages(metadata, payload)
             except (CorruptData, DecodeError, struct.error) as error:
                 self._cut(before)
                 if not self._keep_bad:
@@ -116,9 +127,9 @@ class Rows:
                     topic,
                     number,
                     region,
-                    None if metadata is None else metadata.producer_name,
-                    None if metadata is None else metadata.publish_time or None,
-                    int.from_bytes(version, "big") if len(version) == 8 else None,
+                    None if metadata is None else _text(metadata.producer_name),
+                    None if metadata is None else _time(metadata.publish_time),
+                    int.from_bytes(version, "big", signed=True) if len(version) == 8 else None,
                     ledger,
                     first + index,
                     origin[0],
@@ -127,9 +138,10 @@ class Rows:
                     run.time_ms or None,
                     (run.time_ms if run.origin is None else run.origin_time_ms) or None,
                     *at,
-                    ",".join(metadata.replicate_to) or None if self._addressed and metadata is not None else None,
-                    None if metadata is None else metadata.sequence_id,
+                    ",".join(map(_text, metadata.replicate_to)) or None if self._addressed and metadata is not None else None,
+                    None if metadata is None else _signed(metadata.sequence_id),
                     _sealed(metadata) if self._addressed and metadata is not None else None,
+                    1 if metadata is None else metadata.num_messages_in_batch,
                 )
             )
             self._ends.append(len(self.values))
@@ -155,7 +167,7 @@ class Rows:
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         """A column of the raw source, one value a message, as Spark declares its type."""
         if name == "value":
-            return pa.array(self.values, kind)
+            return pa.array([None if v is None else v.decode(errors="replace") for v in self.values] if kind == pa.string() else self.values, kind)
         if name == "coordinate":
             return self._coordinate(kind)
         if name in _FIELDS:
@@ -165,6 +177,7 @@ class Rows:
             return pa.array(self._event_ms, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(kind)
         of_messages: dict[str, list[Any]] = {
             "key": self._keys,
+            "base64_key": self._base64,
             "properties": self._properties,
             "sequence_id": self._sequences,
             "batch_index": self._batch_index,
@@ -256,27 +269,49 @@ class Rows:
 
     def _about(self, metadata: Any, sequence: int | None) -> None:
         """metadata: of the message, whether it stands in a batch or not."""
-        self._sequences.append(sequence)
+        self._sequences.append(None if sequence is None else _signed(sequence))
         if metadata is None:
             self._keys.append(None)
+            self._base64.append(False)
             self._properties.append([])
             self._event_ms.append(None)
             return
-        self._keys.append(metadata.partition_key if metadata.HasField("partition_key") else None)
-        self._properties.append([(p.key, p.value) for p in metadata.properties])
-        self._event_ms.append(metadata.event_time or None)
+        key = metadata.partition_key if metadata.HasField("partition_key") else None
+        encoded = metadata.partition_key_b64_encoded
+        if type(key) is bytes:
+            key, encoded = base64.b64encode(key).decode(), True
+        self._keys.append(key)
+        self._base64.append(encoded)
+        self._properties.append([(_text(p.key), _text(p.value)) for p in metadata.properties])
+        self._event_ms.append(_time(metadata.event_time))
 
     def _cut(self, length: int) -> None:
         """Takes back what an entry gave before it turned out to be broken."""
         for column in (self.values, *((self._batch_index,) if self._indexes else ())):
             del column[length:]
-        for column in (self._keys, self._properties, self._event_ms, self._sequences) if self._whole else ():
+        for column in (self._keys, self._base64, self._properties, self._event_ms, self._sequences) if self._whole else ():
             del column[length:]
 
 
 def _sealed(metadata: Any) -> str | None:
     """Why the payload stays as it is stored: a message is compressed before it is cut or encrypted, so no piece opens by itself."""
     return "encrypted" if metadata.encryption_keys else "piece" if metadata.num_chunks_from_msg > 1 else None
+
+
+def _text(value: Any) -> str:
+    """Protobuf gives bytes where a client wrote a string that is no UTF-8."""
+    return value if type(value) is str else value.decode(errors="replace")
+
+
+def _signed(number: int) -> int:
+    """As who wrote it meant it: Java's long is an unsigned number on the wire."""
+    return number if number < 1 << 63 else number - (1 << 64)
+
+
+def _time(ms: int) -> int | None:
+    """None: there is none, or it is no time that Spark has; nanoseconds in its place are the commonest."""
+    signed = _signed(ms)
+    return signed if signed and _MS_FIRST <= signed <= _MS_LAST else None
 
 
 def _span(head: bytes) -> tuple[int, int] | None:

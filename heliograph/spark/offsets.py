@@ -23,6 +23,7 @@ from heliograph.model.errors import ConfigError, CorruptData, NotAllowed, Trimme
 from heliograph.model.positions import Position
 
 FORMAT = 2
+_SOME_BYTES = 16 << 10
 Positions = dict[str, Position]
 Parts = tuple[tuple[int, int, int], ...]
 Watermarks = Mapping[Origin, Position]
@@ -153,6 +154,18 @@ def between(snapshot: TopicSnapshot, start: Position, stop: Position, *, may_los
     return ranges
 
 
+def steady(ranges: list[EntryRange]) -> list[EntryRange]:
+    """Of one topic, sized so that who reads the same entries again later cuts them alike: the ledger of the last of them may have grown by then, and is taken
+    to have entries as large as the others', which are closed, or some size.
+    """
+    if not ranges:
+        return ranges
+    *closed, last = ranges
+    known = sum(r.last - r.first + 1 for r in closed)
+    each = sum(r.size_bytes for r in closed) // known if known else _SOME_BYTES
+    return [*closed, replace(last, size_bytes=max(1, each * (last.last - last.first + 1)))]
+
+
 def limited(pending: Mapping[str, list[EntryRange]], max_bytes: int) -> dict[str, Position]:
     """How far a batch of about `max_bytes` goes in each topic: everywhere the same part of what is pending, and at least an entry."""
     total = sum(r.size_bytes for ranges in pending.values() for r in ranges)
@@ -174,20 +187,30 @@ def limited_rows(pending: Mapping[str, list[EntryRange]], snapshots: Mapping[str
     """The same by messages, of which a topic's entries are taken to hold as many as they do on the whole."""
     guessed: dict[str, list[EntryRange]] = {}
     for topic, ranges in pending.items():
-        snapshot = snapshots[topic]
-        entries = sum(count for _, count, _ in snapshot.ledgers)
-        guessed[topic] = [replace(r, size_bytes=max(1, (r.last - r.first + 1) * max(snapshot.messages, entries) // max(1, entries))) for r in ranges]
+        guessed[topic] = [replace(r, size_bytes=max(1, _messages(r.last - r.first + 1, snapshots[topic]))) for r in ranges]
     return limited(guessed, max_rows)
 
 
 def size_up_to(ranges: list[EntryRange], stop: Position) -> int:
     """Bytes of what lies before `stop`."""
-    found = 0
-    for r in ranges:
-        count = r.last - r.first + 1
-        taken = count if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
-        found += r.size_bytes * taken // count
-    return found
+    return sum(r.size_bytes * _taken(r, stop) // (r.last - r.first + 1) for r in ranges)
+
+
+def left_by(ranges: list[EntryRange], stop: Position, snapshot: TopicSnapshot) -> tuple[int, int]:
+    """Bytes and messages, about, of what does not."""
+    entries = sum(r.last - r.first + 1 - _taken(r, stop) for r in ranges)
+    return sum(r.size_bytes for r in ranges) - size_up_to(ranges, stop), _messages(entries, snapshot)
+
+
+def _taken(r: EntryRange, stop: Position) -> int:
+    """How many entries of it lie before `stop`."""
+    return r.last - r.first + 1 if (r.ledger, r.last) < stop else max(0, stop[1] - r.first) if r.ledger == stop[0] else 0
+
+
+def _messages(entries: int, snapshot: TopicSnapshot) -> int:
+    """In so many entries of a topic, as it holds on the whole."""
+    known = sum(count for _, count, _ in snapshot.ledgers)
+    return entries * max(snapshot.messages, known) // max(1, known)
 
 
 def parts_up_to(ranges: list[EntryRange], begin: Place | None, stop: Position) -> Parts:

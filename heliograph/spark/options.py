@@ -20,14 +20,16 @@ from heliograph.model.errors import ConfigError, NotAllowed
 from heliograph.model.names import TopicName
 from heliograph.spark.groups import Told, read_told
 
-COLUMNS = ("auto", "raw", "json", "registered")
+COLUMNS = ("auto", "raw", "json", "registered", "entries")
 KNOWN = frozenset(
     {
         *("admin_url", "region", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "topic", "topics", "namespace", "topics_pattern"),
         *("task_bytes", "tasks_min", "max_bytes_per_trigger", "max_rows_per_trigger", "starting", "ending", "mode", "columns", "subscription"),
-        *("service_url", "fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file"),
+        *("service_url", "fail_on_data_loss", "discovery_interval_s", "patience_s", "path", "group_file", "ending_file", "bookies"),
     }
 )
+INTERNAL = frozenset({"path", "group_file", "ending_file"})
+"""What Spark says itself, and what jobs that ship hand to their sources."""
 Start = str | int | Coordinate
 """earliest, latest, a time in milliseconds since 1970, or a coordinate."""
 
@@ -44,6 +46,10 @@ class Access:
             raise ConfigError("give either token or token_file")
         self._patience_s = _seconds(given, "patience_s", PATIENCE_S)
         self._tls = given.get("tls_ca", ""), given.get("tls_certificate", ""), given.get("tls_key", "")
+        bookies = given.get("bookies", "auto")
+        if bookies not in ("auto", "never"):
+            raise ConfigError(f"bookies is {bookies!r}; it may be auto, or never where executors cannot reach them")
+        self._bookies = bookies == "auto"
 
     @property
     def admin_url(self) -> str:
@@ -54,7 +60,7 @@ class Access:
 
     def reader(self) -> BlockReader:
         """Of the token as it is now: a file may be rotated. Raises ConfigError."""
-        return BlockReader(self.admin_url, self.current_token(), self.tls(), patience_s=self._patience_s)
+        return BlockReader(self.admin_url, self.current_token(), self.tls(), patience_s=self._patience_s, bookies=self._bookies)
 
     def tls(self) -> SSLContext | None:
         return tls_context(*self._tls)
@@ -77,6 +83,14 @@ class Options(Access):
     def __init__(self, given: dict[str, str]) -> None:
         names = given.get("topics") or given.get("topic") or ""
         self.names = [name.strip() for name in names.split(",") if name.strip()]
+        try:
+            named = [TopicName.parse(name) for name in self.names]
+        except NotAllowed as error:
+            raise ConfigError(str(error)) from error
+        if any(name.domain != "persistent" for name in named):
+            raise ConfigError("a non-persistent topic keeps nothing that could be read: name persistent ones")
+        self.full_names = frozenset(map(str, named))
+        """As the user named them: a partitioned topic's is none of a partition."""
         self.namespace, pattern = given.get("namespace", ""), given.get("topics_pattern", "")
         self.pattern: Pattern[str] | None = None
         if not (given.get("admin_url") or given.get("service_url")) or bool(self.names) == bool(self.namespace):
@@ -86,7 +100,7 @@ class Options(Access):
             )
         unknown = sorted(set(map(str.lower, given)) - KNOWN)
         if unknown:
-            raise ConfigError(f"the heliograph source has no option {unknown[0]!r}; it has {', '.join(sorted(KNOWN - {'path'}))}")
+            raise ConfigError(f"the heliograph source has no option {unknown[0]!r}; it has {', '.join(sorted(KNOWN - INTERNAL))}")
         super().__init__(given, "source")
         try:
             self.pattern = compile_pattern(pattern) if pattern else None
@@ -107,7 +121,7 @@ class Options(Access):
         self.keep_bad = self.columns == "raw" and given.get("mode", "").upper() == "PERMISSIVE"
         """Of raw columns: an entry that cannot be taken apart is a row of its bytes, and does not end the query."""
         self.subscription = given.get("subscription", "")
-        self.gaps_allowed = given.get("fail_on_data_loss", "true").lower() == "false"
+        self.gaps_allowed = not _switch(given, "fail_on_data_loss", "true")
         self.may_lose = bool(self.subscription) or self.gaps_allowed
         self._group_file, self._ending_file = given.get("group_file", ""), given.get("ending_file", "")
 
@@ -142,6 +156,13 @@ def _number(given: dict[str, str], name: str, default: int) -> int:
     if not text.isdecimal() or (int(text) < 1 and name in given):
         raise ConfigError(f"{name} is {text!r}; it is a whole number of at least 1")
     return int(text)
+
+
+def _switch(given: dict[str, str], name: str, default: str) -> bool:
+    text = given.get(name, default).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r}; it is true or false")
+    return text == "true"
 
 
 def _seconds(given: dict[str, str], name: str, default: float) -> float:

@@ -58,13 +58,27 @@ def state_of(progress: Mapping[str, Any]) -> dict[str, int]:
     return {name: sum(int(each[field]) for each in kept) for name, field in names.items()} if kept else {}
 
 
+def lag_of(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Of a query over topics: about how much its newest micro-batch leaves to the next ones. Other sources' offsets have shapes of their own."""
+    found = []
+    for source in progress.get("sources") or []:
+        try:
+            told = json.loads(source["latestOffset"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if isinstance(told, dict) and told.keys() == {"bytes", "messages", "topics"}:
+            found.append(told)
+    return {f"behind_{name}": sum(each[name] for each in found) for name in ("bytes", "messages")} if found else {}
+
+
 def short(error: Exception) -> str:
     """The line that a person can use: the cause stands last in a Python worker's traceback; what Spark itself says, before how its threads stood."""
     said, _, _ = str(error).partition("=== Streaming Query ===")  # a plan follows
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File ", "^", "JVM"))]
+    ours = [line for line in lines if "heliograph.model.errors." in line]
     named = [line for line in lines if "errors." in line or "Error:" in line or "Exception:" in line]
     told = [line for line in lines if "terminated with exception: " in line]
-    return (named or told or lines or [type(error).__name__])[-1][:500]
+    return (ours or named or told or lines or [type(error).__name__])[-1][:500]
 
 
 def say(event: str, **fields: Any) -> None:

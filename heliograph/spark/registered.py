@@ -7,17 +7,21 @@ A field that a version has not got is null, or its default by the newest schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from heliograph.client.blocks import BlockReader
 from heliograph.model.errors import ConfigError
+from heliograph.spark.coerce import Unfit, reader_of
 from heliograph.spark.declared import ABOUT, CORRUPT, Declared
 from heliograph.spark.messages import Rows
-from heliograph.spark.schemas import Decode, columns_of, decoder_of
+from heliograph.spark.schemas import Decode, Pairs, columns_of, decoder_of
 
 
 class Registered:
@@ -26,8 +30,10 @@ class Registered:
     def __init__(self, declared: Declared) -> None:
         self._declared = declared
         self.about = declared.about
+        self.keyed = any(field.name == "key" for field in declared.fields)
+        """Whether the keys of messages may be wanted: a KEY_VALUE's may stand there."""
         self._reader: BlockReader | None = None
-        self._decoders: dict[tuple[str, int | None], Decode | ConfigError | None] = {}
+        self._decoders: dict[tuple[str, int | None], Decode | Pairs | ConfigError | None] = {}
         self._versions: dict[str, dict[int, dict[str, Any]]] = {}
 
     def learn(self, reader: BlockReader) -> None:
@@ -36,11 +42,17 @@ class Registered:
 
     def of(self, rows: Rows) -> pa.RecordBatch:
         declared, wrong = self._declared, dict.fromkeys(rows.bad)
-        columns = self.columns(rows.schema_versions(), rows.values, wrong)
+        keys = keys_of(rows.column("key", pa.string()), rows.column("base64_key", pa.bool_())) if self.keyed else None
+        columns = self.columns(rows.schema_versions(), rows.values, wrong, keys)
         return declared.assembled(columns, rows.values, declared.about_of(rows), rows.place, wrong)
 
-    def columns(self, spans: Iterable[tuple[str, int | None, int, int]], values: list[bytes | None], wrong: dict[int, None]) -> list[pa.Array]:
-        """spans: (topic, schema version, first row, the one behind the last) of all rows. wrong: gets the numbers of rows that do not fit."""
+    def columns(
+        self, spans: Iterable[tuple[str, int | None, int, int]], values: list[bytes | None], wrong: dict[int, None], keys: Sequence[bytes | None] | None = None
+    ) -> list[pa.Array]:
+        """spans: (topic, schema version, first row, the one behind the last) of all rows. wrong: gets the numbers of rows that do not fit.
+
+        keys: of the messages; without them, those of a KEY_VALUE that keeps its keys there do not fit where they are wanted.
+        """
         declared = self._declared
         pieces: list[list[pa.Array]] = []
         for topic, version, start, stop in spans:
@@ -51,11 +63,13 @@ class Registered:
                 pieces.append([pa.nulls(stop - start, field.type) for field in declared.fields])
             elif decode is None:
                 pieces.append(declared.columns([b"{}" if each is None else each for each in payloads], start, wrong))
+            elif isinstance(decode, Pairs):
+                pieces.append(self._paired(decode, payloads, None if keys is None else keys[start:stop], start, wrong))
             else:
                 pieces.append(self._decoded(decode, payloads, start, wrong))
         return [pa.concat_arrays(parts) for parts in zip(*pieces, strict=True)]
 
-    def _decoder(self, topic: str, version: int | None) -> Decode | ConfigError | None:
+    def _decoder(self, topic: str, version: int | None) -> Decode | Pairs | ConfigError | None:
         """version None: of a message that names none; it is read by the newest."""
         key = topic, version
         if key not in self._decoders:
@@ -78,15 +92,62 @@ class Registered:
         columns: list[list[Any]] = [[] for _ in fields]
         names = [field.name for field in fields]
         for row, payload in enumerate(payloads, first):
-            given: Any = {}
+            given: Mapping[str, Any] = {}
             if payload is not None:
                 try:
-                    given = decode(payload)
+                    given = dict(decode(payload))  # of a schema that is no record, anything else
                 except Exception:  # each library has errors of its own, and any payload may be nonsense
                     wrong[row] = None
             for name, column in zip(names, columns, strict=True):
                 column.append(given.get(name))
         return [_array(column, field.type, first, wrong) for column, field in zip(columns, fields, strict=True)]
+
+    def _paired(self, pairs: Pairs, payloads: list[bytes | None], keys: Sequence[bytes | None] | None, first: int, wrong: dict[int, None]) -> list[pa.Array]:
+        halves = {"key": pairs.key, "value": pairs.value}
+        fields = self._declared.fields
+        reads = {field.name: halves[field.name] or _json_reader(field.type) for field in fields if field.name in halves}
+        columns: dict[str, list[Any]] = {field.name: [] for field in fields}
+        unknown = pairs.separated and keys is None and self.keyed
+        for row, payload in enumerate(payloads, first):
+            parts: dict[str, bytes | None] = {}
+            try:
+                parts = pairs.cut(payload, None if keys is None else keys[row - first])
+            except ValueError:
+                wrong[row] = None
+            if unknown:
+                wrong[row] = None
+            for name, column in columns.items():
+                data, value = parts.get(name), None
+                if data is not None and name in reads:
+                    try:
+                        value = reads[name](data)
+                    except Unfit as error:
+                        value, wrong[row] = error.kept, None
+                    except Exception:  # as above
+                        wrong[row] = None
+                column.append(value)
+        return [_array(columns[field.name], field.type, first, wrong) for field in fields]
+
+
+def keys_of(texts: pa.Array, encoded: pa.Array) -> list[bytes | None]:
+    """As producers gave them. What is said to be base64 and is not is taken as it is."""
+    found: list[bytes | None] = []
+    for text, is_base64 in zip(texts.to_pylist(), encoded.to_pylist(), strict=True):
+        try:
+            found.append(None if text is None else base64.b64decode(text, validate=True) if is_base64 else text.encode())
+        except ValueError:
+            found.append(text.encode())
+    return found
+
+
+def _json_reader(kind: pa.DataType) -> Callable[[bytes], Any]:
+    read, decode = reader_of(kind), msgspec.json.Decoder(float_hook=Decimal).decode
+
+    def value_of(data: bytes) -> Any:
+        given = decode(data)
+        return None if given is None else read(given)
+
+    return value_of
 
 
 def _array(values: list[Any], kind: pa.DataType, first: int, wrong: dict[int, None]) -> pa.Array:

@@ -1,6 +1,7 @@
 """A registered schema: which Spark columns it has, and how one payload becomes a dict of them.
 
-Is: pure: AVRO, JSON, PROTOBUF_NATIVE, and the primitive types of Pulsar's registry. Isn't: the registry, or Arrow columns (`registered`).
+Is: pure: AVRO, JSON, PROTOBUF_NATIVE, the primitive types of Pulsar's registry, and KEY_VALUE of any two of these. Isn't: the registry, or Arrow columns
+(`registered`).
 Evolution: an Avro payload is read by the schema that it was written with, into the newest one (defaults, aliases, promotions), where Avro allows that;
 otherwise, and for Protobuf and JSON, fields go by name.
 Source: Avro 1.12, "Schema Resolution"; Pulsar's SchemaType; docs/spark.md, "Registered schemas".
@@ -13,6 +14,8 @@ import io
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -22,6 +25,23 @@ from heliograph.model.errors import ConfigError
 
 Decode = Callable[[bytes], Mapping[str, Any]]
 """A payload to its fields. Raises whatever its library does where it does not fit."""
+_DAY, _EPOCH = date(1970, 1, 1), datetime(1970, 1, 1)
+
+
+def _millis(data: bytes) -> datetime:
+    return (_EPOCH + timedelta(milliseconds=struct.unpack(">q", data)[0])).replace(tzinfo=UTC)
+
+
+def _instant(data: bytes) -> datetime:
+    seconds, nanos = struct.unpack(">qi", data)
+    return (_EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)).replace(tzinfo=UTC)
+
+
+def _local(data: bytes) -> datetime:
+    days, nanos = struct.unpack(">qq", data)
+    return _EPOCH + timedelta(days=days, microseconds=nanos // 1000)
+
+
 _PRIMITIVES: dict[str, tuple[t.DataType, Callable[[bytes], Any]]] = {
     "STRING": (t.StringType(), lambda data: data.decode()),
     "BOOLEAN": (t.BooleanType(), lambda data: bool(data[0])),
@@ -31,6 +51,11 @@ _PRIMITIVES: dict[str, tuple[t.DataType, Callable[[bytes], Any]]] = {
     "INT64": (t.LongType(), lambda data: struct.unpack(">q", data)[0]),
     "FLOAT": (t.FloatType(), lambda data: struct.unpack(">f", data)[0]),
     "DOUBLE": (t.DoubleType(), lambda data: struct.unpack(">d", data)[0]),
+    **dict.fromkeys(("DATE", "TIMESTAMP"), (t.TimestampType(), _millis)),
+    "INSTANT": (t.TimestampType(), _instant),
+    "LOCAL_DATE": (t.DateType(), lambda data: _DAY + timedelta(days=struct.unpack(">q", data)[0])),
+    "LOCAL_DATE_TIME": (t.TimestampNTZType(), _local),
+    **dict.fromkeys(("NONE", "BYTES"), (t.BinaryType(), bytes)),
 }
 _AVRO: dict[str, t.DataType] = {
     "string": t.StringType(),
@@ -65,39 +90,87 @@ _PROTOBUF: dict[int, t.DataType] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """How payloads of a KEY_VALUE schema are read: each half to its value; None: of JSON. separated: the key is the message's, not in the payload."""
+
+    key: Callable[[bytes], Any] | None
+    value: Callable[[bytes], Any] | None
+    separated: bool
+
+    def cut(self, payload: bytes | None, key: bytes | None) -> dict[str, bytes | None]:
+        """Raises ValueError."""
+        if self.separated or payload is None:
+            return {"key": key if self.separated else None, "value": payload}
+        found, at = dict[str, bytes | None](), 0
+        for half in ("key", "value"):
+            size = int.from_bytes(payload[at : at + 4], "big", signed=True)  # -1: null
+            stop = at + 4 + max(size, 0)
+            if stop > len(payload):
+                raise ValueError("it ends inside its key or value")
+            found[half], at = None if size < 0 else payload[at + 4 : stop], stop
+        return found
+
+
 def columns_of(schema: Mapping[str, Any]) -> t.StructType:
-    """Of a row of the registry (`type`, `data`). Raises ConfigError for what has no columns."""
+    """Of a row of the registry (`type`, `data`, `properties`). Raises ConfigError for what has no columns."""
     kind = schema["type"]
+    if kind == "KEY_VALUE":
+        return t.StructType([t.StructField(name, _type(half)) for name, half in _halves(schema).items()])
+    found = _type(schema)
     if kind in _PRIMITIVES:
-        return t.StructType([t.StructField("value", _PRIMITIVES[kind][0])])
-    try:
-        if kind in ("AVRO", "JSON"):
-            found = _avro(json.loads(schema["data"]), {})
-        elif kind == "PROTOBUF_NATIVE":
-            found = _protobuf(_message(schema["data"]).DESCRIPTOR, ())
-        else:
-            raise ConfigError(f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare JSON columns")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"the registered {kind} schema cannot be read: {error}") from error
+        return t.StructType([t.StructField("value", found)])
     if not isinstance(found, t.StructType):
         raise ConfigError(f"the registered {kind} schema is no record: {schema['data'][:200]}")
     return found
 
 
-def decoder_of(written: Mapping[str, Any], newest: Mapping[str, Any]) -> Decode | None:
+def _type(schema: Mapping[str, Any]) -> t.DataType:
+    kind = schema["type"]
+    if kind in _PRIMITIVES:
+        return _PRIMITIVES[kind][0]
+    try:
+        if kind in ("AVRO", "JSON"):
+            return _avro(json.loads(schema["data"]), {})
+        if kind == "PROTOBUF_NATIVE":
+            return _protobuf(_message(schema["data"]).DESCRIPTOR, ())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"the registered {kind} schema cannot be read: {error}") from error
+    raise ConfigError(f"a registered schema of type {kind} has no columns here: read the payload as it is (columns=raw), or declare JSON columns")
+
+
+def decoder_of(written: Mapping[str, Any], newest: Mapping[str, Any]) -> Decode | Pairs | None:
     """How payloads of the schema `written` are read; None: as JSON objects. Raises ConfigError."""
+    kind = written["type"]
+    if kind == "KEY_VALUE":
+        halves, later = _halves(written), _halves(newest) if newest["type"] == kind else {}
+        key, value = (_read_of(half, later.get(name, half)) for name, half in halves.items())
+        return Pairs(key, value, written.get("properties", {}).get("kv.encoding.type") == "SEPARATED")
+    read = _read_of(written, newest)
+    return read if read is None or kind not in _PRIMITIVES else lambda data: {"value": read(data)}
+
+
+def _read_of(written: Mapping[str, Any], newest: Mapping[str, Any]) -> Callable[[bytes], Any] | None:
     kind = written["type"]
     if kind == "JSON":
         return None
     if kind in _PRIMITIVES:
-        read = _PRIMITIVES[kind][1]
-        return lambda data: {"value": read(data)}
+        return _PRIMITIVES[kind][1]
     if kind == "AVRO":
         return _avro_decoder(json.loads(written["data"]), json.loads(newest["data"]) if newest["type"] == "AVRO" else None)
     if kind == "PROTOBUF_NATIVE":
         parse = _message(written["data"]).FromString
         return lambda data: _fields(parse(data))
     raise ConfigError(f"payloads of a registered schema of type {kind} cannot be read here")
+
+
+def _halves(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`key` and `value` of a KEY_VALUE, as rows of the registry. Raises ConfigError."""
+    try:
+        given, kinds = json.loads(schema["data"]), schema["properties"]
+        return {half: {"type": kinds.get(f"{half}.schema.type", "NONE"), "data": json.dumps(given[half])} for half in ("key", "value")}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"the registered KEY_VALUE schema cannot be read: {error!r}") from error
 
 
 # -- Avro -------------------------------------------------------------------------------------------------------------
@@ -140,7 +213,7 @@ def _avro(schema: Any, names: dict[str, Any]) -> t.DataType:
     return found
 
 
-def _avro_decoder(written: Any, newest: Any) -> Decode:
+def _avro_decoder(written: Any, newest: Any) -> Callable[[bytes], Any]:
     try:
         from fastavro import parse_schema, schemaless_reader
         from fastavro.read import SchemaResolutionError
@@ -149,14 +222,13 @@ def _avro_decoder(written: Any, newest: Any) -> Decode:
     writer = parse_schema(written)
     reader = parse_schema(newest) if newest is not None and newest != written else None
 
-    def decode(data: bytes) -> Mapping[str, Any]:
-        nonlocal reader
+    def decode(data: bytes) -> Any:
         if reader is not None:
             try:
-                return schemaless_reader(io.BytesIO(data), writer, reader)  # type: ignore[return-value]
+                return schemaless_reader(io.BytesIO(data), writer, reader)
             except SchemaResolutionError:
-                reader = None  # Avro does not allow it: what is there goes by name
-        return schemaless_reader(io.BytesIO(data), writer, None)  # type: ignore[return-value]
+                pass  # Avro does not allow it, of this payload, or of any: what is there goes by name
+        return schemaless_reader(io.BytesIO(data), writer, None)
 
     return decode
 

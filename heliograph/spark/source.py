@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader, TopicSnapshot
-from heliograph.model.errors import ConfigError, NotFound, Trimmed
-from heliograph.model.positions import Position
+from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound, Trimmed
+from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.spark.groups import replace_file
 from heliograph.spark.moves import ALL, Kept, advanced, first_unread, plan
 from heliograph.spark.offsets import (
@@ -34,12 +34,14 @@ from heliograph.spark.offsets import (
     decode,
     encode,
     end,
+    left_by,
     limited,
     limited_rows,
     parts_up_to,
     planned,
     size_up_to,
     sized,
+    steady,
     tasks_of,
 )
 from heliograph.spark.options import Options, Start
@@ -79,19 +81,23 @@ def in_region(options: Options, snapshots: dict[str, TopicSnapshot]) -> dict[str
 
 
 def asked(reader: BlockReader, options: Options, topics: list[str]) -> dict[str, TopicSnapshot]:
-    """Snapshots of all of them, in their order (tasks are cut by it); of those that a pattern found, some may be gone meanwhile.
+    """Snapshots of all of them, in their order (tasks are cut by it); of those that a pattern found, some may be gone meanwhile, and a partition comes into
+    being when it is first used.
 
-    Raises NotFound where a named one is not there.
+    Raises NotFound where one that the user named is not there.
     """
     found = in_region(options, reader.snapshots(topics))
-    missing = [topic for topic in topics if topic not in found]
-    if missing and not options.namespace:
+    missing = [topic for topic in topics if topic not in found and topic in options.full_names]
+    if missing:
         raise NotFound(f"{missing[0]} is not there; publish to it once, or take it out of `topics`")
     return {topic: found[topic] for topic in topics if topic in found}
 
 
 class HeliographReader(DataSourceReader):
-    """Planned once on the driver; `read` runs in a worker for each bundle."""
+    """Planned once on the driver; `read` runs in a worker for each bundle.
+
+    With an `ending`, who plans it again has the same rows in the same tasks, whatever came since: a batch job with a name may run again (`sink`).
+    """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
@@ -103,7 +109,8 @@ class HeliographReader(DataSourceReader):
         ranges: list[EntryRange] = []
         for snapshot in snapshots.values():
             first, stop = position_of(reader, snapshot, options.starting), position_of(reader, snapshot, options.ending, behind=True)
-            ranges += between(snapshot, first, stop, may_lose=True)
+            found = between(snapshot, first, stop, may_lose=True)
+            ranges += found if options.ending == "latest" else steady(found)
         reader.close()
         tasks = even(sum(r.size_bytes for r in ranges), options.task_bytes, options.tasks_min)
         return bundles(ranges, snapshots, {}, options.task_bytes, tasks)
@@ -117,6 +124,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._schema, self._options = schema, Options(options)
+        if self._options.ending != "latest":
+            raise ConfigError("ending is of a batch read: a stream goes on; to read up to a place, read a batch, or end the query")
         self._until: Positions | None = None
         self._held: Positions = {}
         self._region = ""
@@ -129,6 +138,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """By topic, a place and a beginning between which nothing unread was deleted."""
         self._topics: tuple[float, list[str]] = (0.0, [])
         """When they were looked for, and what was found."""
+        self._behind: dict[str, tuple[str, int, int]] = {}
+        """By topic that the newest micro-batch does not read to its end: where that is, and about how many bytes and messages are left."""
         self._connected: BlockReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,6 +207,11 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 pending[topic] = between(snapshot, self._coming(reader, snapshot, place), stop, may_lose=True)
         self._hold(reader, new)
         stops = self._stops(pending, snapshots, limit)
+        self._behind = {}
+        for topic, ranges in pending.items():
+            at, stop = (ranges[-1].ledger, ranges[-1].last + 1) if ranges else BEFORE_ALL, stops.get(topic, BEFORE_ALL)
+            if stop < at:
+                self._behind[topic] = (f"{at[0]}:{at[1]}", *left_by(ranges, stop, snapshots[topic]))
         seen = reader.vectors({topic: _before(at) for topic, at in stops.items()}) if stops else {}
         batch_bytes = 0
         for topic, at in stops.items():
@@ -217,6 +233,11 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         fewer = limited_rows(pending, snapshots, self._options.batch_rows)
         return {topic: min(at, fewer[topic]) for topic, at in stops.items() if topic in fewer}
 
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """For the query's progress: what the newest micro-batch leaves to the next ones. Topics that it reads to their end are not named."""
+        topics = {topic: {"at": at, "bytes": size, "messages": messages} for topic, (at, size, messages) in sorted(self._behind.items())}
+        return {"bytes": sum(each[1] for each in self._behind.values()), "messages": sum(each[2] for each in self._behind.values()), "topics": topics}
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begins, stops, reader = decode(start), decode(end), self._reader()
         moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
@@ -224,9 +245,15 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._check_held(reader, snapshots, begins)
         kept: dict[str, Kept] = {}
         ranges: list[EntryRange] = []
+        region = self._asked(reader, snapshots) if len(snapshots) < len(moved) else ""
         for topic in moved:
             snapshot = snapshots.get(topic)
             if snapshot is None:  # deleted meanwhile: other topics' rows stay in their tasks, by which the sink knows them
+                if stops[topic].region not in ("", region) and not self._options.gaps_allowed:
+                    raise MetadataUnavailable(
+                        f"{topic}: the query was in the middle of a batch of region {stops[topic].region} with messages of this topic, which has not arrived in"
+                        f" region {region or 'that is asked'}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
+                    )
                 ranges += planned(topic, begins.get(topic), stops[topic])
                 continue
             lossy = self._options.gaps_allowed
@@ -286,6 +313,12 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._topics = now, topics
         return topics
 
+    def _asked(self, reader: BlockReader, snapshots: dict[str, TopicSnapshot]) -> str:
+        """The region that is asked; "": it has no topic of the query's to tell by."""
+        if not snapshots and not self._region:  # begun in the middle of a batch
+            snapshots = asked(reader, self._options, self._options.topics(reader))
+        return next((snapshot.region for snapshot in snapshots.values()), self._region)
+
     def _first(self, reader: BlockReader, snapshot: TopicSnapshot, at: Position) -> Place:
         """The place of a topic that is read from `at` on. What lies before it is not wanted, also where another region still has it."""
         if at == begin(snapshot) and not snapshot.trimmed:
@@ -342,12 +375,14 @@ class HeliographDataSource(DataSource):
         return "heliograph"
 
     def schema(self) -> str | StructType:
-        from heliograph.spark.reading import SCHEMA
+        from heliograph.spark.reading import ENTRIES, SCHEMA
         from heliograph.spark.registered import registered_columns
 
         given = dict(self.options)
+        if given.get("columns") == "json":
+            raise ConfigError("columns = 'json' takes fields of payloads, and none is declared: give a schema, or leave the option out")
         if given.get("columns") != "registered":
-            return SCHEMA
+            return ENTRIES if given.get("columns") == "entries" else SCHEMA
         options = Options(given)
         reader = options.reader()
         return registered_columns(reader, options.topics(reader))

@@ -18,17 +18,23 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.folders import FORMAT, into
+from heliograph.spark.options import Options
 from heliograph.spark.portable import portable, tasks_of
 
 _NAME = r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
-_TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
-_SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*\((?P<options>[^()]*)\)", re.IGNORECASE | re.DOTALL)
-_STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*\((?P<options>[^()]*)\))?", re.IGNORECASE)
+_OPTIONS = r"\((?P<options>(?:'[^']*'|[^'()])*)\)"
+"""A quote within a text is two: to this, the end of one text and the beginning of the next."""
+_TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
+_SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
+_STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*{_OPTIONS})?", re.IGNORECASE)
 _INSERT = re.compile(rf"INSERT\s+INTO\s+{_NAME}\s+(?P<query>(SELECT|WITH|FROM)\b.*)", re.IGNORECASE | re.DOTALL)
 _OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
 _APPEND = re.compile(r"INSERT\s+INTO\b", re.IGNORECASE)
+_VIEW = re.compile(r"SubqueryAlias (?:\S+\.)?`?(\w+)`?")
 _TWICE = "a text of a job file runs again when one of its queries fails, or the driver starts anew, and this would write its rows again:"
+_TOPICS = ("subscription", "topic", "topics", "namespace", "topics_pattern")
 _OURS = ("format", "checkpoint", "trigger", "mode", "name")
 
 
@@ -39,6 +45,8 @@ class Sink(NamedTuple):
     trigger: str
     mode: str
     name: str
+    title: str
+    """What the text calls it."""
 
 
 class Pipeline:
@@ -50,6 +58,10 @@ class Pipeline:
         self._sinks: dict[str, Sink] = {}
         self._tables: dict[str, tuple[str, dict[str, str]]] = {}
         """By name: columns, and options, so that STREAM name WITH (...) can read it otherwise."""
+        self._read: dict[str, tuple[str, ...]] = {}
+        """By view of a stream that has a subscription, that, and its topics."""
+        self._taken: set[tuple[str, ...]] = set()
+        """Of these, what an INSERT has."""
         self._made = 0
         self.queries: list[Any] = []
 
@@ -84,11 +96,27 @@ class Pipeline:
     def _view(self, reader: Any, name: str, columns: str, options: Mapping[str, str]) -> Any:
         options = {**self._defaults, **options}
         tasks = options.pop("portable_tasks", "")
+        Options(options)  # what is wrong with them is said here, and not by a Python process of Spark's
         reader = reader.format("heliograph").options(**options)
         rows = (reader.schema(columns) if columns else reader).load()
         rows = portable(rows, tasks_of(tasks)) if tasks else rows
         rows.createOrReplaceTempView(name)
+        self._read.pop(name.lower(), None)
+        if rows.isStreaming and options.get("subscription"):
+            self._read[name.lower()] = tuple(options.get(key, "") for key in _TOPICS)
         return rows
+
+    def _check_alone(self, rows: Any) -> None:
+        """Raises ConfigError where another INSERT reads by the same subscription: that holds what one query has not read."""
+        named = {name.lower() for name in _VIEW.findall(rows._jdf.queryExecution().analyzed().toString())} if self._read else set()
+        for name in sorted(named & self._read.keys()):
+            if self._read[name] in self._taken:
+                name = re.sub(r"_stream_\d+$", "", name)
+                raise ConfigError(
+                    f"two INSERTs read {name} with one subscription, which holds what one query has not read: give this one another, by"
+                    f" STREAM {name} WITH (subscription = '...')"
+                )
+        self._taken |= {self._read[name] for name in named & self._read.keys()}
 
     def _streams(self, statement: str) -> str:
         """STREAM name WITH (key = 'value') of a table of topics becomes a view of its own, with these options over the table's."""
@@ -112,6 +140,8 @@ class Pipeline:
         rows = self._spark.sql(query)
         options = {**(self._defaults if sink.format == "heliograph" else {}), **sink.options}
         if not rows.isStreaming:
+            if sink.format == FORMAT:
+                raise ConfigError(f"{sink.title} takes the rows of a stream, a folder a micro-batch: write these by format = 'parquet', or INSERT INTO a table")
             if self._repeated:
                 _check_repeatable(sink)
             if sink.format == "heliograph" and sink.name:
@@ -122,7 +152,9 @@ class Pipeline:
             return None
         if not sink.checkpoint:
             raise ConfigError("a stream is inserted only into a sink with a checkpoint folder: CREATE SINK ... WITH (..., checkpoint = '/folder')")
-        writer = rows.writeStream.format(sink.format).options(**options).option("checkpointLocation", sink.checkpoint).outputMode(sink.mode)
+        self._check_alone(rows)
+        writer = into(rows, sink.format, options, sink.mode, sink.title)
+        writer = writer.option("checkpointLocation", sink.checkpoint).outputMode(sink.mode)
         if sink.name:
             writer = writer.queryName(sink.name)
         started = (writer.trigger(availableNow=True) if sink.trigger == "available now" else writer.trigger(processingTime=sink.trigger)).start()
@@ -137,11 +169,22 @@ def statements(text: str) -> list[str]:
         if token == ";":
             found.append("".join(current).strip())
             current = []
-        elif token.startswith(("--", "/*")) and len(token) > 1:
+        elif token.startswith(("--", "/*")) and len(token) > 1 and not token.startswith("/*+"):  # which is a hint
             current.append(" ")
         else:
             current.append(token)
     return [statement for statement in [*found, "".join(current).strip()] if statement]
+
+
+def check(text: str, defaults: Mapping[str, str]) -> None:
+    """What can be told without a session. Raises ConfigError."""
+    for statement in statements(text):
+        if found := _TABLE.fullmatch(statement):
+            options = {**defaults, **options_of(found["options"], statement)}
+            tasks_of(options.pop("portable_tasks", "1"))
+            Options(options)
+        elif found := _SINK.fullmatch(statement):
+            _sink(found["name"], options_of(found["options"], statement))
 
 
 def options_of(text: str, statement: str) -> dict[str, str]:
@@ -163,7 +206,7 @@ def _sink(name: str, options: dict[str, str]) -> Sink:
         raise ConfigError(f"the sink {name} wants a format: heliograph, parquet, json, or any that Spark knows")
     own = {key: options.get(key, "") for key in _OURS}
     rest = {key: value for key, value in options.items() if key not in _OURS}
-    return Sink(own["format"], rest, own["checkpoint"], own["trigger"] or "0 seconds", own["mode"] or "append", own["name"])
+    return Sink(own["format"], rest, own["checkpoint"], own["trigger"] or "0 seconds", own["mode"] or "append", own["name"], name)
 
 
 def _check_repeatable(sink: Sink) -> None:

@@ -105,7 +105,7 @@ def test_every_type_is_read_value_by_value_where_no_parser_knows_it() -> None:
     half = b'{"m": {"a": "x"}, "d": 123456789.01, "b": "*", "s": {"t": "2026-01-02T03:04:05Z", "n": 700}, "day": "soon"}'
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     first, second = rows([good, half], pa.schema([*kinds.items(), (CORRUPT, pa.string())]))
-    whole = {"m": [("a", 1)], "d": Decimal("12345678.90"), "b": b"\1\2", "s": {"t": at, "n": 7}, "day": at.date(), CORRUPT: None}
+    whole = {"m": [("a", 1)], "d": Decimal("12345678.91"), "b": b"\1\2", "s": {"t": at, "n": 7}, "day": at.date(), CORRUPT: None}
     assert first == whole
     assert second == {**dict.fromkeys(kinds), "s": {"t": at, "n": None}, CORRUPT: half.decode()}
 
@@ -127,9 +127,55 @@ def test_fields_that_fit_are_kept_where_another_does_not(width: int) -> None:
 @pytest.mark.parametrize("width", [0, 45])
 def test_payloads_that_only_together_are_json_are_each_bad(width: int) -> None:
     schema = pa.schema([("a", pa.int64()), *[(f"x{n}", pa.float64()) for n in range(width)], (CORRUPT, pa.string())])
-    payloads = [b'{"a":1,"b":[{}', b'{}]}', b'{"a":2},{"a":3}', b'{"a":4}\n{"a":5}', b'{"b":', b'{"a":6}}', b'{"a":7}']
+    payloads = [b'{"a":1,"b":[{}', b"{}]}", b'{"a":2},{"a":3}', b'{"a":4}\n{"a":5}', b'{"b":', b'{"a":6}}', b'{"a":7}']
     assert [r["a"] for r in rows(payloads, schema)] == [None] * 6 + [7]
 
 
 def test_the_raw_columns_are_known_by_their_names() -> None:
     assert {"topic", "value", "coordinate", "batch_index"} <= RAW and "region:int" not in RAW and all(name.islower() for name in RAW)
+
+
+def test_decimals_are_read_as_spark_does() -> None:
+    schema = pa.schema([("a", pa.decimal128(38, 2)), (CORRUPT, pa.string())])
+    whole = "9" * 36
+    values = [b'{"a": %s.25}' % whole.encode(), b'{"a": "12.50"}', b'{"a": 0.125}', b'{"a": -0.125}', b'{"a": "1_0"}', b'{"a": 1e40}', b'{"a": "1e999999999"}']
+    found = Declared(schema, "PERMISSIVE").batch(values, {}, str).to_pylist()
+    assert [row["a"] for row in found] == [Decimal(f"{whole}.25"), Decimal("12.50"), Decimal("0.13"), Decimal("-0.13"), None, None, None]
+    assert [row[CORRUPT] is None for row in found] == [True] * 4 + [False] * 3
+
+
+@pytest.mark.parametrize("width", [0, 45])
+def test_a_payload_that_a_parser_of_blocks_would_let_through_or_choke_on_is_one_bad_row(width: int) -> None:
+    """Nested too deep in a field that nobody asked for; text that is no UTF-8; a line break within a text."""
+    schema = pa.schema([("a", pa.string()), *[(f"x{n}", pa.float64()) for n in range(width)], (CORRUPT, pa.string())])
+    odd = [b'{"b":' + b"[" * 3000 + b"]" * 3000 + b"}", b'{"a":"\xff\xfe"}', b'{"a":"x\ny"}']
+    found = rows([b'{"a":"1"}', *odd, b'{"a":\n"2"}'], schema)
+    assert [r["a"] for r in found] == ["1", None, None, None, "2"]
+    assert [r[CORRUPT] is not None for r in found] == [False, True, True, True, False]
+
+
+ODD = [
+    *(b'"x"', b'""', b'"NaN"', b'"\\u0000"', b'"\\ud800"', b'"\\ud83d\\ude00"', '"é"'.encode(), b'"AQI="', b'"12.5"', b'"1e999999999999999999999"'),
+    *(b'"2026-01-02T03:04:05Z"', b'"0001-01-01"', b'"9999-12-31T23:59:59+14:00"', b'"0001-01-01T00:00:00+14:00"', b'"2026-02-30"', b'"24:00"'),
+    *(b"1e999999999999999999999", b"-1e-999999999999999999999", b"1e400", b"-0", b"1.5", b"1e5", b"1" * 400, b"9223372036854775808", b"99999999999999"),
+    *(b"true", b"null", b"[]", b"[null]", b'[[1], "x"]', b"{}", b'{"a": {"a": 1}}', b'{"": 1e999999999999999999999}', b"[" * 2000 + b"]" * 2000),
+]
+"""Values of JSON that some type or other could choke on."""
+TYPES = [
+    *(pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.decimal128(10, 2), pa.decimal128(38, 18)),
+    *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.list_(pa.int32()), pa.list_(pa.string()), pa.map_(pa.string(), pa.decimal128(5, 1))),
+    *(pa.struct([("a", pa.int64())]), pa.struct([("a", pa.timestamp("us", "UTC"))])),
+]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_no_value_of_one_payload_ends_the_others(kind: Any) -> None:
+    """Asked for or not, alone or among good ones; what is made of it is a column that everybody can read."""
+    declared = Declared(pa.schema([("id", pa.int64()), ("v", kind), (CORRUPT, pa.string())]), "PERMISSIVE")
+    payloads = [b'{"id": 1}']
+    for odd in ODD:
+        payloads += [b'{"id": 1, "v": %s}' % odd, b'{"id": 1, "not asked for": %s}' % odd]
+    for some in (payloads, *([payloads[0], each] for each in payloads)):
+        made = declared.batch(some, {}, str)
+        made.validate(full=True)
+        assert made.num_rows == len(some) and made.column("id")[0].as_py() == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.driver import AGAIN
 from heliograph.spark.environment import _home_of, find_java, without_zip, wrapped
 
 
@@ -107,3 +108,15 @@ def test_the_home_is_there_while_the_jvm_starts_and_where_nobody_chose_another(t
     assert home() is None
     monkeypatch.setenv("SPARK_HOME", "/chosen")
     assert home() == "/chosen" and os.environ["SPARK_HOME"] == "/chosen"
+
+
+def test_a_java_that_cannot_start_is_not_a_wrong_file(tmp_path: Path) -> None:
+    """The driver says so, and is to be started again: it may have been killed while it started, or the machine has no memory just now."""
+    program = java(tmp_path / "java", "17.0.1") / "bin" / "java"
+    program.write_text(program.read_text().replace("""printf '%s\\n' "$@\"""", "exit 1"))
+    assert "exit 1" in program.read_text()
+    (tmp_path / "job.toml").write_text('[[query]]\nname = "one"\nsql = "SELECT 1"\n')
+    environment = {**os.environ, "JAVA_HOME": str(tmp_path / "java"), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "heliograph.spark.driver", str(tmp_path / "job.toml")], capture_output=True, text=True, env=environment)
+    assert done.returncode == AGAIN, done.stderr
+    assert "JAVA_GATEWAY_EXITED" in done.stdout

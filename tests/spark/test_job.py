@@ -7,12 +7,15 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark import driver as driver_module
-from heliograph.spark.driver import Driver
+from heliograph.spark import jobs
+from heliograph.spark.commands import JOBS, check_query
+from heliograph.spark.driver import Driver, start_query
 from heliograph.spark.job import EXAMPLE, Job, job_of, read_job
 from heliograph.spark.queries import Fixed, short
 from heliograph.spark.supervisor import pauses
@@ -28,9 +31,35 @@ def parsed(text: str) -> Job:
 
 def test_the_example_is_a_job() -> None:
     made = parsed(EXAMPLE)
-    assert [(q.name, q.kind) for q in made.queries] == [("clicks", "sql"), ("archive", "source")]
+    assert [(q.name, q.kind) for q in made.queries] == [("lake", "start"), ("french", "sql")]
     assert (made.master, made.conf["spark.sql.shuffle.partitions"], made.defaults["admin_url"]) == ("local[2,4]", "4", "http://127.0.0.1:8080")
-    assert made.queries[1].select == ("topic", "cast(value as string) as body")
+    for query in made.queries:
+        check_query(query, made.defaults)
+    plain = "\n".join(line.removeprefix("# ") for line in EXAMPLE[EXAMPLE.index("# [[query]]") :].splitlines())
+    (copy,) = parsed(plain).queries
+    check_query(copy, made.defaults)
+    assert copy.select == ("topic", "cast(value as string) as body") and copy.sink["format"] == "table"
+
+
+@pytest.mark.parametrize(
+    ("query", "what"),
+    [
+        ("job = 'elt'", "no job 'elt'; there are audit, etl"),
+        ("source = {topik = 'x'}\nsink = {format = 'noop'}\ncheckpoint = '/c'", "either topic"),
+        ("source = {topic = 'x', starting = 'soon'}\nsink = {format = 'noop'}\ncheckpoint = '/c'", "starting is 'soon'"),
+        ("sql = \"CREATE STREAM TABLE t (a int) WITH (topic = 'x', columns = 'tables')\"", "columns is 'tables'"),
+        ("sql = 'CREATE SINK s WITH (path = 5)'", "expected key"),
+    ],
+)
+def test_a_check_says_what_is_wrong_before_anything_runs(query: str, what: str) -> None:
+    made = parsed(f"heliograph.admin_url = 'http://x'\n[[query]]\nname = 'a'\n{query}\n")
+    with pytest.raises(ConfigError, match=what):
+        check_query(made.queries[0], made.defaults)
+
+
+def test_the_jobs_that_a_check_knows_are_those_that_ship() -> None:
+    folder = Path(jobs.__file__).parent
+    assert list(JOBS) == sorted(path.stem for path in folder.glob("*.py") if "\ndef start(" in path.read_text())
 
 
 def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_path: Path) -> None:
@@ -91,12 +120,25 @@ def test_a_file_that_is_none_is_said(tmp_path: Path) -> None:
             "heliograph.model.errors.NotFound: a/b is not there\n\tat org.apache.spark.X\nThread State: RUNNABLE",
             "heliograph.model.errors.NotFound: a/b is not there",
         ),
+        (
+            "terminated with exception: Error\nheliograph.model.errors.NotFound: a/b is not there\nDuring handling of the above exception, another occurred:\n"
+            "UnboundLocalError: cannot access local variable 'reader'",
+            "heliograph.model.errors.NotFound: a/b is not there",
+        ),
         ("Broken pipe\n=== Streaming Query ===\nCurrent State: ACTIVE\nLogical Plan:\nWrite\n+- ~StreamingDataSourceV2ScanRelation[a#0] tiny\n", "Broken pipe"),
         ("", "RuntimeError"),
     ],
 )
 def test_a_failure_is_told_by_its_cause(text: str, line: str) -> None:
     assert short(RuntimeError(text)) == line
+
+
+def test_a_wrong_option_of_a_source_is_said_before_spark_hears_of_it() -> None:
+    """It is wrong at the next start, too: the job ends with 2."""
+    given = "heliograph.admin_url = 'http://x'\n[[query]]\nname = 'a'\nsource = {topic = 'x', topik = 'y'}\nsink = {format = 'noop'}\ncheckpoint = '/c'\n"
+    job = parsed(given)
+    with pytest.raises(ConfigError, match="no option 'topik'"):
+        start_query(MagicMock(), job.defaults, job.queries[0])
 
 
 class Stream:
@@ -148,12 +190,14 @@ def test_a_query_that_fails_starts_again_and_the_others_go_on(monkeypatch: pytes
     assert [name for name, _ in started] == ["a", "c", "a"] and started[1][1].isActive
     kept = [{"numRowsTotal": 5 + n, "memoryUsedBytes": 70 + 10 * n, "numRowsDroppedByWatermark": 1 - n} for n in range(2)]
     started[2][1].lastProgress = {"batchId": 4, "numInputRows": 7, "processedRowsPerSecond": 3.4, "durationMs": {"triggerExecution": 12}}
-    started[1][1].lastProgress = {**started[2][1].lastProgress, "stateOperators": kept}
+    told = ['{"bytes": 70, "messages": 7, "topics": {}}', '{"bytes": 5, "messages": 1, "topics": {}}', '{"bytes": 9}', "5", "no offset", None]
+    started[1][1].lastProgress = {**started[2][1].lastProgress, "stateOperators": kept, "sources": [{"latestOffset": each} for each in told]}
     now[0] = 20.0
     made.look()
     progress = {"stream": "one", "batch": 4, "rows": 7, "rows_s": 3, "took_ms": 12}
     assert said[-2] == ("query.progress", {"query": "a", **progress})
-    assert said[-1] == ("query.progress", {"query": "c", **progress, "state_rows": 11, "state_bytes": 150, "late_rows": 1})
+    lag, state = {"behind_bytes": 75, "behind_messages": 8}, {"state_rows": 11, "state_bytes": 150, "late_rows": 1}
+    assert said[-1] == ("query.progress", {"query": "c", **progress, **lag, **state})
     now[0] = 500.0
     started[2][1].fail("again")
     made.look()
@@ -205,6 +249,30 @@ def test_without_spark_the_driver_ends_whatever_a_query_was_at(monkeypatch: pyte
         look()
 
 
+def test_a_stream_that_fails_while_it_is_looked_after_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Telling a metastore takes seconds, in which anything may happen."""
+    started: list[Stream] = []
+    now, fails = [0.0], [False]
+
+    class Slow(Fixed):
+        def look(self) -> None:
+            if fails[0]:
+                started[-1].fail("its Python process was killed")
+
+    def start(spark: Any, defaults: Any, query: Any) -> Fixed:
+        started.append(Stream())
+        return Slow([started[-1]])
+
+    monkeypatch.setattr(driver_module, "start_query", start)
+    said: list[str] = []
+    made = Driver(parsed(GOOD), None, lambda event, **_: said.append(event), clock=lambda: now[0])
+    assert made.look()
+    fails[0] = True
+    assert made.look() and said == ["query.started", "query.failed"]
+    fails[0], now[0] = False, 10.0
+    assert made.look() and len(started) == 2 and said[-1] == "query.started"
+
+
 def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark gives each one's Python process 10 s, and several at once may all be late."""
     started: list[Stream] = []
@@ -227,6 +295,19 @@ def test_queries_start_one_after_another(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.look() and len(started) == 2, "the second one is still on its way"
     now[0] = 40.0
     assert made.look() and len(started) == 3, "one that hangs does not hold up the others"
+
+
+def test_streams_that_end_with_their_jvm_are_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is told to stop ends them without an error."""
+    stream, there = Stream(), [True]
+    monkeypatch.setattr(driver_module, "start_query", lambda *_: Fixed([stream]))
+    made = Driver(parsed(GOOD), None, lambda *_, **__: None, lives=lambda: there[0])
+    assert made.look()
+    stream.isActive, there[0] = False, False
+    with pytest.raises(RuntimeError, match="was stopped"):
+        made.look()
+    there[0] = True
+    assert not made.look()
 
 
 def test_a_batch_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,3 +151,34 @@ def test_an_entry_that_cannot_be_taken_apart_is_one_bad_row(broken: int, wanted:
         assert len(rows.column(name, TYPES[name])) == 4
     with pytest.raises(CorruptData, match="7:41 cannot be read"):
         gathered(entries, wanted)
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_what_no_column_can_hold_of_one_message_ends_nothing(in_batch: bool) -> None:
+    """Times in nanoseconds, negative numbers as Java's clients write them, text that is no UTF-8: the row is there, and so are the others."""
+    nanos, negative, properties = 1_700_000_000_000_000_000, (1 << 64) - 5000, [pb.KeyValue(key="NAME", value="TEXT")]
+    odd: dict[str, Any] = {"partition_key": "KKKK", "properties": properties, "event_time": nanos, "sequence_id": (1 << 64) - 1}
+    early: dict[str, Any] = {"event_time": negative, "sequence_id": 7}
+    if in_batch:
+        made = [batch([(odd, b"a"), (early, b"b")], replicate_to=["NAME"])]
+    else:
+        base = {"producer_name": "p", "publish_time": nanos, "schema_version": b"\xff" * 8}
+        whole = [pb.MessageMetadata(**{**base, **given}, replicate_to=["NAME"]).SerializeToString() for given in (odd, early)]
+        made = [len(metadata).to_bytes(4, "big") + metadata + value for metadata, value in zip(whole, (b"a", b"b"), strict=True)]
+    bad = {b"KKKK": b"\xff\xfe\xfd\xfc", b"NAME": b"n\xff\xffe", b"TEXT": b"\x80abc"}
+    for good, wrong in bad.items():
+        made = [each.replace(good, wrong) for each in made]
+    rows = gathered(made, RAW)
+    columns = {name: rows.column(name, kind).to_pylist() for name, kind in {**TYPES, "replicate_to": pa.string(), "base64_key": pa.bool_()}.items()}
+    assert columns["value"] == [b"a", b"b"]
+    assert columns["key"] == ["//79/A==", None] and columns["base64_key"] == [True, False]
+    assert columns["properties"] == [[("n\ufffd\ufffde", "\ufffdabc")], []]
+    assert [None if at is None else at.timestamp() for at in columns["event_time"]] == [None, -5.0]
+    assert columns["sequence_id"] == [-1, 7]
+    assert columns["replicate_to"] == ["n\ufffd\ufffde"] * 2
+    if not in_batch:
+        assert columns["publish_time"] == [None, None] and columns["schema_version"] == [-1, -1]
+
+
+def test_a_value_asked_for_as_text_is_text() -> None:
+    assert gathered([entry("né".encode()), entry(b"\xff")], {"value"}).column("value", pa.string()).to_pylist() == ["né", "\ufffd"]

@@ -63,13 +63,18 @@ def avro(schema: Any, value: Any) -> bytes:
     return out.getvalue()
 
 
-def read(registry: Registry, schema: Any, messages: list[tuple[int | None, bytes]], mode: str = "PERMISSIVE") -> list[dict[str, Any]]:
+def read(
+    registry: Registry, schema: Any, messages: list[tuple[int | None, bytes]], mode: str = "PERMISSIVE", keys: dict[int, tuple[str, bool]] | None = None
+) -> list[dict[str, Any]]:
+    """keys: by number of the message; whether they are base64."""
     declared = Declared(schema, mode)
     made = Registered(declared)
     made.learn(registry)  # type: ignore[arg-type]
-    rows = Rows(frozenset(name[1:] for name in declared.about), keep_bad=True)
+    rows = Rows(frozenset(name[1:] for name in declared.about) | ({"key", "base64_key"} if made.keyed else set()), keep_bad=True)
     for entry, (version, payload) in enumerate(messages):
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=entry, publish_time=1)
+        if keys and entry in keys:
+            metadata.partition_key, metadata.partition_key_b64_encoded = keys[entry]
         if version is not None:
             metadata.schema_version = version.to_bytes(8, "big")
         head = metadata.SerializeToString()
@@ -192,10 +197,92 @@ def test_the_columns_of_topics_are_those_of_their_newest_schema() -> None:
         ("AVRO", {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]}, "holds itself"),
         ("AVRO", "int", "no record"),
         ("AVRO", {"type": "record"}, "cannot be read"),
-        ("KEY_VALUE", {}, "no columns here"),
+        ("KEY_VALUE", {}, "cannot be read"),
+        ("PROTOBUF", {}, "no columns here"),
         ("PROTOBUF_NATIVE", {"fileDescriptorSet": "!"}, "cannot be read"),
     ],
 )
 def test_what_has_no_columns_is_said(kind: str, data: Any, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         columns_of({"type": kind, "data": json.dumps(data)})
+
+
+def key_value(key: tuple[str, Any], value: tuple[str, Any], encoding: str) -> dict[str, Any]:
+    """A row of the registry, as brokers show it."""
+    properties = {"key.schema.type": key[0], "value.schema.type": value[0], "kv.encoding.type": encoding}
+    return {"version": 0, "type": "KEY_VALUE", "data": json.dumps({"key": key[1], "value": value[1]}), "properties": properties}
+
+
+def registry_of(*rows: dict[str, Any]) -> Registry:
+    made = Registry(t=[])
+    made._rows[TOPIC] = [{**row, "version": number} for number, row in enumerate(rows)]
+    return made
+
+
+def inline(*halves: bytes | None) -> bytes:
+    return b"".join(b"\xff\xff\xff\xff" if half is None else len(half).to_bytes(4, "big") + half for half in halves)
+
+
+def test_a_key_and_a_value_are_two_columns() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    first, second = key_value(("STRING", ""), ("AVRO", FIRST), "INLINE"), key_value(("STRING", ""), ("AVRO", SECOND), "INLINE")
+    wanted = columns_of(second)
+    assert wanted.simpleString() == "struct<key:string,value:struct<id:bigint,customer:string,paid:boolean,at:timestamp>>"
+    schema = to_arrow_schema(wanted, timezone="UTC").append(pa.field(CORRUPT, pa.string()))
+    given = {"id": 5, "customer": "b", "paid": False, "at": AT}
+    messages = [
+        (0, inline(b"k0", avro(FIRST, {"id": 1, "who": "a"}))),
+        (1, inline(b"k1", avro(SECOND, given))),
+        (1, inline(None, avro(SECOND, given))),
+        (1, inline(b"k3", None)),
+        (1, inline(b"k4", b"nonsense")),
+        (1, b"\0\0\0\x09short"),
+    ]
+    found = read(registry_of(first, second), schema, messages)
+    assert [row["key"] for row in found] == ["k0", "k1", None, "k3", "k4", None]
+    assert [row["value"] for row in found] == [{"id": 1, "customer": "a", "paid": True, "at": None}, given, given, None, None, None]
+    assert [row[CORRUPT] is not None for row in found] == [False] * 4 + [True] * 2
+
+
+def test_keys_may_be_the_messages_own() -> None:
+    separated = key_value(("JSON", FIRST), ("INT64", ""), "SEPARATED")
+    schema = pa.schema([("key", pa.struct([("id", pa.int32()), ("who", pa.string())])), ("value", pa.int64()), (CORRUPT, pa.string())])
+    payload = struct.pack(">q", 7)
+    keys = {0: (base64.b64encode(b'{"id": 1, "who": "a"}').decode(), True), 1: ('{"id": 2}', False), 2: ('{"id": "no", "who": "c"}', False)}
+    found = read(registry_of(separated), schema, [(0, payload)] * 4, keys=keys)
+    assert [row["key"] for row in found] == [{"id": 1, "who": "a"}, {"id": 2, "who": None}, {"id": None, "who": "c"}, None]
+    assert {row["value"] for row in found} == {7} and [row[CORRUPT] is not None for row in found] == [False, False, True, False]
+    made, wrong = Registered(Declared(schema, "PERMISSIVE")), dict[int, None]()
+    made.learn(registry_of(separated))  # type: ignore[arg-type]
+    made.columns([(TOPIC, 0, 0, 2)], [payload, payload], wrong)
+    assert list(wrong) == [0, 1], "who has no keys says so, and gives no nulls for them"
+
+
+def test_one_payload_that_avro_does_not_resolve_changes_no_other() -> None:
+    """Of an enum that lost a symbol: its payloads go by name, the others have their defaults."""
+    kinds = [{"type": "enum", "name": "k", "symbols": symbols} for symbols in (["a", "b"], ["a"])]
+    schemas = [{"type": "record", "name": "r", "fields": [{"name": "kind", "type": kind}]} for kind in kinds]
+    schemas[1]["fields"].append({"name": "more", "type": "int", "default": 9})  # type: ignore[attr-defined]
+    messages = [(0, avro(schemas[0], {"kind": kind})) for kind in ("a", "b", "a")]
+    found = read(Registry(t=[("AVRO", each) for each in schemas]), pa.schema([("kind", pa.string()), ("more", pa.int32()), (CORRUPT, pa.string())]), messages)
+    assert [(row["kind"], row["more"], row[CORRUPT]) for row in found] == [("a", 9, None), ("b", None, None), ("a", 9, None)]
+
+
+def test_a_schema_that_is_no_record_makes_bad_rows() -> None:
+    found = read(Registry(t=[("AVRO", "string")]), pa.schema([("id", pa.int32()), (CORRUPT, pa.string())]), [(0, avro("string", "text"))])
+    assert found[0]["id"] is None and found[0][CORRUPT]
+
+
+def test_times_of_the_registry() -> None:
+    day = 20_000
+    for kind, payload, value in (
+        ("TIMESTAMP", struct.pack(">q", 1_767_312_000_000), AT),
+        ("INSTANT", struct.pack(">qi", 1_767_312_000, 5_000), AT.replace(microsecond=5)),
+        ("LOCAL_DATE", struct.pack(">q", day), datetime(2024, 10, 4).date()),
+        ("LOCAL_DATE_TIME", struct.pack(">qq", day, 7_000), datetime(2024, 10, 4, microsecond=7)),
+        ("BYTES", b"\xff", b"\xff"),
+    ):
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert read(Registry(t=[(kind, "")]), to_arrow_schema(columns_of({"type": kind, "data": ""}), timezone="UTC"), [(0, payload)]) == [{"value": value}]

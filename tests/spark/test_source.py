@@ -13,11 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
 from heliograph.spark.planning import Bundle
-from heliograph.spark.source import HeliographStreamReader
+from heliograph.spark.source import HeliographDataSource, HeliographStreamReader
 
 TOPICS = [f"persistent://a/b/t{number}" for number in range(4)]
 
@@ -29,6 +30,9 @@ class Region:
         self.tokens: list[str | None] = []
         self.gone: set[str] = set()
         self.two = 1
+        self.open: dict[str, int] = {}
+        self.name = "us"
+        self.partitions = 0
         region = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,6 +41,10 @@ class Region:
             def log_message(self, *_: Any) -> None: ...
 
             def do_GET(self) -> None:
+                if "/positions/" in self.path:
+                    return self.answer({"status": "found", "position": [2, 7], "following": None})
+                if self.path.endswith("/partitions"):
+                    return self.answer({"partitions": region.partitions})
                 self.answer([topic for topic in TOPICS if topic not in region.gone])
 
             def do_POST(self) -> None:
@@ -49,7 +57,7 @@ class Region:
                     else:
                         size = 1000 * (1 + TOPICS.index(topic))
                         found[topic] = {"ledgers": region.ledgers(size), "last_confirmed": [2, 9], "origin": [1, 1, 7], "trimmed": False}
-                self.answer({"found": found, "elsewhere": {}, "missing": {}, "later": {}, "regions": {"1": "us"}})
+                self.answer({"found": found, "elsewhere": {}, "missing": {}, "later": {}, "regions": {"1": region.name}})
 
             def answer(self, what: Any) -> None:
                 region.tokens.append(self.headers["Authorization"])
@@ -63,7 +71,7 @@ class Region:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def ledgers(self, size: int) -> list[dict[str, int]]:
-        return [{"ledger": 1, "entries": 7, "size_bytes": size}] * self.two + [{"ledger": 2, "entries": 10, "size_bytes": size}]
+        return [{"ledger": 1, "entries": 7, "size_bytes": size}] * self.two + [self.open or {"ledger": 2, "entries": 10, "size_bytes": size}]
 
     @property
     def url(self) -> str:
@@ -113,3 +121,69 @@ def test_a_micro_batch_keeps_its_cuts_when_one_of_its_topics_is_deleted(region: 
     region.gone.add(TOPICS[gone])
     left = [[part for part in task if part[0] != TOPICS[gone]] for task in before]
     assert cuts() == left, "the sink's producers and sequence ids go by task"
+
+
+def test_what_a_micro_batch_leaves_is_in_the_progress(region: Region) -> None:
+    made = query(region)
+    start = json.loads(json.dumps(made.initialOffset()))
+    whole = sum(2 * 1000 * (1 + number) for number in range(4))
+    stop = made.latestOffset(start, ReadMaxBytes(whole // 2))
+    told = made.reportLatestOffset()
+    assert set(told["topics"]) == set(TOPICS) and {each["at"] for each in told["topics"].values()} == {"2:10"}
+    assert 0.4 * whole < told["bytes"] < 0.6 * whole and 4 * 17 * 0.4 < told["messages"] < 4 * 17 * 0.6
+    made.latestOffset(json.loads(json.dumps(stop)), ReadAllAvailable())
+    assert made.reportLatestOffset() == {"bytes": 0, "messages": 0, "topics": {}}
+
+
+def test_a_partition_that_nobody_has_used_is_none_yet(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a partitioned topic that the user names: brokers make a partition when it is first used."""
+    monkeypatch.setattr(f"{__name__}.TOPICS", [f"persistent://a/b/t-partition-{number}" for number in range(4)])
+    region.partitions, region.gone = 3, {TOPICS[1], TOPICS[3]}
+    named = {"namespace": "", "topic": "persistent://a/b/t", "discovery_interval_s": "0"}
+    source = HeliographDataSource({"admin_url": region.url, "columns": "raw", **named})
+    tasks = source.reader(StructType([StructField("value", BinaryType())])).partitions()
+    assert {r.topic for task in tasks if isinstance(task, Bundle) for r in task.ranges} == {TOPICS[0], TOPICS[2]}
+    made = query(region, **named)
+    start = made.latestOffset(json.loads(json.dumps(made.initialOffset())), ReadMaxBytes(1 << 30))
+    assert set(start["topics"]) == {TOPICS[0], TOPICS[2]}
+    region.partitions, region.gone = 4, {TOPICS[3]}  # one is used, another one is added
+    assert set(made.latestOffset(json.loads(json.dumps(start)), ReadMaxBytes(1 << 30))["topics"]) == set(TOPICS[:3])
+    region.partitions = 0  # as a partition has none itself
+    with pytest.raises(NotFound, match="t-partition-3 is not there"):
+        query(region, namespace="", topic=TOPICS[3]).initialOffset()
+
+
+@pytest.mark.parametrize("two", [0, 1])
+def test_a_batch_with_an_ending_is_cut_alike_when_it_runs_again(region: Region, two: int) -> None:
+    """By a job with a name: its rows are known by their tasks. The last ledger grows meanwhile, and its bytes an entry change."""
+    region.two, cuts = two, []
+    options = {"admin_url": region.url, "topic": TOPICS[0], "ending": "1.1.7:2:7", "task_bytes": "30000", "tasks_min": "2"}
+    for entries, size in ((10, 100_000), (500, 9_000_000)):
+        region.open = {"ledger": 2, "entries": entries, "size_bytes": size}
+        made = HeliographDataSource(options).reader(StructType([StructField("value", BinaryType())]))
+        cuts.append([[(r.ledger, r.first, r.last) for r in task.ranges] for task in made.partitions() if isinstance(task, Bundle)])
+    assert cuts[0] == cuts[1] and len(cuts[0]) > 1 and cuts[0][-1][-1][-1] == 7
+
+
+def test_a_topic_that_the_next_region_lacks_as_a_whole_is_no_gap(region: Region) -> None:
+    """It was made in us a moment before us went down: its messages are on their way, and would be counted as read."""
+    made = query(region)
+    start = json.loads(json.dumps(made.initialOffset()))
+    stop = json.loads(json.dumps(made.latestOffset(start, ReadMaxBytes(1 << 30))))
+    stop["topics"] |= {topic: start["topics"][topic] for topic in TOPICS[:3]}
+    region.gone.add(TOPICS[3])
+    assert [task.ranges for task in query(region).partitions(start, stop) if isinstance(task, Bundle)] == [()] * 2, "deleted, where it was"
+    region.name = "eu"
+    with pytest.raises(MetadataUnavailable, match=r"t3: .*which has not arrived in region eu"):
+        query(region).partitions(start, stop)
+    assert query(region, fail_on_data_loss="false").partitions(start, stop)
+    region.gone |= set(TOPICS)
+    with pytest.raises(MetadataUnavailable, match="which has not arrived"):
+        query(region).partitions(start, stop)
+
+
+def test_what_makes_no_sense_is_refused(region: Region) -> None:
+    with pytest.raises(ConfigError, match="of a batch read"):
+        query(region, ending="2026-01-31")
+    with pytest.raises(ConfigError, match="none is declared"):
+        HeliographDataSource({"admin_url": region.url, "namespace": "a/b", "columns": "json"}).schema()

@@ -89,6 +89,7 @@ def test_statements_are_cut_outside_of_quotes_and_comments() -> None:
         ("CREATE SINK s", "or CREATE SINK"),
         ("CREATE SINK s WITH (path='x')", "wants a format"),
         ("CREATE TABLE t WITH (topic=a)", "expected key = 'value' at 'topic=a'"),
+        ("CREATE TABLE t WITH (topic='a', admin_url='http://x', starting='soon')", "starting is 'soon'"),
         ("CREATE SINK s WITH (format='parquet'); INSERT INTO s SELECT 1", "checkpoint folder"),
     ],
 )
@@ -110,6 +111,60 @@ def test_a_stream_of_a_table_may_have_options_of_its_own() -> None:
     assert spark.calls[-1] == ("sql", "SELECT 'STREAM t', u.a FROM t_stream_1 u")
     made.run("SELECT * FROM STREAM other WITH (a = 'b')")
     assert spark.calls[-1] == ("sql", "SELECT * FROM STREAM other WITH (a = 'b')")
+
+
+class Plan(str):
+    """What a session says of a query's plan."""
+
+    def queryExecution(self) -> Plan:
+        return self
+
+    analyzed = queryExecution
+
+    def toString(self) -> str:
+        return str(self)
+
+
+def test_a_subscription_is_of_one_insert() -> None:
+    spark = Spark()
+    made = Pipeline(spark, defaults={"admin_url": "http://x"})
+    made.run("CREATE STREAM TABLE clicks (a int) WITH (topic = 'p', subscription = 's'); CREATE SINK out WITH (format = 'parquet', checkpoint = '/c')")
+    spark._jdf = Plan("Project [a#1]\n+- SubqueryAlias known\n   +- View (`known`, [a#1])\n      +- SubqueryAlias clicks\n         +- StreamingRelationV2")
+    made.run("INSERT INTO out SELECT a FROM known")
+    with pytest.raises(ConfigError, match=r"two INSERTs read clicks .*STREAM clicks WITH \(subscription"):
+        made.run("INSERT INTO out SELECT a + 1 FROM known")
+    spark._jdf = Plan("Project [a#1]\n+- SubqueryAlias clicks_stream_1")
+    made.run("INSERT INTO out SELECT a FROM STREAM clicks WITH (subscription = 's2')")
+    assert len(made.queries) == 2
+
+
+def test_values_may_hold_anything() -> None:
+    spark = Spark()
+    made = Pipeline(spark)
+    made.run("CREATE STREAM TABLE t (a decimal(3, 1)) WITH (service_url = 'pulsar://(x)', namespace = 'a/b', topics_pattern = '(x|it''s)-.*')")
+    made.run("SELECT a FROM STREAM t WITH (starting = 'latest') WHERE b = ')'")
+    assert [dict(call[1:]) for call in spark.calls if call[0] == "options"] == [
+        {"service_url": "pulsar://(x)", "namespace": "a/b", "topics_pattern": "(x|it's)-.*"},
+        {"service_url": "pulsar://(x)", "namespace": "a/b", "topics_pattern": "(x|it's)-.*", "starting": "latest"},
+    ]
+    assert spark.calls[-1] == ("sql", "SELECT a FROM t_stream_1 WHERE b = ')'")
+    assert statements("SELECT /*+ BROADCAST(t) */ 1 /* no; */") == ["SELECT /*+ BROADCAST(t) */ 1"]
+
+
+@pytest.mark.parametrize(
+    ("sink", "what"),
+    [
+        ("format='table', checkpoint='/c'", "wants path"),
+        ("format='table', checkpoint='/c', path='/p', catalog='x'", "not catalog"),
+        ("format='table', checkpoint='/c', path='/p', hive='a.b; drop'", "database.table"),
+        ("format='table', checkpoint='/c', path='/p', mode='complete'", "mode 'append'"),
+    ],
+)
+def test_a_table_of_files_says_what_it_wants(sink: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Pipeline(Spark()).run(f"CREATE SINK s WITH ({sink}); INSERT INTO s SELECT 1")
+    with pytest.raises(ConfigError, match="rows of a stream"):
+        Pipeline(Spark(streaming=False)).run("CREATE SINK s WITH (format='table', path='/p'); INSERT INTO s SELECT 1")
 
 
 @pytest.mark.parametrize(

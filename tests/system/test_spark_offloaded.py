@@ -15,6 +15,7 @@ import pytest
 
 from geo_tests.wan.instance import eventually
 from heliograph.client.blocks import BlockReader
+from heliograph.client.objects import ObjectRange
 from heliograph.spark.messages import Rows
 from tests.spark import running
 from tests.system.object_store import S3, TOPIC, Standalone, payload
@@ -47,9 +48,9 @@ def cold_reads(region: Standalone) -> float:
 def read(reader: BlockReader, *, direct: bool = True) -> list[bytes | None]:
     snapshot = reader.snapshot(TOPIC)
     ranges = [(snapshot.topic, ledger, 0, entries - 1) for ledger, entries, _ in snapshot.ledgers]
-    sealed = [number for number, part in enumerate(ranges) if direct and part[1] < snapshot.last[0]]
+    placed = [number for number, part in enumerate(ranges) if direct and part[1] < snapshot.last[0]]
     rows = Rows(frozenset(), keep_bad=False)
-    for number, ledger, first, run in reader.runs(ranges, sealed=sealed):
+    for number, ledger, first, run in reader.runs(ranges, placed=placed):
         rows.add(ranges[number][0], snapshot, ledger, first, run)
     return rows.values
 
@@ -60,16 +61,16 @@ def test_closed_ledgers_come_from_the_bucket_and_else_from_the_broker(region: St
     by_broker: list[int] = []
     genuine = BlockReader._from_broker
 
-    def noted(self: BlockReader, streams: Any, left: Any, number: int, objects: Any, may_lose: bool) -> Any:
+    def noted(self: BlockReader, streams: Any, left: Any, number: int, places: Any, **may: bool) -> Any:
         by_broker.append(number)
-        return genuine(self, streams, left, number, objects, may_lose)
+        return genuine(self, streams, left, number, places, **may)
 
     monkeypatch.setattr(BlockReader, "_from_broker", noted)
     assert read(BlockReader(admin)) == expected
     ledgers = len(BlockReader(admin).snapshot(TOPIC).ledgers)
     assert by_broker == [ledgers - 1], "the open ledger alone was asked of the broker"
-    places = BlockReader(admin)._objects({0: (TOPIC, BlockReader(admin).snapshot(TOPIC).ledgers[0][0], 5, 9)})
-    assert places[0].url.startswith(f"{s3.endpoint}/") and "X-Amz-Signature=" in places[0].url
+    places = BlockReader(admin)._places({0: (TOPIC, BlockReader(admin).snapshot(TOPIC).ledgers[0][0], 5, 9)})
+    assert isinstance(places[0], ObjectRange) and places[0].url.startswith(f"{s3.endpoint}/") and "X-Amz-Signature=" in places[0].url
     s3.process.stop(kill=True)  # the worker cannot reach the store; the bookies have it all yet
     by_broker.clear()
     assert read(BlockReader(admin)) == expected and len(set(by_broker)) == ledgers
