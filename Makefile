@@ -81,8 +81,8 @@ bench-storage: setup  ## latency by rate, directories of a bookie, a hundred tho
 bench-spark: setup  ## topics read by Spark against its own JSON reader, triggers, many topics; CASES="batch12 source"
 	@$(BIN)/python -m benchmarks.spark $(CASES)
 
-soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=36 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (and tiers, iceberg, servers, hive, embedded, profiles, replay)
-	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),36) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS))
+soak-spark: setup   ## a Spark job of five sinks under kill -9 of every process, one after another; KILLS=42 SEED=1 MINUTES=60 SINKS=files,topic,tables,delta,wide (and tiers, iceberg, servers, hive, embedded, profiles, replay, portable, folders); REGIONS=24: whole regions instead
+	@$(BIN)/python -m geo_tests.wan.spark_kills --kills $(or $(KILLS),42) --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60) $(if $(SINKS),--sinks $(SINKS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(REGIONS),--regions $(REGIONS))
 
 soak: setup         ## thousands of simulated worlds, and of histories of storage, with a summary; SEEDS=15000 PASSIVE_SEEDS=5000 SEEDS_STORAGE=3000
 	@$(BIN)/python -m tests.storage_soak --seeds $(or $(SEEDS_STORAGE),3000)

@@ -1,12 +1,14 @@
 """Processes of a Spark job and of its region, killed one after another at points that a seed picks, while messages are published and read.
 
 Is: the harness of the kill tests and of `make soak-spark`: publishes, runs `heliograph spark run`, kills, and compares what came out with what went in.
-Isn't: a test's expectations about one kind of kill.
+Isn't: a test's expectations about one kind of kill; whole regions are `spark_regions`.
 One job with a query for each sink: Spark's own parquet (read back as Spark reads it), our sink into another topic, the shipped ETL into a table of
 parquet files and into a Delta table (read back as anybody reads them, who knows of no checkpoint), and a wide table that counts, in three stores.
 Asked for by name: `tiers`, the ETL whose topics go from one query to another and back at each start of the driver; `iceberg`, the ETL into an Iceberg
 table; `servers`, the wide table in a Redis and a ClickHouse of Debian's packages; `hive`, the ETL into Hive, read back by what Spark's metastore says;
-`embedded`, the wide table in ClickHouse's engine of the package chdb and in Hive; `profiles`, the newest row of each key in Redis; `replay`, into a topic.
+`embedded`, the wide table in ClickHouse's engine of the package chdb and in Hive; `profiles`, the newest row of each key in Redis; `replay`, into a topic;
+`portable`, our sink with rows in places that hold in every region; `folders`, the table of SQL text: a folder a micro-batch.
+A moment is anywhere in the micro-batch of the query that is slowest at that time, so it is anywhere in those of the others, too.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -41,9 +43,13 @@ from heliograph.spark.stores.clickhouse import Engine, HttpEngine
 from heliograph.spark.stores.embedded import ChdbEngine
 from tests.spark.running import PATIENT
 
-KINDS = ("driver", "jvm", "worker", "offset", "broker", "bookie")
+READER = "reader"
+"""One of Spark's Python workers that talks to the region at this moment: it reads a task's entries, or writes a task's rows."""
 ENGINE = "engine"
 """One kind more, where there is one: ClickHouse's process beside the driver."""
+KINDS = ("driver", "jvm", "worker", READER, "offset", "broker", "bookie")
+ALL_AT_ONCE = ("worker", "offset")
+"""Of these each query has its own, so all of them die: what is killed is something that each sink uses."""
 SINKS = ("files", "topic", "tables", "delta", "wide")
 LIMITS = ("light_bytes_s = 1e12, heavy_bytes_s = 1e12", "light_bytes_s = 0, heavy_bytes_s = 0", "light_bytes_s = 0, queries_max = 2")
 """All topics light; each by itself; all in the middle."""
@@ -104,15 +110,32 @@ class Job:
     """`heliograph spark run` on a file with a query for each of `sinks`."""
 
     def __init__(
-        self, instance: Instance, folder: Path, name: str, sinks: Sequence[str] = SINKS, servers: Mapping[str, str] | None = None, modules: str = ""
+        self,
+        instance: Instance,
+        folder: Path,
+        name: str,
+        sinks: Sequence[str] = SINKS,
+        servers: Mapping[str, str] | None = None,
+        modules: str = "",
+        *,
+        region: str = "us",
+        sources: Sequence[str] = (),
+        source: str = "tasks_min = 2",
+        twice: Counter[str] | None = None,
     ) -> None:
-        """servers: the URL of each of SERVERS, for the sinks that want it. modules: a folder with packages that the job wants and this environment lacks."""
-        self.folder, self.instance, self.sinks, self.servers = folder, instance, tuple(sinks), servers or {}
-        self.killed = Counter[str]()
-        """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before."""
-        self.sources = [f"persistent://public/geo/{name}-in-{n}" for n in range(2)]
+        """servers: the URL of each of SERVERS, for the sinks that want it. modules: a folder with packages that the job wants and this environment lacks.
+
+        region: where it reads and writes. sources: topics, else two of its own. source: options of each query's. twice: bodies that a region stored and could
+        not send before it was lost: once it was back, `portable`'s topic has them twice.
+        """
+        self.folder, self.instance, self.sinks, self.servers, self.region = folder, instance, tuple(sinks), servers or {}, region
+        self.killed, self.in_batch, self.kinds = Counter[str](), Counter[str](), Counter[str]()
+        """By sink, how many deaths of something it uses came behind a batch that it had committed since the one before, and how many of them while the next
+        one was planned and not committed; by kind, how many deaths there were."""
+        self.twice = twice or Counter[str]()
+        self.sources, self._source = list(sources) or [f"persistent://public/geo/{name}-in-{n}" for n in range(2)], source
         self.target, self.replayed = f"persistent://public/geo/{name}-out", f"persistent://public/geo/{name}-again"
-        admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin('us')}/heliograph/v1/status")["brokers"]}))
+        admin = ",".join(sorted({row["admin_url"] for row in rest("GET", f"{instance.admin(region)}/heliograph/v1/status")["brokers"]}))
         text = f"""
             heliograph.admin_url = "{admin}"
             supervise = {{ progress_s = 1, pause_max_s = 2, stop_s = 240 }}
@@ -159,7 +182,7 @@ class Job:
             format = "{sink if sink in ("delta", "iceberg", "hive") else "parquet"}"
             {checkpoint}
             trigger = "1 second"
-            source = {{ tasks_min = 2 }}
+            source = {{ {self._source} }}
             {"tiers = { rebalance_s = 1, LIMITS }" if sink == "tiers" else ""}
             [[query.options.table]]
             schema = "raw"
@@ -175,7 +198,7 @@ class Job:
             subscription = "{subscription}"
             {checkpoint}
             trigger = "1 second"
-            source = {{ tasks_min = 2 }}
+            source = {{ {self._source} }}
             url = "{self.servers["redis"]}"
             prefix = "soak:"
             table = "newest"
@@ -212,22 +235,27 @@ class Job:
             subscription = "{subscription}"
             {checkpoint}
             trigger = "1 second"
-            source = {{ tasks_min = 2 }}
+            source = {{ {self._source} }}
             schema = "n bigint"
             keys = ["_topic as source"]
-            columns = {{ seen = "count(*)" }}
+            columns = {{ seen = "count(*)", total = "sum(n)" }}
             table = [{{ name = "by_minute", period = "1 minute" }}]
             target = [{targets}]
             state_tasks = 2
             """
-        into = f'{{ format = "parquet", path = "{self.folder}/files" }}' if sink == "files" else f'{{ format = "heliograph", topic = "{self.target}" }}'
+        columns = {"files": ["cast(value as string) as body"], "portable": ["value", "coordinate"]}.get(sink, ["value"])
+        portable = ", portable_tasks = 2" if sink == "portable" else ""
+        into = {
+            "files": f'{{ format = "parquet", path = "{self.folder}/files" }}',
+            "folders": f'{{ format = "table", path = "{self.folder}/folders/all" }}',
+        }.get(sink, f'{{ format = "heliograph", topic = "{self.target}" }}')
         return f"""
             [[query]]
             name = "{sink}"
             {checkpoint}
             trigger = "1 second"
-            select = [{'"cast(value as string) as body"' if sink == "files" else '"value"'}]
-            source = {{ topics = "{",".join(self.sources)}", subscription = "{subscription}", tasks_min = 2 }}
+            select = {json.dumps(columns)}
+            source = {{ topics = "{",".join(self.sources)}", subscription = "{subscription}", {self._source}{portable} }}
             sink = {into}
         """
 
@@ -241,42 +269,76 @@ class Job:
     def _committed(self, sink: str) -> int:
         if sink == "tiers":  # checkpoints come and go
             return len(list((self.folder / sink / "all").glob("batch=*")))
-        commits = self.folder / f"{sink}.state" / "commits"
-        return max((int(path.name) + 1 for path in commits.glob("*") if path.name.isdecimal()), default=0) if commits.is_dir() else 0
+        return _newest(self.folder / f"{sink}.state" / "commits") + 1
+
+    def under_way(self) -> list[str]:
+        """Sinks with a micro-batch that is planned and not committed."""
+        found = []
+        for sink in self.sinks:
+            state = self.folder / f"{sink}.state"
+            if any(_newest(place / "offsets") > _newest(place / "commits") for place in (state, *state.glob("*.*"))):
+                found.append(sink)
+        return found
 
     def log(self) -> str:
         return (self.folder / "job.log").read_text(errors="replace")
 
-    def victim(self, kind: str, rng: random.Random) -> int | None:
-        """A process id; None: there is none at this moment."""
+    def slowest_s(self) -> float:
+        """What the newest micro-batch took of the query where that is longest; at least a second, which is the trigger."""
+        took = {row["query"]: row["took_ms"] / 1000 for row in events(self.log()) if row["event"] == "query.progress"}
+        return max([1.0, *took.values()])
+
+    def victims(self, kind: str, rng: random.Random) -> list[int]:
+        """Process ids; of most kinds one."""
         if kind in ("broker", "bookie"):
-            rows = [row for row in self.instance.status()["regions"]["us"]["processes"] if row["pid"] and kind in row["name"]]
-            return int(rng.choice(sorted(rows, key=lambda row: str(row["name"])))["pid"]) if rows else None
+            rows = [row for row in self.instance.status()["regions"][self.region]["processes"] if row["pid"] and kind in row["name"]]
+            return [int(rng.choice(sorted(rows, key=lambda row: str(row["name"])))["pid"])] if rows else []
         wanted: dict[str, Callable[[str], bool]] = {
             "driver": lambda line: "heliograph.spark.driver" in line,
             "jvm": lambda line: "org.apache.spark.deploy.SparkSubmit" in line,
             "worker": lambda line: "pyspark.daemon" in line,
+            READER: lambda line: "pyspark.daemon" in line,
             "offset": lambda line: "python_streaming_source_runner" in line,
             ENGINE: lambda line: "heliograph.spark.stores.embedded" in line,
         }
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             try:
-                if wanted[kind](" ".join(child.cmdline())):
+                if wanted[kind](" ".join(child.cmdline())) and (kind != READER or _talks(child)):
                     found.append(child.pid)
             except psutil.Error:
                 continue
-        return rng.choice(sorted(found)) if found else None
+        return found if kind in ALL_AT_ONCE else [rng.choice(sorted(found))] if found else []
 
-    def kill(self, kind: str, rng: random.Random) -> int | None:
-        """The process id that was killed; None: there was none, or it ended by itself at this moment."""
-        pid = self.victim(kind, rng)
-        try:
-            if pid is not None:
+    def kill(self, kind: str, rng: random.Random) -> list[int]:
+        """The process ids that were killed; none: there was none, or they ended by themselves at this moment."""
+        killed = []
+        for pid in self.victims(kind, rng):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return None
-        return pid
+                killed.append(pid)
+        return killed
+
+    def died(self, kind: str, counted: Mapping[str, int]) -> dict[str, int]:
+        """Counts a death of that kind. counted: batches at the one before. Returns what is committed now."""
+        now, within = self.committed(), self.under_way()
+        using = {ENGINE: ("embedded",), READER: ()}.get(kind, self.sinks)  # of one worker nobody knows whose task it had
+        behind = [sink for sink in using if now[sink] > counted[sink]]
+        self.kinds[kind] += 1
+        self.killed.update(behind)
+        self.in_batch.update(sink for sink in behind if sink in within)
+        return now
+
+    def end(self) -> None:
+        """Kills all of it at once, and whoever would start it again first."""
+        supervisor = psutil.Process(self.process.pid)
+        everything = [supervisor, *supervisor.children(recursive=True)]
+        for process in everything:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(everything)
+        self.process.wait()
+        self._log.close()
 
     def __enter__(self) -> Job:
         return self
@@ -295,44 +357,62 @@ class Job:
 def kill_some(
     job: Job, kinds: list[str], rng: random.Random, say: Callable[[str], Any] = lambda _: None, patience_s: float = 600, until: float = math.inf
 ) -> int:
-    """One victim of each kind in turn, each time behind new batches and a moment that the seed picks, before `until`. Returns how many were killed."""
+    """A death of each kind in turn, each behind new batches and a moment that the seed picks, before `until`. Returns how many there were.
+
+    Behind a batch of each sink; twice in ten of any, so that others are on their way up; once in ten of none, so that Spark itself may be.
+    """
     pause, killed, moving, seen, counted = threading.Event(), 0, False, 0, dict.fromkeys(job.sinks, 0)
     for number, kind in enumerate(kinds, 1):
         if time.monotonic() > until:
             break
         job.turn(number)
-        before = job.batches()
+        before, slowest_s, drawn = job.committed(), job.slowest_s(), rng.random()
+        enough: Callable[..., bool] = all if drawn < 0.7 else any if drawn < 0.9 else lambda _: True
 
-        def on(before: int = before, seen: int = seen, moving: bool = moving) -> bool:
+        def on(before: Mapping[str, int] = before, enough: Callable[..., bool] = enough, seen: int = seen, moving: bool = moving) -> bool:
             """A move comes before the first batch of a driver that has one to make."""
-            return job.process.poll() is not None or job.batches() >= before + 1 or (moving and moves(job.log())[0] > seen)
+            now = job.committed()
+            return job.process.poll() is not None or enough(now[sink] > before[sink] for sink in job.sinks) or (moving and moves(job.log())[0] > seen)
 
         eventually(on, f"batches before a {kind} is killed", patience_s)
         assert job.process.poll() is None, job.log()[-3000:]
-        pause.wait(rng.random() * (4 if moving else 1))
+        pause.wait(rng.random() * (4 if moving else min(slowest_s, 30)))
         seen = moves(job.log())[0]
         moving = "tiers" in job.sinks and kind in ("driver", "jvm") and rng.random() < 0.6  # topics move when it starts: the next one dies in the middle
-        pid = eventually(lambda kind=kind: job.kill(kind, rng), f"a {kind} to kill", 240)
+        pids = eventually(lambda kind=kind: job.kill(kind, rng), f"a {kind} to kill", 240)
         killed += 1
-        now = job.committed()
-        job.killed.update(sink for sink in job.sinks if now[sink] > counted[sink])
-        counted = now
-        say(f"{time.strftime('%H:%M:%S')} killed a {kind} behind {now}")
+        counted = job.died(kind, counted)
+        say(f"{time.strftime('%H:%M:%S')} killed a {kind} behind {counted}, in the middle of {job.under_way()}")
         if kind in ("broker", "bookie"):  # the instance starts it again; two of three bookies down would be another test
 
-            def back(pid: int = pid) -> bool:
-                rows = job.instance.status()["regions"]["us"]["processes"]
-                return all(row["pid"] and row["pid"] != pid for row in rows)
+            def back(pids: list[int] = pids) -> bool:
+                rows = job.instance.status()["regions"][job.region]["processes"]
+                return all(row["pid"] and row["pid"] not in pids for row in rows)
 
             eventually(back, f"the {kind} is back", 240)
     return killed
 
 
+def events(log: str) -> Iterator[dict[str, Any]]:
+    """What the job told, among what Spark said."""
+    for line in log.splitlines():
+        if line.startswith('{"at": ') and line.endswith("}"):
+            yield json.loads(line)
+
+
+def _newest(folder: Path) -> int:
+    """The number of the newest micro-batch in one of a checkpoint's logs."""
+    return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=-1)
+
+
+def _talks(process: psutil.Process) -> bool:
+    return any(each.status == psutil.CONN_ESTABLISHED for each in process.net_connections(kind="tcp"))
+
+
 def moves(log: str) -> tuple[int, int]:
     """(moves of topics between queries that began, those of them that a death interrupted), as the job tells it."""
     begun, died, going = 0, 0, False
-    for line in log.splitlines():
-        event = json.loads(line).get("event") if line.startswith('{"at": ') and line.endswith("}") else None
+    for event in (row["event"] for row in events(log)):
         if event == "tiers.moving":
             begun, going = begun + 1, True
         elif event == "tiers.hold":
@@ -342,9 +422,10 @@ def moves(log: str) -> tuple[int, int]:
     return begun, died
 
 
-def published_by(topics: list[str], published: list[str]) -> list[str]:
-    """The topic of each body: the publisher takes them in turn."""
-    return [topics[number % len(topics)] for number in range(len(published))]
+def sums(topics: list[str], published: list[str]) -> dict[str, tuple[int, int]]:
+    """By topic, which the publisher takes in turn, how many bodies there are, and their numbers' sum: one lost is not made up for by another one twice."""
+    of = {topic: range(first, len(published), len(topics)) for first, topic in enumerate(topics)}
+    return {topic: (len(numbers), sum(numbers)) for topic, numbers in of.items() if numbers}
 
 
 def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
@@ -361,23 +442,24 @@ def wide_rows(store: str, folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 def seen_by(engine: Engine, table: str) -> list[dict[str, Any]]:
-    """`source` and `seen` of each row in ClickHouse, by a connection of its own."""
+    """`source`, `seen`, and `total` of each row in ClickHouse, by a connection of its own."""
     try:
         if not int(engine.run(f"SELECT count() FROM system.tables WHERE name = '{table}'")):
             return []
-        lines = engine.run(f"SELECT source, seen FROM {table} FORMAT TabSeparated").decode().splitlines()
-        return [{"source": line.split("\t")[0], "seen": int(line.split("\t")[1])} for line in lines]
+        lines = engine.run(f"SELECT source, seen, total FROM {table} FORMAT TabSeparated").decode().splitlines()
+        return [{"source": source, "seen": int(seen), "total": int(total)} for source, seen, total in (line.split("\t") for line in lines)]
     finally:
         engine.close()
 
 
 def server_rows(store: str, url: str, table: str) -> list[dict[str, Any]]:
-    """`source` and `seen` of each row in one of SERVERS, as another client sees them."""
+    """`source`, `seen`, and `total` of each row in one of SERVERS, as another client sees them."""
     if store == "redis":
         from redis import Redis
 
         hashes = Redis.from_url(url, decode_responses=True)
-        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(hashes.hget(key, "seen") or 0)} for key in hashes.keys(f"{table}:2*")]
+        found = {key: hashes.hmget(key, "seen", "total") for key in hashes.keys(f"{table}:2*")}
+        return [{"source": unquote(key.rpartition(":")[2]), "seen": int(seen or 0), "total": int(total or 0)} for key, (seen, total) in found.items()]
     return seen_by(HttpEngine(url), table)
 
 
@@ -386,7 +468,8 @@ def _bodies(rows: pa.Table | None) -> Counter[str]:
 
 
 def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600) -> None:
-    """Waits until everything came out of both queries, then compares. Raises AssertionError."""
+    """Waits until everything came out of all queries, then compares. Raises AssertionError."""
+    assert published, "nothing was published, so nothing is shown"
     expected = Counter(published)
 
     def files() -> Counter[str]:
@@ -395,7 +478,7 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
         return Counter(row.body for row in spark.read.schema("body string").parquet(str(job.folder / "files")).collect())
 
     def topic(name: str = job.target) -> Counter[str]:
-        return Counter(job.instance.read_all("us", name))
+        return Counter(job.instance.read_all(job.region, name))
 
     def tables(sink: str = "tables") -> Counter[str]:
         found = [str(path) for path in (job.folder / sink / "all").glob("batch=*/*.parquet")]
@@ -414,11 +497,11 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
             return Counter()
         return _bodies(pa.table(QueryBuilder().register("t", DeltaTable(place)).execute("select value from t")))
 
-    counted = Counter(published_by(job.sources, published))
+    counted = sums(job.sources, published)
     for sink, stores in (("wide", STORES), ("servers", SERVERS), ("embedded", ("engine", "hive"))):
         for store in stores if sink in job.sinks else ():
 
-            def counts(store: str = store, sink: str = sink) -> Counter[str]:
+            def counts(store: str = store, sink: str = sink) -> dict[str, tuple[int, int]]:
                 folder = job.folder / sink / store
                 if store == "engine":
                     found = seen_by(ChdbEngine(str(folder)), "by_minute") if folder.is_dir() else []
@@ -426,13 +509,17 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
                     found = server_rows(store, job.servers[store], "by_minute")
                 else:
                     found = wide_rows("parquet" if store == "hive" else store, folder, "by_minute")
-                made = Counter[str]()
+                made = dict[str, tuple[int, int]]()
                 for row in found:
-                    made[row["source"]] += row["seen"]
+                    seen, total = made.get(row["source"], (0, 0))
+                    made[row["source"]] = seen + row["seen"], total + row["total"]
                 return made
 
+            def all_seen(counts: Callable[[], dict[str, tuple[int, int]]] = counts) -> bool:
+                return sum(seen for seen, _ in counts().values()) >= len(published)
+
             try:
-                eventually(lambda counts=counts: counts().total() >= len(published), f"all of {len(published)} messages in the wide table, {store}", patience_s)
+                eventually(all_seen, f"all of {len(published)} messages in the wide table, {store}", patience_s)
             finally:
                 assert counts() == counted, f"{sink}, {store}: {counts()} and not {counted}\n{job.log()[-3000:]}"
     if "profiles" in job.sinks:
@@ -443,15 +530,16 @@ def verdict(job: Job, published: list[str], spark: Any, patience_s: float = 600)
             there = profiles(job.servers["redis"])
             assert there == newest, f"profiles: {sorted(set(there.items()) ^ set(newest.items()))[:10]}\n{job.log()[-3000:]}"
     readers = {"files": files, "topic": topic, "tables": tables, "delta": delta, "iceberg": iceberg, "tiers": lambda: tables("tiers")}
-    readers |= {"hive": lambda: tables("hive"), "replay": lambda: topic(job.replayed)}
+    readers |= {"hive": lambda: tables("hive"), "folders": lambda: tables("folders"), "replay": lambda: topic(job.replayed), "portable": topic}
     for name, read in readers.items():
         if name not in job.sinks:
             continue
+        wanted = expected + job.twice if name == "portable" else expected
         try:
-            eventually(lambda read=read: sum(read().values()) >= len(published), f"all of {len(published)} messages in {name}", patience_s)
+            eventually(lambda read=read, wanted=wanted: read().total() >= wanted.total(), f"all of {len(published)} messages in {name}", patience_s)
         finally:
             found = read()
-            lost, more = expected - found, found - expected
+            lost, more = wanted - found, found - wanted
             text = f"{name}: {sum(lost.values())} lost ({list(lost)[:5]}), {sum(more.values())} too many ({list(more)[:5]}) of {len(published)}"
             assert not lost and not more, f"{text}\n{job.log()[-3000:]}"
 
@@ -475,19 +563,25 @@ def metastore_verdict(job: Job, published: list[str], spark: Any) -> None:
     if "hive" in of:
         assert Counter(bytes(row.value).decode() for row in spark.sql(f"SELECT value FROM {of['hive']}").collect()) == Counter(published), "hive, the metastore"
     if "embedded" in of:
-        rows = spark.sql(f"SELECT source, sum(seen) AS seen FROM {of['embedded']} GROUP BY source").collect()
-        assert {row.source: row.seen for row in rows} == Counter(published_by(job.sources, published)), "embedded, the metastore"
+        rows = spark.sql(f"SELECT source, sum(seen) AS seen, sum(total) AS total FROM {of['embedded']} GROUP BY source").collect()
+        assert {row.source: (row.seen, row.total) for row in rows} == sums(job.sources, published), "embedded, the metastore"
 
 
 def main() -> None:
     """A soak: many kills on one instance. Prints each, and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=36)
+    parser.add_argument("--kills", type=int, default=42)
     parser.add_argument("--minutes", type=float, default=60, help="no kill begins after that")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or tiers, iceberg, servers, hive, embedded, profiles, replay")
+    parser.add_argument("--sinks", default=",".join(SINKS), help="some of these, or any other that the head of this module names")
     parser.add_argument("--kinds", default="", help=f"what is killed: some of {', '.join((*KINDS, ENGINE))}; all, where it is not said")
+    parser.add_argument("--regions", type=int, default=0, help="instead: so many whole regions are killed, one and the other in turn")
     options = parser.parse_args()
+    if options.regions:
+        from geo_tests.wan.spark_regions import soak
+
+        print(json.dumps(soak(options.regions, options.seed, time.monotonic() + options.minutes * 60, lambda line: print(line, flush=True))), flush=True)
+        return
     from heliograph.spark import session
 
     rng = random.Random(options.seed)
@@ -517,11 +611,14 @@ def main() -> None:
                 published = publisher.stop()
                 spark = session("verdict", settings=job.metastore())
                 verdict(job, published, spark)
-                eventually(lambda: told(job), "the metastore hears of the newest files", 900)
-                code = job.stop()
+                begun_at = time.monotonic()
+                eventually(lambda: told(job), "the metastore hears of the newest files")
+                told_s = round(time.monotonic() - begun_at, 1)
+                assert job.stop() == 0, job.log()[-3000:]
                 metastore_verdict(job, published, spark)
                 begun, died = moves(job.log())
-            found = {"kills": killed, "by_sink": dict(job.killed), "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "exit": code}
+            found = {"kills": killed, "seed": options.seed, "published": len(published), "lost": 0, "duplicated": 0, "by_kind": dict(job.kinds)}
+            found |= {"by_sink": dict(job.killed), "in_batch": dict(job.in_batch)} | ({"told_s": told_s} if "hive" in sinks else {})
             found |= {"moves": begun, "moves_killed": died} if "tiers" in job.sinks else {}
             print(json.dumps(found), flush=True)
         finally:
