@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from benchmarks.servers import free_port
@@ -102,6 +103,30 @@ spark.stop()
 """
 
 
+JOB = """
+[heliograph]
+admin_url = "{admin}"
+[spark]
+master = "{master}"
+[spark.conf]
+"spark.submit.pyFiles" = "{wheel}"
+"spark.pyspark.python" = "{python}"
+"spark.driver.host" = "127.0.0.1"
+"spark.executor.memory" = "600m"
+[[query]]
+name = "lake"
+job = "etl"
+[query.options]
+topics = ["{topic}"]
+path = "{folder}/lake"
+checkpoint = "{folder}/lake.state"
+trigger = "available now"
+source = {{ tasks_min = 4 }}
+[[query.options.table]]
+schema = "id bigint"
+"""
+
+
 @contextmanager
 def cluster(folder: Path, python: str) -> Iterator[str]:
     """A standalone master and two workers of one core each. Gives its URL."""
@@ -169,8 +194,14 @@ def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_p
             done = subprocess.run(
                 [*command, instance.admin("us"), topic, target, str(tmp_path / "stream")], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=1500
             )
+            (tmp_path / "job.toml").write_text(JOB.format(admin=instance.admin("us"), master=url, wheel=wheel, python=python, topic=topic, folder=tmp_path))
+            run = [str(Path(sys.executable).with_name("heliograph")), "spark", "run", str(tmp_path / "job.toml")]
+            job = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{done.stdout[-1000:]}{done.stderr[-4000:]}"
         assert "rows 2000" in done.stdout
+        assert job.returncode == 0, f"{job.stdout[-3000:]}{job.stderr[-3000:]}"
+        table = ds.dataset(str(tmp_path / "lake" / "cluster"), partitioning="hive", exclude_invalid_files=True).to_table()
+        assert sorted(table["id"].to_pylist()) == list(range(2000)), "a job that ships, by the recipe for job files"
         assert sorted(json.loads(body)["id"] for body in instance.read_all("us", target)) == list(range(2000))
     finally:
         instance.down()
