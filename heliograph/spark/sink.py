@@ -39,6 +39,8 @@ _PACED_ROWS = 100
 """In an entry of a sink with a rate, whatever the rate: a task that runs again under another one must cut the same entries."""
 _BATCH_ROWS_BITS = 36
 """Rows of one topic in one partition of one micro-batch; above stands the micro-batch's number."""
+_BATCHES_BITS = 63 - _BATCH_ROWS_BITS
+"""Micro-batches of one producer's name: half a year of the shortest triggers. A sequence id is a long of Java's."""
 _COORDINATE = "struct<region:int,epoch:int,incarnation:string,ledger:bigint,entry:bigint,batch_index:int>"
 _KINDS = {"value": ("binary", "string"), "topic": ("string",), "key": ("string", "binary"), "event_time": ("timestamp",), "properties": ("map<string,string>",)}
 _KINDS |= {"coordinate": (_COORDINATE,), "schema_version": ("bigint", "int")}
@@ -207,8 +209,9 @@ def write_rows(options: SinkOptions, name: str, batch: int, batches: Iterator[pa
     """The rows of one partition."""
     task = TaskContext.get()
     batches = placed(batches) if options.portable else by_content(batches) if options.order == "content" else batches
-    number = task.partitionId() if task is not None else 0
-    return asyncio.run(_write(options, f"{name}-{number}", number, batch << _BATCH_ROWS_BITS, batches))
+    number, turn = task.partitionId() if task is not None else 0, batch >> _BATCHES_BITS
+    first = (batch & (1 << _BATCHES_BITS) - 1) << _BATCH_ROWS_BITS
+    return asyncio.run(_write(options, f"{name}-{number}" + (f"-turn-{turn}" if turn else ""), number, first, batches))
 
 
 @lru_cache(1 << 16)

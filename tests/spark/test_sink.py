@@ -120,6 +120,14 @@ def test_a_task_that_runs_again_writes_nothing_twice(topics: Topics, monkeypatch
     assert sorted(int(message.value) for messages in topics.stored.values() for message in messages) == list(range(300))
 
 
+def test_micro_batches_go_on_where_a_sequence_id_has_no_room_for_their_number(topics: Topics) -> None:
+    given, first = options("value string", topic="persistent://a/b/t"), (1 << 27) - 1
+    for batch in (first, first + 1, first + 2, first + 1):
+        write_rows(given, "query", batch, iter([pa.record_batch({"value": [f"{batch - first}-{n}" for n in range(3)]})]))
+    assert [message.value.decode() for message in topics.stored["persistent://a/b/t"]] == [f"{batch}-{n}" for batch in range(3) for n in range(3)]
+    assert max(topics.highest.values()) < 1 << 63
+
+
 def test_each_topic_of_a_column_must_deduplicate(topics: Topics) -> None:
     columns = "value string, topic string"
     rows = pa.record_batch({"value": ["x"] * 4, "topic": [f"persistent://a/b/{name}" for name in ("one", "two", "one", "plain")]})
