@@ -190,6 +190,8 @@ class Files:
             matched = rule_of(self._rules, topic)
             if matched is None:
                 found = _UNKNOWN, ""
+            elif other := self._owner(*matched):
+                found = f"its table {matched[1]} is that of the rule for {other.topics!r}, with other columns: say another `name` in the rule of its topic", ""
             else:
                 try:
                     found = Parser(topic, matched[0], self._reader), self._landing.table(matched[1])
@@ -197,6 +199,11 @@ class Files:
                     found = str(error), ""
             self._parsers[topic] = found
         return found
+
+    def _owner(self, rule: Rule, table: str) -> Rule | None:
+        """Another rule that names that table, to which a topic's own name has come by chance: half the rows would be null to every reader."""
+        chance = rule.name != table
+        return next((each for each in self._rules if chance and each.name == table and each.schema != rule.schema), None)
 
     def _write(self, table: str, rows: pa.Table) -> None:
         number = self._counts[table] = self._counts.get(table, -1) + 1

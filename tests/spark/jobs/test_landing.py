@@ -220,6 +220,14 @@ def test_a_topic_whose_columns_do_not_fit_its_table_stops_no_other_one(tmp_path:
     assert "columns are added, not changed" in str(reason)
 
 
+def test_a_topic_does_not_come_into_another_rules_table_by_its_name(tmp_path: Path) -> None:
+    rules = [Rule("orders-.*", columns('{"n": "long"}'), "orders"), Rule(".*", "raw", "{topic}")]
+    topics = {f"persistent://a/b/{name}": '{"n": 1}' for name in ("orders-eu", "orders", "other")}
+    parked = written(Landing(tmp_path), 0, rules, topics)
+    assert parked.keys() == {"orders"} and "the rule for 'orders-.*'" in parked["orders"]
+    assert rows(tmp_path, "orders", "n", "parquet") == [1] and rows(tmp_path, "other", "value", "parquet") == [b'{"n": 1}']
+
+
 @pytest.mark.parametrize(("schema", "why"), [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")])
 def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schema: str, why: str) -> None:
     rules = [Rule("bad", columns(schema), "bad"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
