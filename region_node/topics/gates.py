@@ -41,6 +41,7 @@ class Migration:
         self._index = 0 if topic.volatile else topic.ledger.next_index
         self._end: Position | None = None
         """Of the last entry that was appended, or on its way, when the gate was shut; None: one is still on its way."""
+        self._settle()
 
     @property
     def open(self) -> bool:
@@ -48,6 +49,7 @@ class Migration:
 
     def refusal(self) -> RegionPassive:
         """With an address once every link has what was published here."""
+        self._settle()  # a producer is told behind its receipts, and publishes nothing elsewhere before
         if any(link.backlog_entries for link in self._links.stats(self._topic.text)):
             return RegionPassive(f"{self._topic.text} is migrated to another cluster once its links have delivered their backlog: try again")
         return elsewhere(self._topic.text, self.target)
@@ -73,12 +75,14 @@ class Migration:
     def _has_left(self, subscription: Subscription) -> bool:
         if self._topic.volatile:
             return False
-        ledger, cursor = self._topic.ledger, subscription.cursor
-        if self._end is None:
-            if ledger.confirmed_index < self._index:
-                return True
-            self._end = ledger.last_confirmed
-        return cursor.mark_delete < self._end and bool(cursor.backlog_entries)
+        self._settle()
+        cursor = subscription.cursor
+        return self._end is None or (cursor.mark_delete < self._end and bool(cursor.backlog_entries))
+
+    def _settle(self) -> None:
+        """The end is known as soon as nothing is on its way any more: later, what links bring would be before it, too."""
+        if self._end is None and not self._topic.volatile and self._topic.ledger.confirmed_index >= self._index:
+            self._end = self._topic.ledger.last_confirmed
 
 
 def elsewhere(what: str, target: ClusterMigration) -> RegionPassive:

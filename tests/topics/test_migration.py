@@ -151,15 +151,20 @@ def test_consumers_go_once_their_subscription_has_nothing_left() -> None:
     with_broker(test)
 
 
-def test_what_links_bring_later_holds_no_consumer() -> None:
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_what_links_bring_later_holds_no_consumer(on_its_way: bool) -> None:
+    """Though nobody has looked at its subscription by then."""
+
     async def test(broker: Broker) -> None:
         made = await client(broker)
         await made.producer(1)
         await made.subscribe(1, kind=1)
-        await publish(made, 1)
+        broker.ledger().hold = on_its_way
+        await made.do(send(1, 0, entry(b"m0")))
         migrate(broker)
+        broker.ledger().hold = False
+        broker.ledger().release()
         await made.news()
-        broker.topics.gates.tick()
         broker.ledger().append_run(Run([entry(b"late")], [len(entry(b"late"))]), lambda *_: None, None)
         await settle()
         (first, late) = await made.flow(10)
