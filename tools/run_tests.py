@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def pytest(title: str, *arguments: str, **environment: str) -> int:
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and all that they start: tests interrupt programs
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "--system" in arguments:
         arguments.remove("--system")
         return pytest("with a real peer", "-n", "2", "--dist", "loadfile", "-m", "system", "--durations=10", *arguments)
