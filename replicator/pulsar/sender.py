@@ -18,7 +18,7 @@ from heliograph.model.positions import BEFORE_ALL, Position
 from heliograph.wire.entry_metadata import entry_metadata
 from heliograph.wire.kafka_entries import as_pulsar
 from heliograph.wire.pulsar_pb2 import MessageMetadata
-from heliograph.wire.pulsar_replication import SOURCE_POSITION, sources_of
+from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION, sources_of
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_KAFKA, FLAG_MARKER, Buffer, Run
 from replicator.transactions import TransactionBuffer
 
@@ -154,8 +154,13 @@ class PulsarSender:
             self.mark = max(self.mark, (first[0], first[1] - 1))
 
     def receipt(self, sequence: int, highest: int) -> bool:
-        """The target has stored, or had before, everything up to this one. Returns whether `mark` moved."""
+        """The target has stored, or had before, everything up to this one. Returns whether `mark` moved.
+
+        A marker's receipt names its number, which is no position: where entries are known by position, it confirms none.
+        """
         steps, moved = self._steps, False
+        if self.by_position and highest == MARKER_RECEIPT:
+            return False
         while steps and (steps[0].position <= (sequence, highest) if self.by_position else steps[0].number <= sequence):
             step = steps.popleft()
             self.mark, moved = step.end, True

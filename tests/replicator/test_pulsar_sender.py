@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from heliograph.wire.entry_metadata import entry_metadata
-from heliograph.wire.pulsar_replication import SOURCE_POSITION
+from heliograph.wire.pulsar_replication import MARKER_RECEIPT, SOURCE_POSITION
 from heliograph.wire.run import FLAG_HIDDEN, FLAG_MARKER, Run
 from replicator.pulsar.sender import Outgoing, PulsarSender, PulsarSenderSettings
 from replicator.transactions import ABORT, COMMIT, TransactionBuffer, marker_run
@@ -77,8 +77,16 @@ def test_receipts_of_an_older_cluster_name_sequences() -> None:
 
 def test_a_receipt_of_a_marker_confirms_no_entry() -> None:
     core = sender()
-    core.take(5, 0, run_of(entry(b"a")), None)
-    assert not core.receipt(core.next_number(), 1 << 63) and core.mark == START
+    core.take(5, 0, run_of(*(entry(b"%d" % n) for n in range(9))), None)
+    assert core.next_number() > 5, "above the ledger's number, where it would be a position behind all of them"
+    assert not core.receipt(10, MARKER_RECEIPT) and core.mark == START
+    assert core.receipt(5, 3) and core.mark == (5, 3)
+
+
+def test_a_receipt_of_a_marker_from_an_older_cluster_confirms_what_was_before_it() -> None:
+    core = sender(by_position=False)
+    core.take(5, 0, run_of(entry(b"a"), entry(b"b")), None)
+    assert core.receipt(core.next_number(), MARKER_RECEIPT) and core.mark == (5, 1)
 
 
 def test_after_a_lost_connection_everything_unconfirmed_goes_again() -> None:
@@ -128,30 +136,38 @@ def test_aborted_and_ending_entries_of_transactions_never_go() -> None:
     assert core.receipt(5, 1) and core.mark == (5, 3)
 
 
-def test_any_history_of_receipts_and_losses_confirms_each_entry_in_order() -> None:
+def test_any_history_of_receipts_markers_and_losses_confirms_each_entry_in_order() -> None:
     """The cluster stores what it gets, and drops what it had, by position; connections end anywhere."""
     for seed in range(200):
         rng = random.Random(seed)
         topic = [entry(b"%d" % n, **({"replicated_from": "cloud"} if rng.random() < 0.2 else {})) for n in range(60)]  # type: ignore[arg-type]
-        core, by_position = sender(entries_max=8), True
-        stored: list[bytes] = []
-        newest, wire, back = (-1, -1), [], []
+        core, stored = sender(entries_max=8), list[bytes]()
+        newest = (-1, -1)
+        wire: list[Outgoing | int] = []  # a marker: its number
+        back: list[tuple[int, int]] = []
         while core.mark < (5, len(topic) - 1):
             step = rng.random()
             if step < 0.05:
                 wire, back = [], []
-                core.opened(by_position)
+                core.opened(True)
+            elif step < 0.1:
+                wire.append(core.next_number())
             elif step < 0.5 and core.room and core.read_at[1] < len(topic):
                 first = max(0, core.read_at[1])
                 wire += core.take(5, first, run_of(*topic[first : first + rng.randint(1, 5)]), None)
             elif step < 0.75 and wire:
-                out = wire.pop(0)
-                position = tuple(int(part) for part in out.metadata.properties[0].value.split(":"))
+                sent = wire.pop(0)
+                if isinstance(sent, int):
+                    back.append((sent, MARKER_RECEIPT))
+                    continue
+                ledger, _, number = sent.metadata.properties[0].value.partition(":")
+                position = int(ledger), int(number)
                 if position > newest:
-                    newest = position  # type: ignore[assignment]
-                    stored.append(bytes(out.payload))
+                    newest = position
+                    stored.append(bytes(sent.payload))
                 back.append(position)
             elif back:
                 core.receipt(*back.pop(0))
-                assert core.mark <= (5, len(topic) - 1) and (core.mark[1] < 0 or core.mark <= max(newest, core.mark))
+            gone = [b"%d" % n for n, part in enumerate(topic) if (5, n) <= core.mark and not entry_metadata(part)[0].replicated_from]
+            assert stored[: len(gone)] == gone, seed
         assert stored == [b"%d" % n for n, part in enumerate(topic) if not entry_metadata(part)[0].replicated_from], seed

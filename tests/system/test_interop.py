@@ -137,14 +137,21 @@ def link(ours: Side, topic: str) -> dict[str, Any]:
 
 def both_have(sides: tuple[Side, Side], topic: str, wanted: dict[str, list[str]]) -> None:
     """wanted: first letter of the bodies -> all of them, in order. Nothing else is there, on either side."""
-    count = sum(len(bodies) for bodies in wanted.values())
+    every = {body for bodies in wanted.values() for body in bodies}
+    count = len(every)
     for side in sides:
+        copy: list[str] = []
 
         def whole(side: Side = side) -> list[str] | None:
-            found = side.read_all(topic)
-            return found if len(found) >= count else None
+            nonlocal copy
+            copy = side.read_all(topic)
+            return copy if len(copy) >= count else None
 
-        copy = eventually(whole, f"{count} messages in {side.name}")
+        try:
+            eventually(whole, f"{count} messages in {side.name}")
+        except AssertionError as late:
+            lost = sorted(every.difference(copy), key=lambda body: (body[0], int(body[1:])))
+            raise AssertionError(f"{late}; it lacks {len(lost)}, {lost[:3]} to {lost[-1]}; the link: {link(sides[0], topic)}") from late
         assert len(copy) == count, (side.name, len(copy), count)
         for letter, bodies in wanted.items():
             assert [body for body in copy if body.startswith(letter)] == bodies, (side.name, letter)
@@ -174,7 +181,7 @@ def test_messages_and_batches_cross_both_ways(sides: tuple[Side, Side]) -> None:
 
 
 def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]) -> None:
-    """Topics are unloaded on both sides while messages go on: both replicators send again what was not confirmed."""
+    """Topics are unloaded on both sides while messages go on: both replicators send again what was not confirmed. Markers go between the messages."""
     topic = "persistent://public/both/broken"
     ended = threading.Event()
     wanted: dict[str, list[str]] = {"u": [], "c": []}
@@ -184,12 +191,16 @@ def test_nothing_is_stored_twice_when_connections_break(sides: tuple[Side, Side]
         try:
             producer = side.client.create_producer(topic, f"busy-{side.name}", batching_enabled=False, send_timeout_millis=0)
             while not ended.is_set():
-                wanted[letter].append(f"{letter}{len(wanted[letter])}")
-                producer.send(wanted[letter][-1].encode())
+                for _ in range(20):
+                    wanted[letter].append(f"{letter}{len(wanted[letter])}")
+                    producer.send_async(wanted[letter][-1].encode(), None)
+                producer.flush()
             producer.close()
         except BaseException as error:
             failed.append(error)
 
+    for side in sides:
+        side.client.subscribe(topic, "marked", replicate_subscription_state_enabled=True).close()
     threads = [threading.Thread(target=publish, args=(side, letter)) for side, letter in zip(sides, "uc", strict=True)]
     for thread in threads:
         thread.start()
