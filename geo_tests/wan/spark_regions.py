@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from geo_tests.wan.instance import Instance, eventually
-from geo_tests.wan.spark_kills import Job, verdict
+from geo_tests.wan.spark_kills import Job
+from geo_tests.wan.spark_sinks import verdict
 from heliograph.client.blocks import BlockReader
 from heliograph.model.errors import HeliographError
 from heliograph.spark.offsets import end

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -23,10 +24,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from geo_tests.wan.instance import Instance
-from geo_tests.wan.spark_kills import STORES, arrived, wide_rows
+from geo_tests.wan.spark_kills import arrived
+from geo_tests.wan.spark_sinks import STORES, wide_rows
 from heliograph.client.blocks import BlockReader
 from heliograph.client.http import Http
 from heliograph.model.errors import ConfigError, NotAllowed
+from heliograph.spark.queries import state_of
 from tests.broker.processes import Region
 from tests.broker.test_admin import Rest
 from tests.live import provisioned, until
@@ -306,6 +309,31 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
     run(spark, "wide", region.admin_url(), online)
     assert tables()["hourly"] == [*hourly[:4], (11, "u1", 15, 2, None), hourly[5]]
     assert tables()["daily"][1] == (0, "u1", 30, 12, paid[1], 31)
+    known, columns = tables(), online["columns"]
+    swapped = {name: columns[name] for name in ("orders", "clicks", "paid")}  # to Spark, the same two numbers
+    for change in ({"columns": swapped}, {"table": [*online["table"], {"name": "weekly", "period": "7 days"}]}, {"time": "at - interval 1 hour"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(change))}: not as it was"):
+            run(spark, "wide", region.admin_url(), online | change)
+
+    def kept() -> tuple[int, int]:
+        """(rows of state, rows that came too late) of a run."""
+        progress: list[dict[str, int]] = []
+        with pytest.MonkeyPatch.context() as patched:
+            wide = importlib.import_module("heliograph.spark.jobs.wide")
+            genuine = wide.started
+            streams: list[Any] = []
+            patched.setattr(wide, "started", lambda *given: streams.append(genuine(*given)) or streams[-1])
+            run(spark, "wide", region.admin_url(), online)
+            progress = [state_of(each) for each in streams[-1].recentProgress]
+        return progress[-1]["state_rows"], sum(each["late_rows"] for each in progress)
+
+    publish(client, "ab-clicks", [json.dumps({"user": "u9", "at": "2026-02-03T10:00:00Z"})])
+    assert kept() == (2, 0), "what no row may come for any more is not kept: a day, and the lateness, have passed"
+    publish(client, "ab-clicks", [body(0, 11), json.dumps({"user": "u9", "at": "2026-02-03T08:30:00Z"})])
+    assert kept() == (3, 2), "a row that is late for its hour, and for its day; one that is an hour and a half late, in a day that is open"
+    known["hourly"] = sorted([*known["hourly"], (10, "u9", 1, 0, None), (8, "u9", 1, 0, None)])
+    known["daily"] = sorted([*known["daily"], (0, "u9", 2, 0, None, None)])
+    assert tables() == known, "what a target has of old periods stays"
 
 
 def test_rows_of_a_topic_have_the_same_task_in_whatever_order_they_come(spark: Any) -> None:
@@ -363,13 +391,20 @@ def test_a_replay_publishes_each_message_once_at_its_rate_with_its_schema(region
     for n in range(300):
         producer.send_async(b"%d" % n, None, partition_key=f"k{n % 7}", properties={"n": str(n)}, event_timestamp=1000 + n)
     producer.flush()
+    deduplicate(region)
+    keys = [b"\xff\x00", b"\xfe", b"text", b"\xff\x00"]  # as Kafka's clients have them
+    odd = spark.createDataFrame([(b"odd", key) for key in keys], "value binary, key binary").coalesce(1)
+    odd.write.format("heliograph").options(admin_url=region.admin_url(), topic=f"{source}-keys").mode("append").save()
     for topic, kinds in typed.items():
         for number, kind in enumerate(kinds):
             producer = client.create_producer(topic, schema=AvroSchema(kind), **PATIENT)
             producer.send(kind(id=number))
             producer.close()
-    options = {"topics": [source, *typed], "to": target, "rate": 100, "checkpoint": str(tmp_path / "state")}
-    deduplicate(region)
+    ending = time.time_ns() // 1_000_000 + 1
+    until(lambda: time.time_ns() // 1_000_000 > ending)
+    publish(client, "replay-from", ["too late"])
+    topics = [source, f"{source}-keys", *typed]
+    options = {"topics": topics, "to": target, "rate": 100, "checkpoint": str(tmp_path / "state"), "ending": str(ending)}
     run(spark, "replay", region.admin_url(), options)
     forget(tmp_path / "state")
     run(spark, "replay", region.admin_url(), options)
@@ -384,7 +419,10 @@ def test_a_replay_publishes_each_message_once_at_its_rate_with_its_schema(region
         reader.close()
         return Counter((bytes(row.value), known[row.topic][row.schema_version]) for row in rows(*topics) if row.schema_version is not None)
 
-    plain = [row for row in rows(target) if row.schema_version is None]
+    raw = spark.read.format("heliograph").schema("key string, base64_key boolean, value binary").options(admin_url=region.admin_url(), topic=target)
+    binary = Counter((row.key, row.base64_key) for row in raw.load().collect() if bytes(row.value) == b"odd")
+    assert binary == {("/wA=", True): 2, ("/g==", True): 1, ("text", False): 1}
+    plain = [row for row in rows(target) if row.schema_version is None and bytes(row.value) != b"odd"]
     found = [(bytes(r.value), r.key, r.properties["n"], round(r.event_time.timestamp() * 1000)) for r in plain]
     assert found == [(b"%d" % n, f"k{n % 7}", str(n), 1000 + n) for n in range(300)]
     # 300 messages, 100 a second: the last came no sooner than 2 s after the first, whatever else was slow

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from geo_tests.wan.instance import Instance, eventually, heliograph, rest
-from geo_tests.wan.spark_kills import Job, Publisher, arrived, kill_some, verdict
+from geo_tests.wan.spark_kills import Job, Publisher, arrived, kill_some
+from geo_tests.wan.spark_sinks import verdict
 from tests.spark.running import PATIENT, started
 
 pytest.importorskip("pyspark")
