@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.servers import Heliograph, rest
 from heliograph.client.blocks import BlockReader
-from heliograph.client.producer import Message, TopicProducer
+from heliograph.client.producer import Brokers, Message, TopicProducer
 
 NAMESPACE = "public/spark"
 ROWS = 2_000_000
@@ -55,23 +55,24 @@ def rows(count: int, seed: int = 1) -> list[bytes]:
     return made
 
 
-async def publish(admin: str, topic: str, payloads: list[bytes], *, batch: int = 1000) -> None:
-    producer = await TopicProducer.open(admin, topic, "benchmark")
-    now = time.time_ns() // 1_000_000
-    for first in range(0, len(payloads), batch):
-        await producer.send([Message(payload) for payload in payloads[first : first + batch]], first, now)
-    await producer.flush()
-    producer.close()
+async def publish(admin: str, topic: str, payloads: list[bytes]) -> None:
+    await publish_many(admin, {topic: payloads})
 
 
-async def publish_many(admin: str, topics: dict[str, list[bytes]]) -> None:
-    gate = asyncio.Semaphore(32)
+async def publish_many(admin: str, topics: dict[str, list[bytes]], *, batch: int = 1000) -> None:
+    gate, brokers = asyncio.Semaphore(32), Brokers(admin)
 
     async def one(topic: str, payloads: list[bytes]) -> None:
         async with gate:
-            await publish(admin, topic, payloads)
+            producer = TopicProducer(brokers, topic, "benchmark")
+            now = time.time_ns() // 1_000_000
+            for first in range(0, len(payloads), batch):
+                await producer.send([Message(payload) for payload in payloads[first : first + batch]], first, now)
+            await producer.flush()
+            producer.close()
 
     await asyncio.gather(*(one(topic, payloads) for topic, payloads in topics.items()))
+    brokers.close()
 
 
 class Bench:
@@ -191,7 +192,8 @@ def trigger(bench: Bench) -> dict[str, Any]:
     seen: dict[int, int] = {}
 
     async def feed() -> None:
-        producer = await TopicProducer.open(bench.admin, topic, "feed")
+        brokers = Brokers(bench.admin)
+        producer = TopicProducer(brokers, topic, "feed")
         for n in range(0, 400, 4):
             await producer.send([Message(payload) for payload in payloads[n : n + 4]], n, time.time_ns() // 1_000_000)
             await asyncio.sleep(0.1)
@@ -200,6 +202,7 @@ def trigger(bench: Bench) -> dict[str, Any]:
                     seen[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
         await producer.flush()
         producer.close()
+        brokers.close()
 
     asyncio.run(feed())
     query.stop()

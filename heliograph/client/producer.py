@@ -1,9 +1,11 @@
 """TopicProducer: publishes batches of one topic under a name of its own choice, each exactly once, through moves of the topic and lost connections.
 
-Is: finding the owner, SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: batching by time, keys, or
-partitions; who calls it says what an entry is, and gives each message its sequence id.
+Is: finding the owner, SEND in a window, sending again what was not answered, skipping what the broker says it has; `Brokers`: a connection to each broker,
+which producers of thousands of topics share. Isn't: batching by time, keys, or partitions; who calls it says what an entry is, and gives each message its
+sequence id.
 Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the same sequence ids, so that a topic with
-deduplication stores it once; what the broker had before under this name and those ids is not sent, however entries were cut then.
+deduplication stores it once; what the broker had before under this name and those ids is not sent, however entries were cut then. Brokers take nothing
+behind an entry that they refuse (`IN_ORDER`): a later one would hide that an earlier one is not there.
 Source: docs/protocols/pulsar.md.
 """
 
@@ -16,7 +18,7 @@ import struct
 import urllib.parse
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import crc32c
@@ -26,10 +28,17 @@ from heliograph.client.http import Http
 from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
 from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
 from heliograph.model.names import TopicName
+from heliograph.wire.pulsar_frames import IN_ORDER
 from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
 
 WINDOW_BYTES = 8 << 20
 """Sent and not answered, at most."""
+SHARED_BYTES = 64 << 20
+"""The same of all producers of a `Brokers`, but for an entry of each."""
+_ASKING_MAX = 4
+"""Connections for lookups."""
+_OPENING_MAX = 32
+"""Producers that are looked up and made at a time: each waits for its broker, and a new topic for the metadata."""
 _TRIES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _FINAL = {
     ServerError.Value(name)
@@ -45,7 +54,11 @@ _FINAL = {
         "ProducerBlockedQuotaExceededException",
     )
 }
+_value = itemgetter(0)
+_NOT_ALLOWED = ServerError.Value("NotAllowedError")
 _MAGIC = b"\x0e\x01"
+_ROW_BYTES = 8
+"""Of a message beside its value, at least."""
 _HEAD_BYTES = 10 << 10
 """Of a frame, beside the message: more than that, and a broker closes the connection without a word."""
 
@@ -62,82 +75,185 @@ class Message(NamedTuple):
 
 class _Sent(NamedTuple):
     first: int
-    last: int
-    frame: bytes
+    messages: Sequence[Message]
+    publish_ms: int
+    schema_version: int | None
+    size_bytes: int
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.messages) - 1
+
+    def cut(self, start: int, stop: int) -> _Sent:
+        messages = self.messages[start:stop]
+        return self._replace(first=self.first + start, messages=messages, size_bytes=_size(messages))
+
+
+class _Line:
+    """A connection, and the producers on it by their ids."""
+
+    def __init__(self, connection: PulsarConnection) -> None:
+        self.connection = connection
+        self._producers: dict[int, TopicProducer] = {}
+        self._made = self.answered = 0
+        connection.on_command, connection.on_closed = self._on_command, self._on_closed
+
+    def enter(self, producer: TopicProducer) -> int:
+        """Its id, which no other has had here: what comes for an earlier one is nobody's."""
+        self._made += 1
+        self._producers[self._made] = producer
+        return self._made
+
+    def has(self, number: int) -> bool:
+        return number in self._producers
+
+    def leave(self, number: int) -> None:
+        if self._producers.pop(number, None) is not None and self.connection.closed is None:
+            self.connection.close_producer(number)
+
+    def _on_command(self, command: Any) -> None:
+        take: Callable[[TopicProducer, Any], None]
+        if command.type == BaseCommand.SEND_RECEIPT:
+            self.answered += 1
+            number, take = command.send_receipt.producer_id, TopicProducer.on_receipt
+        elif command.type == BaseCommand.SEND_ERROR:
+            number, take = command.send_error.producer_id, TopicProducer.on_refused
+        elif command.type == BaseCommand.CLOSE_PRODUCER:
+            number, take = command.close_producer.producer_id, TopicProducer.lost
+        else:
+            return
+        producer = self._producers.pop(number, None) if command.type == BaseCommand.CLOSE_PRODUCER else self._producers.get(number)
+        if producer is not None:
+            take(producer, command)
+
+    def _on_closed(self, _: HeliographError) -> None:
+        producers, self._producers = self._producers, {}
+        for producer in producers.values():
+            producer.lost()
+
+
+class Brokers:
+    """A region's brokers, a connection to each that is asked for. token: read anew for each connection. Of one event loop."""
+
+    def __init__(self, admin_url: str, *, token: Callable[[], str] = str, ssl: tls.SSLContext | None = None) -> None:
+        self._token, self._ssl = token, ssl
+        self._https = [Http(admin_url, tls=ssl) for _ in range(_ASKING_MAX)]
+        self._idle = asyncio.Queue[Http]()
+        for http in self._https:
+            self._idle.put_nowait(http)
+        self._lines: dict[Address, asyncio.Task[_Line]] = {}
+        self.opening = asyncio.Semaphore(_OPENING_MAX)
+        self.waiting_bytes = 0
+
+    async def line(self, topic: str) -> _Line:
+        """To the topic's present owner. Raises NotAllowed for what time does not end, else HeliographError, OSError, TimeoutError."""
+        http = await self._idle.get()
+        try:
+            address = await asyncio.to_thread(self._owner, http, topic)
+        finally:
+            self._idle.put_nowait(http)
+        while True:
+            task = self._lines.get(address)
+            if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().connection.closed is not None)):
+                task = self._lines[address] = asyncio.create_task(self._connected(address))
+            line = await asyncio.shield(task)
+            if line.connection.closed is None:
+                return line
+
+    async def _connected(self, address: Address) -> _Line:
+        return _Line(await PulsarConnection.connect(address, ssl=self._ssl, token=self._token()))
+
+    def _owner(self, http: Http, topic: str) -> Address:
+        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does not answer."""
+        name = TopicName.parse(topic)
+        path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
+        try:
+            http.renew(self._token())
+            found = http.json("GET", path)
+        except MetadataUnavailable:
+            raise
+        except HeliographError as error:
+            raise NotAllowed(str(error)) from error
+        url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
+        if not url:
+            raise NotAllowed(f"the owner of {topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")
+        return Address.parse(url)
+
+    def close(self) -> None:
+        for http in self._https:
+            http.close()
+        for task in self._lines.values():
+            if not task.done():
+                task.cancel()
+            elif not task.cancelled() and task.exception() is None:
+                task.result().connection.close()
 
 
 class TopicProducer:
-    """Made by `open`. Not to be used by two tasks at once."""
+    """Looks its topic up, and connects, once it has something to send, while more is given to it. Not to be used by two tasks at once."""
 
-    def __init__(self, admin_url: str, topic: str, name: str, *, token: str, ssl: tls.SSLContext | None, patience_s: float, compress: Compress | None) -> None:
+    def __init__(self, brokers: Brokers, topic: str, name: str, *, patience_s: float = 60.0, compress: Compress | None = None) -> None:
+        """name: of the producer; deduplication goes by it."""
         self.topic, self.name = str(TopicName.parse(topic)), name
         self.skipped = 0
         """Messages that the broker had already."""
-        self._http = Http(admin_url, token=token, tls=ssl)
-        self._token, self._ssl, self._patience_s, self._compress = token, ssl, patience_s, compress
-        self._connection: PulsarConnection | None = None
+        self._brokers, self._patience_s, self._compress = brokers, patience_s, compress
+        self._line: _Line | None = None
+        self._id = 0
+        self._opening: asyncio.Task[None] | None = None
+        self._opened = self._resumed = False
         self._stored = -1
         self._waiting: deque[_Sent] = deque()
         self._waiting_bytes = self._bytes_max = 0
+        self._entry_bytes = 0
+        """Above that entries are cut, since the topic refused one; 0: none so far."""
+        self._refused_at = -1
+        """The first sequence id of what was refused last."""
         self._changed = asyncio.Event()
         self._error: HeliographError | None = None
         self._stuck_since: float | None = None
         """When the first connection was made of those over which nothing was stored."""
 
-    @classmethod
-    async def open(
-        cls,
-        admin_url: str,
-        topic: str,
-        name: str,
-        *,
-        token: str = "",
-        ssl: tls.SSLContext | None = None,
-        patience_s: float = 60.0,
-        compress: Compress | None = None,
-    ) -> TopicProducer:
-        """name: of the producer; deduplication goes by it. admin_url: or several of the region, separated by commas.
-
-        Raises NotAllowed for what time does not end, else HeliographError after `patience_s`.
-        """
-        made = cls(admin_url, topic, name, token=token, ssl=ssl, patience_s=patience_s, compress=compress)
-        await made._connect()
-        return made
-
     async def send(self, messages: Sequence[Message], first_sequence: int, publish_ms: int, schema_version: int | None = None) -> None:
-        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version: which they have at the topic, if any."""
-        last = first_sequence + len(messages) - 1
-        if last <= self._stored:
-            self.skipped += len(messages)
+        """One entry: a batch of these, with consecutive sequence ids. Waits while the window is full. schema_version: which they have at the topic, if any.
+
+        Raises NotAllowed for what time does not end, else HeliographError after `patience_s`; also for what was given before.
+        """
+        sent = self._left(_Sent(first_sequence, messages, publish_ms, schema_version, _size(messages)))
+        if sent is None:
             return
-        if first_sequence <= self._stored:  # entries were cut otherwise before: brokers take one whole, or not at all
-            there = self._stored + 1 - first_sequence
-            self.skipped += there
-            messages, first_sequence = messages[there:], self._stored + 1
-        try:
-            sent = _Sent(first_sequence, last, self._frame(messages, first_sequence, publish_ms, schema_version))
-        except (EncodeError, TypeError, ValueError) as error:
-            why = "a property without a value, or an event time before 1970?"
-            raise NotAllowed(f"{self.topic}: one of {len(messages)} messages cannot be written ({error}): {why}") from error
-        if self._bytes_max and len(sent.frame) > self._bytes_max + _HEAD_BYTES:
-            raise NotAllowed(f"{self.topic}: a message of {max(len(each.value) for each in messages):,} bytes; its brokers take {self._bytes_max:,} at most")
-        while self._waiting_bytes + len(sent.frame) > WINDOW_BYTES and self._waiting:
+        while self._waiting and max(self._waiting_bytes + sent.size_bytes - WINDOW_BYTES, self._brokers.waiting_bytes + sent.size_bytes - SHARED_BYTES) > 0:
             await self._wait()
+        if self._error is not None:
+            raise self._error
+        frames = [] if self._line is None else self._frames(sent)
         self._waiting.append(sent)
-        self._waiting_bytes += len(sent.frame)
-        if self._connection is not None:
-            self._connection.write([sent.frame])
+        self._count(sent.size_bytes)
+        if self._line is not None:
+            self._line.connection.write(frames)
+        elif not self._opened:
+            self._open()
         await asyncio.sleep(0)  # who fills the window reads the receipts too
 
+    async def ready(self) -> None:
+        """Returns once it is made. Raises as `send`."""
+        if self._line is None and self._opening is None:
+            self._open()
+        while self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._error is not None:
+            raise self._error
+
     async def flush(self) -> None:
-        """Returns once everything is stored. Raises as `open`."""
+        """Returns once everything is stored. Raises as `send`."""
         while self._waiting:
             await self._wait()
 
     def close(self) -> None:
-        self._http.close()
-        if self._connection is not None:
-            self._connection.close()
+        if self._opening is not None:
+            self._opening.cancel()
+        self._leave()
+        self._count(-self._waiting_bytes)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -145,7 +261,7 @@ class TopicProducer:
         """Until something was answered; connects anew where the connection or the producer is gone."""
         if self._error is not None:
             raise self._error
-        if self._connection is None:
+        if self._line is None and self._opening is None:
             now = asyncio.get_running_loop().time()
             if self._stuck_since is None:
                 self._stuck_since = now
@@ -153,83 +269,149 @@ class TopicProducer:
                 raise ConnectionLost(f"{self.topic}: for {self._patience_s:.0f} s, brokers have ended each connection before they stored anything")
             else:
                 await asyncio.sleep(_TRIES_S[1])
-            await self._connect()
+            self._open()
+        if self._opening is not None:
+            await asyncio.wait([self._opening])  # which has patience of its own
             return
         self._changed.clear()
+        line, answered = self._line, 0 if self._line is None else self._line.answered
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._changed.wait()
         except TimeoutError:
+            if line is not None and line.answered != answered:
+                return  # a topic that its broker slows down slows down its neighbours on the connection
             raise ConnectionLost(f"{self.topic}: no answer to a publish within {self._patience_s:.0f} s") from None
 
+    def _open(self) -> None:
+        self._opened = True
+        self._opening = asyncio.create_task(self._connect())
+
     async def _connect(self) -> None:
-        """To the present owner; then everything that is not answered goes out again."""
+        """To the present owner; then everything that is not answered goes out again. What it fails with is `_error`."""
+        try:
+            async with self._brokers.opening:
+                line, stored = await self._made()
+            self._resume(line, stored)
+        except HeliographError as error:
+            self._error = error
+        finally:
+            self._opening = None
+            self._changed.set()
+
+    async def _made(self) -> tuple[_Line, int]:
+        """Where the producer is now, and what is stored under its name. Raises as `send`."""
         loop, tries = asyncio.get_running_loop(), 0
         deadline = loop.time() + self._patience_s
         while True:
+            line = None
             try:
-                address = await asyncio.to_thread(self._owner)
-                connection = await PulsarConnection.connect(address, ssl=self._ssl, token=self._token)
-                connection.on_command, connection.on_closed = self._on_command, partial(self._lost, connection)
-                self._connection, self._bytes_max = connection, connection.message_bytes_max
-                self._stored = max(self._stored, await connection.producer(1, self.topic, self.name))
-                break
+                line = await self._brokers.line(self.topic)
+                self._id = line.enter(self)
+                stored = await line.connection.producer(self._id, self.topic, self.name, metadata={IN_ORDER: "true"})
+                if line.has(self._id):  # which it is not if what took it away came with the answer
+                    return line, stored
             except (HeliographError, OSError, TimeoutError) as error:
-                self.close()
-                self._connection = None
+                if line is not None:
+                    line.leave(self._id)
                 if _too_many_files(error):
-                    raise NotAllowed(f"{self.topic}: this process may not open more files; raise their limit (ulimit -n), or write to fewer topics") from error
+                    raise NotAllowed(f"{self.topic}: this process may not open more files; raise their limit (ulimit -n)") from error
                 if isinstance(error, NotAllowed) or (isinstance(error, Refused) and error.code in _FINAL):
                     raise NotAllowed(f"{self.topic}: {error}") from error
                 if loop.time() > deadline:
                     raise ConnectionLost(f"{self.topic} could not be reached within {self._patience_s:.0f} s: {error}") from error
-                await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
-                tries += 1
-        self._http.close()  # until the topic moves: who writes to hundreds of topics has one connection for each
-        while self._waiting and self._waiting[0].last <= self._stored:
-            self._done()
-        connection.write([sent.frame for sent in self._waiting])
+            await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
+            tries += 1
 
-    def _owner(self) -> Address:
-        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does not answer."""
-        name = TopicName.parse(self.topic)
-        path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
-        try:
-            found = self._http.json("GET", path)
-        except MetadataUnavailable:
-            raise
-        except HeliographError as error:
-            raise NotAllowed(str(error)) from error
-        url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
-        if not url:
-            raise NotAllowed(f"the owner of {self.topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")
-        return Address.parse(url)
+    def _resume(self, line: _Line, stored: int) -> None:
+        """Raises NotAllowed."""
+        self._bytes_max = line.connection.message_bytes_max
+        first, self._resumed, self._stored = not self._resumed, True, max(self._stored, stored)
+        refused, self._refused_at = self._refused_at, -1
+        if 0 <= refused <= self._stored:
+            raise NotAllowed(f"{self.topic} refused a message, and its broker, of an earlier version, has stored later ones: upgrade brokers before Spark")
+        waiting, self._waiting = self._waiting, deque()
+        self._count(-self._waiting_bytes)
+        skipped = self.skipped
+        for sent in waiting:
+            left = self._left(sent)
+            if left is not None:
+                self._waiting.append(left)
+                self._count(left.size_bytes)
+        if not first:
+            self.skipped = skipped  # it is what this one has sent
+        frames = [frame for sent in self._waiting for frame in self._frames(sent)]
+        self._line = line
+        line.connection.write(frames)
 
-    def _lost(self, connection: PulsarConnection, error: HeliographError) -> None:
-        if self._connection is connection:
-            self._connection = None
-            self._changed.set()
+    def _left(self, sent: _Sent) -> _Sent | None:
+        """What is not stored of it: entries were cut otherwise before, and brokers take one whole, or not at all."""
+        there = min(max(self._stored + 1 - sent.first, 0), len(sent.messages))
+        self.skipped += there
+        if not there:
+            return sent
+        return sent.cut(there, len(sent.messages)) if there < len(sent.messages) else None
 
-    def _on_command(self, command: Any) -> None:
-        if command.type == BaseCommand.SEND_RECEIPT:
-            sequence = max(command.send_receipt.sequence_id, command.send_receipt.highest_sequence_id)
-            while self._waiting and self._waiting[0].last <= sequence:
-                self._done()
-            self._changed.set()
-        elif command.type in (BaseCommand.CLOSE_PRODUCER, BaseCommand.SEND_ERROR):
-            error = command.send_error
-            if command.type == BaseCommand.SEND_ERROR and error.error in _FINAL:
+    def _leave(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.leave(self._id)
+
+    def lost(self, _: Any = None) -> None:
+        """The connection is, or the broker has closed the producer."""
+        self._line = None
+        self._changed.set()
+
+    def on_receipt(self, command: Any) -> None:
+        sequence = max(command.send_receipt.sequence_id, command.send_receipt.highest_sequence_id)
+        while self._waiting and self._waiting[0].last <= sequence:
+            self._stuck_since = None
+            self._count(-self._waiting.popleft().size_bytes)
+        self._changed.set()
+
+    def on_refused(self, command: Any) -> None:
+        error = command.send_error
+        if error.error in _FINAL:
+            refused = next((sent for sent in self._waiting if sent.first <= error.sequence_id <= sent.last), None)
+            whole = 0 if refused is None else max(map(_each, refused.messages))
+            bytes_now = 0 if refused is None else min(refused.size_bytes, self._entry_bytes or refused.size_bytes)
+            if error.error != _NOT_ALLOWED or bytes_now <= whole:
                 self._error = NotAllowed(f"{self.topic}: {error.message}")
-                self._changed.set()
-            elif self._connection is not None:
-                self._connection.close()  # the topic moves, or storage asks for another try: all of it again, in order
+            else:  # messages may be smaller than what the topic takes, and their batch is not
+                self._entry_bytes, self._refused_at = max(bytes_now // 2, 1), error.sequence_id
+        self._leave()  # the topic moves, or storage asks for another try: all of it again, in order
+        self._changed.set()
 
-    def _done(self) -> None:
-        self._stuck_since = None
-        self._waiting_bytes -= len(self._waiting.popleft().frame)
+    def _count(self, size_bytes: int) -> None:
+        self._waiting_bytes += size_bytes
+        self._brokers.waiting_bytes += size_bytes
 
-    def _frame(self, messages: Sequence[Message], first: int, publish_ms: int, schema_version: int | None) -> bytes:
-        last = first + len(messages) - 1
+    def _frames(self, sent: _Sent) -> list[bytes]:
+        """Of the entry, or of the pieces that the topic may take. Raises NotAllowed."""
+        try:
+            made = [self._frame(piece) for piece in (self._pieces(sent) if self._entry_bytes else [sent])]
+        except (EncodeError, TypeError, ValueError) as error:
+            why = "a property without a value, or an event time before 1970?"
+            raise NotAllowed(f"{self.topic}: one of {len(sent.messages)} messages cannot be written ({error}): {why}") from error
+        if self._bytes_max and max(map(len, made)) > self._bytes_max + _HEAD_BYTES:
+            biggest = max(len(each.value) for each in sent.messages)
+            raise NotAllowed(f"{self.topic}: a message of {biggest:,} bytes; its brokers take {self._bytes_max:,} at most")
+        return made
+
+    def _pieces(self, sent: _Sent) -> list[_Sent]:
+        found, start, size_bytes = list[_Sent](), 0, 0
+        for at, message in enumerate(sent.messages):
+            each = _each(message)
+            if at > start and size_bytes + each > self._entry_bytes:
+                found.append(sent.cut(start, at))
+                start, size_bytes = at, 0
+            size_bytes += each
+        found.append(sent.cut(start, len(sent.messages)))
+        return found
+
+    def _frame(self, sent: _Sent) -> bytes:
+        first, messages, publish_ms, schema_version, _ = sent
+        last = sent.last
         parts = []
         for message in messages:
             single = SingleMessageMetadata(payload_size=len(message.value))
@@ -260,11 +442,19 @@ class TopicProducer:
         head = metadata.SerializeToString()
         body = len(head).to_bytes(4, "big") + head + payload
         command = BaseCommand(type=BaseCommand.SEND)
-        command.send.producer_id, command.send.sequence_id, command.send.num_messages = 1, first, len(messages)
+        command.send.producer_id, command.send.sequence_id, command.send.num_messages = self._id, first, len(messages)
         command.send.highest_sequence_id = last
         packed = command.SerializeToString()
         size = 4 + len(packed) + 2 + 4 + len(body)
         return struct.pack(">II", size, len(packed)) + packed + _MAGIC + crc32c.crc32c(body).to_bytes(4, "big") + body
+
+
+def _each(message: Message) -> int:
+    return len(message.value) + _ROW_BYTES
+
+
+def _size(messages: Sequence[Message]) -> int:
+    return sum(map(len, map(_value, messages))) + _ROW_BYTES * len(messages)
 
 
 def _too_many_files(error: BaseException | None) -> bool:

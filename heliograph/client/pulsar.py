@@ -12,7 +12,7 @@ import asyncio
 import ssl as tls
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -184,11 +184,13 @@ class PulsarConnection(asyncio.Protocol):
         redirect = answer.response == CommandLookupTopicResponse.Redirect
         return LookupAnswer(answer.brokerServiceUrl, answer.brokerServiceUrlTls, redirect, answer.authoritative)
 
-    async def producer(self, producer: int, topic: str, name: str, *, timeout_s: float = 10.0) -> int:
+    async def producer(self, producer: int, topic: str, name: str, *, metadata: Mapping[str, str] | None = None, timeout_s: float = 10.0) -> int:
         """Makes a producer; returns the newest sequence id that is stored under this name, -1 where there is none. Raises as `lookup`."""
         command = BaseCommand(type=BaseCommand.PRODUCER)
         command.producer.topic, command.producer.producer_id = topic, producer
         command.producer.producer_name, command.producer.user_provided_producer_name = name, True
+        for key, value in (metadata or {}).items():
+            command.producer.metadata.add(key=key, value=value)
         command.producer.request_id = self._next_request()
         return int((await self._ask(command, command.producer.request_id, timeout_s)).last_sequence_id)
 

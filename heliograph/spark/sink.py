@@ -16,7 +16,7 @@ import time
 import uuid
 from array import array
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -25,11 +25,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from heliograph.client.blocks import BlockReader
 from heliograph.client.http import Http
-from heliograph.client.producer import Message, TopicProducer
-from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound
+from heliograph.client.producer import Brokers, Message, TopicProducer
+from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.names import TopicName
-from heliograph.spark.options import Access
+from heliograph.spark.options import KNOWN, Access
 from heliograph.spark.portable import by_content, placed
 from heliograph.wire import pulsar_pb2 as pb
 
@@ -47,6 +48,13 @@ _KINDS |= {"coordinate": (_COORDINATE,), "schema_version": ("bigint", "int")}
 _DEDUPLICATED: set[tuple[str, str]] = set()
 """(admin URL, topic) that was seen to: workers are reused, and a column may name thousands of topics."""
 _TOPICS_KNOWN = 1 << 16
+_ASKERS = 8
+"""Threads of a task that ask about topics it has not written to yet."""
+_OWN = frozenset({"topic", "compression", "name", "order", "rate", "exactly_once"})
+_OTHERS = frozenset({"checkpointlocation", "queryname", "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms", "portable_tasks"})
+"""What users say to Spark in the same place, and to job files for the source."""
+_PENDING_BYTES = 64 << 20
+"""Of all entries that a task gathers: beyond that they go as they are."""
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 
@@ -55,6 +63,10 @@ class SinkOptions(Access):
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
         super().__init__(given, "sink")
+        unknown = sorted(set(map(str.lower, given)) - KNOWN - _OWN - _OTHERS)  # the source's: a job file has options of both in one table
+        if unknown:
+            access = {"admin_url", "service_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key"}
+            raise ConfigError(f"the heliograph sink has no option {unknown[0]!r}; it has {', '.join(sorted(_OWN | access))}")
         self.topic = given.get("topic", "")
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name, kind in columns.items():
@@ -67,7 +79,7 @@ class SinkOptions(Access):
         if ("topic" in columns) == bool(self.topic):
             raise ConfigError("give either the option topic, or a column topic")
         if self.topic:
-            self.topic = str(TopicName.parse(self.topic))
+            self.topic = str(_kept(self.topic))
         self.portable = "coordinate" in columns
         self.name = given.get("name", "")
         compression = given.get("compression", "none").lower()
@@ -77,7 +89,10 @@ class SinkOptions(Access):
         self.order = given.get("order", "").lower()
         if self.order not in ("", "arrival", "content"):
             raise ConfigError(f"order is {self.order!r}; it may be arrival, or, behind a groupBy, a join, or a repartition, content")
-        self.exactly_once = given.get("exactly_once", "true").lower() != "false"
+        exactly_once = given.get("exactly_once", "true").lower()
+        if exactly_once not in ("true", "false"):
+            raise ConfigError(f"exactly_once is {exactly_once!r}; it is true or false")
+        self.exactly_once = exactly_once == "true"
         try:
             self.rate = float(given.get("rate", "0"))
         except ValueError:
@@ -90,13 +105,20 @@ class SinkOptions(Access):
         if not self.topic or not self.exactly_once:
             return  # of a column of topics nothing is known before the rows are: each task looks
         _DEDUPLICATED.discard((self.admin_url, self.topic))  # policies change
-        self.check_topic(self.topic)
+        http = self.http()
+        try:
+            self.check_topic(self.topic, http)
+        finally:
+            http.close()
 
-    def check_topic(self, topic: str) -> None:
+    def http(self) -> Http:
+        return Http(self.admin_url, token=self.current_token(), tls=self.tls())
+
+    def check_topic(self, topic: str, http: Http) -> None:
         """The same of one topic, once a process."""
         if (self.admin_url, topic) in _DEDUPLICATED or not self.exactly_once:
             return
-        if not deduplicates(Http(self.admin_url, token=self.current_token(), tls=self.tls()), topic):
+        if not deduplicates(http, topic):
             namespace = TopicName.parse(topic).namespace
             raise ConfigError(
                 f"{topic} does not deduplicate, so a task that runs again would write its rows twice: run `heliograph namespaces set"
@@ -106,18 +128,15 @@ class SinkOptions(Access):
             _DEDUPLICATED.clear()
         _DEDUPLICATED.add((self.admin_url, topic))
 
-    def places(self, topic: str) -> list[str]:
+    def places(self, topic: str, reader: BlockReader) -> list[str]:
         """The topic, or its partitions. Asked once a task."""
         name = TopicName.parse(topic)
         if name.partition >= 0:
             return [str(name)]
-        reader = self.reader()
         try:
             count = reader.partitions(topic)
         except NotFound:  # it comes with its first message
             count = 0
-        finally:
-            reader.close()
         return [str(name.with_partition(number)) for number in range(count)] or [str(name)]
 
     @property
@@ -130,6 +149,17 @@ class SinkOptions(Access):
             return pb.ZLIB, zlib.compress
         codec = "lz4_raw" if self.compression == "lz4" else self.compression
         return _COMPRESSIONS[self.compression], lambda data: pa.compress(data, codec=codec, asbytes=True)
+
+
+def _kept(topic: str) -> TopicName:
+    """Raises ConfigError."""
+    try:
+        name = TopicName.parse(topic)
+    except NotAllowed as error:
+        raise ConfigError(str(error)) from error
+    if name.domain != "persistent":
+        raise ConfigError(f"{topic} keeps nothing that is written to it, and is not deduplicated: name a persistent topic")
+    return name
 
 
 def deduplicates(http: Http, topic: str) -> bool:
@@ -150,8 +180,6 @@ def deduplicates(http: Http, topic: str) -> bool:
             f"whether {topic} deduplicates cannot be known, so a task that runs again might write its rows twice: {error}. Grant the role `produce` (at the"
             " namespace, where the topic is not there yet; brokers of an earlier version want a tenant's admin), or say exactly_once=false"
         ) from error
-    finally:
-        http.close()
 
 
 class Written(WriterCommitMessage):
@@ -231,16 +259,33 @@ class _Routes:
         self._places: dict[str, list[str]] = {}
         self._loose: dict[str, int] = {}
         self._suffixes: dict[str, str] = {}
+        self._failed = False
 
-    def known(self, topic: str) -> bool:
-        return topic in self._places
+    async def learn(self, topics: Iterable[str]) -> None:
+        """Of those that are new, several at a time: thousands, one behind the other, would take the longer the more the region has to do."""
+        new = [topic for topic in topics if topic not in self._places]
+        askers = min(len(new), _ASKERS)
+        await asyncio.gather(*(asyncio.to_thread(self._ask, new[number::askers]) for number in range(askers)))
 
-    async def learn(self, topic: str) -> None:
-        if not self._options.topic:
-            await asyncio.to_thread(self._options.check_topic, topic)
-        places = self._places[topic] = await asyncio.to_thread(self._options.places, topic)
-        if len(places) > 1:
-            self._suffixes |= dict.fromkeys(places, f"-of-{len(places)}")
+    def _ask(self, topics: list[str]) -> None:
+        """In a thread of its own."""
+        http, reader = self._options.http(), self._options.reader()
+        try:
+            for topic in topics:
+                if self._failed:
+                    return
+                _kept(topic)
+                if not self._options.topic:
+                    self._options.check_topic(topic, http)
+                places = self._places[topic] = self._options.places(topic, reader)
+                if len(places) > 1:
+                    self._suffixes |= dict.fromkeys(places, f"-of-{len(places)}")
+        except BaseException:
+            self._failed = True
+            raise
+        finally:
+            http.close()
+            reader.close()
 
     def suffix(self, place: str) -> str:
         """Of the producer's name: with other partitions rows go other ways, and under the same ids others would be taken for what is there."""
@@ -258,10 +303,11 @@ class _Routes:
 
 async def _write(options: SinkOptions, name: str, task: int, first: int, batches: Iterator[pa.RecordBatch]) -> Written:
     routes = _Routes(options, task)
+    brokers = Brokers(options.admin_url, token=options.current_token, ssl=options.tls())
     producers: dict[str, TopicProducer] = {}
     pending: dict[str, _Entry] = {}
     counts: dict[str, int] = {}
-    rows, sent, begun = 0, 0, 0.0
+    rows, sent, begun, held = 0, 0, 0.0, 0
     entry_rows = _PACED_ROWS if options.rate else _ROWS
 
     async def paced() -> None:
@@ -270,15 +316,15 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
             await asyncio.sleep(early)
 
     async def send(topic: str) -> None:
-        nonlocal begun, sent
+        nonlocal begun, held, sent
         await paced()
         entry = pending.pop(topic)
+        held -= entry.size_bytes
         producer = producers.get(topic)
         if producer is None:
-            token, tls = options.current_token(), options.tls()
-            full = name + routes.suffix(topic)
-            producer = await TopicProducer.open(options.admin_url, topic, full, token=token, ssl=tls, compress=options.compress)
-            producers[topic] = producer
+            producer = producers[topic] = TopicProducer(brokers, topic, name + routes.suffix(topic), compress=options.compress)
+            if options.rate:
+                await producer.ready()
         begun = begun or time.monotonic()  # what it took to find and open the first topic is no time to write in
         sent += len(entry.messages)
         counts[topic] = entry.first - first + len(entry.messages)
@@ -286,9 +332,9 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
 
     try:
         for columns in batches:
+            named = [options.topic] if options.topic else columns.column(columns.schema.get_field_index("topic")).unique().to_pylist()
+            await routes.learn(filter(None, named))
             for message, whole, version in _messages(columns, options.topic, rows):
-                if not routes.known(whole):
-                    await routes.learn(whole)
                 topic = routes.of(whole, message.key)
                 entry = pending.get(topic)
                 if entry is not None and (entry.version != version or len(message.value) > _BYTES):
@@ -298,17 +344,21 @@ async def _write(options: SinkOptions, name: str, task: int, first: int, batches
                     entry = pending[topic] = _Entry(first + counts.get(topic, 0), version)
                 entry.messages.append(message)
                 entry.size_bytes += len(message.value)
+                held += len(message.value)
+                rows += 1
                 if len(entry.messages) >= entry_rows or entry.size_bytes >= _BYTES:
                     await send(topic)
-                rows += 1
+                elif held >= _PENDING_BYTES:  # thousands of topics, of each a little
+                    for each in list(pending):
+                        await send(each)
         for topic in list(pending):
             await send(topic)
-        for producer in producers.values():
-            await producer.flush()
+        await asyncio.gather(*(producer.flush() for producer in producers.values()))
         await paced()  # the next micro-batch begins with a burst of nothing
     finally:
         for producer in producers.values():
             producer.close()
+        brokers.close()
     return Written(rows, sum(producer.skipped for producer in producers.values()))
 
 

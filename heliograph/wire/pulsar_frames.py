@@ -34,6 +34,8 @@ MESSAGE_BYTES_MAX = 5 << 20
 FRAME_BYTES_MAX = MESSAGE_BYTES_MAX + (10 << 10)
 PRIVATE_MIN = 1000
 SEQUENCE_MAX = (1 << 63) - 1
+IN_ORDER = "heliograph.in_order"
+"""In the metadata of a PRODUCER: behind a message that the topic refuses, nothing of this producer is stored until it is made again."""
 
 _COPY_ABOVE = 8192
 """Entries below this size on average are joined when they are stored, which lets the block go."""

@@ -13,6 +13,7 @@ from heliograph.model.errors import ProducerBusy, ProducerFenced, RegionPassive,
 from heliograph.model.names import TopicName
 from heliograph.model.positions import BEFORE_ALL
 from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar_frames import IN_ORDER
 from region_node.pulsar.publishing import ProducerHandle, send_on
 from region_node.pulsar.replicated import Replicated, cluster_of
 from region_node.schemas.compatibility import IncompatibleSchema
@@ -41,7 +42,7 @@ def on_producer(connection: PulsarConnection, command: pb.BaseCommand) -> None:
     if known is not None:
         connection.producing.forget(known)
     name = producer.producer_name or connection.listener.unique_name()
-    handle = ProducerHandle(producer.producer_id, name, producer.request_id)
+    handle = ProducerHandle(producer.producer_id, name, producer.request_id, in_order=any(pair.key == IN_ORDER for pair in producer.metadata))
     connection.producing.begin(handle)
     connection.answer(producer.request_id, _make_or_forget(connection, handle, producer))
 

@@ -3,7 +3,7 @@
 Is: the order of answers to one producer, what waits for a producer that is still being made, what happens to a failed append.
 Isn't: who may produce (`region_node.topics.producers`), or deduplication.
 Invariants: answers to one producer's SENDs go out in their order; after a failed append nothing later of that producer is stored; what is refused of one
-message (its size, its delay, that it is plain) concerns that message alone.
+message (its size, its delay, that it is plain) concerns that message alone, unless the producer asked for order (`IN_ORDER`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ NO_TRANSACTIONS = "transactions are off here: set broker.transaction_coordinator
 class ProducerHandle:
     """One producer id of a connection. `topic` is None while it is being made; `closed`: nothing more is taken from it."""
 
-    __slots__ = ("_after", "answered", "closed", "held", "id", "name", "producer", "ready", "request_id", "schema_version", "sent", "topic")
+    __slots__ = ("_after", "answered", "closed", "held", "id", "in_order", "name", "producer", "ready", "request_id", "schema_version", "sent", "topic")
 
-    def __init__(self, producer_id: int, name: str, request_id: int) -> None:
-        self.id, self.name, self.request_id = producer_id, name, request_id
+    def __init__(self, producer_id: int, name: str, request_id: int, *, in_order: bool = False) -> None:
+        """in_order: nothing is stored behind a message that is refused."""
+        self.id, self.name, self.request_id, self.in_order = producer_id, name, request_id, in_order
         self.topic: Topic | None = None
         self.producer: Producer | None = None
         self.schema_version = b""
@@ -185,11 +186,13 @@ class Producing:
                 self._append_living(topic, part)
 
     def _refuse_one(self, event: SendRun, error: HeliographError) -> None:
-        """A message that the topic does not take, behind the answers to what came before it. The producer goes on, and so do its neighbours."""
+        """A message that the topic does not take, behind the answers to what came before it. The producer goes on, but for one in order, and so do others."""
         ((producer_id, (sequence,), _),) = event.segments
         self._connection.listener.budget.give(event.run.size_bytes)
         handle = self.handles.get(producer_id)
         if handle is not None and not handle.closed:
+            if handle.in_order:
+                self._stop_taking(handle)
             handle.when_answered(lambda: self._send_error(producer_id, sequence, code_of(error), str(error)))
 
     def _append(self, topic: Topic, event: SendRun) -> None:
@@ -223,7 +226,7 @@ class Producing:
         if handle is None or handle.closed:
             return
         code = pb.ChecksumError if event.checksum else pb.NotAllowedError
-        if not event.checksum:
+        if not event.checksum or handle.in_order:
             self._stop_taking(handle)
         handle.when_answered(lambda: self._send_error(handle.id, event.sequence, code, event.reason))
 

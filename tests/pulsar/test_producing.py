@@ -7,6 +7,7 @@ from dataclasses import replace
 from heliograph.model.errors import LedgerFenced, NotEnoughBookies
 from heliograph.model.policies import NamespacePolicies
 from heliograph.wire import pulsar_pb2 as pb
+from heliograph.wire.pulsar_frames import IN_ORDER
 from region_node.topics.epochs import topic_epoch_key
 from tests.pulsar.codec import entry, frame, send
 from tests.pulsar.harness import TOPIC, Broker, K, kinds, publish, receipts, settle, with_broker
@@ -103,6 +104,33 @@ def test_what_a_policy_keeps_out_is_one_message_and_not_its_neighbours() -> None
         assert broker.listener.budget.used == 0
         broker.ledger().hold = False
         assert receipts(await client.do(send(1, 4, entry(b"x")))) == [(1, 4, 4)], "it goes on"
+
+    with_broker(test)
+
+
+def test_behind_what_is_refused_of_a_producer_in_order_nothing_is_stored() -> None:
+    """By its highest sequence id a topic would take what was refused for a duplicate, once it comes again as its client had it."""
+
+    async def test(broker: Broker) -> None:
+        await broker.topics.policies.change_topic(TOPIC, lambda before: replace(before, policies={"maxMessageSize": 200}))
+        client = await broker.client()
+        await client.producer(1, producer_name="a", metadata=[pb.KeyValue(key=IN_ORDER, value="true")])
+        await client.producer(2, producer_name="b")
+        broker.ledger().hold = True
+        large, small = entry(b"x" * 300), entry(b"x")
+        assert await client.do(send(1, 0, small) + send(1, 1, large) + send(1, 2, small) + send(2, 0, small), send(1, 3, large), send(1, 4, small)) == []
+        broker.ledger().release()
+        came = await client.news()
+        assert sorted(receipts(came)) == [(1, 0, 0), (2, 0, 1)]
+        refused = [c.send_error for c, _ in came if c.type == K.SEND_ERROR]
+        assert [(each.producer_id, each.sequence_id, each.error) for each in refused] == [(1, 1, pb.NotAllowedError)]
+        assert broker.listener.budget.used == 0
+        broker.ledger().hold = False
+        assert kinds(await client.do(frame(K.CLOSE_PRODUCER, producer_id=1, request_id=50))) == [K.SUCCESS]
+        await client.producer(3, producer_name="a", metadata=[pb.KeyValue(key=IN_ORDER, value="true")])
+        wrong = small[:-1] + b"?"
+        came = await client.do(send(3, 1, small), send(3, 2, wrong), send(3, 3, small))
+        assert [one[:2] for one in receipts(came)] == [(3, 1)] and kinds(came).count(K.SEND_ERROR) == 1
 
     with_broker(test)
 
