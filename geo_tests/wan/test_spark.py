@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -374,6 +375,11 @@ def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpo
     def backlog() -> Any:
         return rest("GET", f"{pair.admin('us')}/admin/v2/persistent/public/geo/idle/stats")["subscriptions"]["idle"]["msgBacklog"]
 
+    def measured() -> float:
+        with urllib.request.urlopen(f"{pair.admin('us')}/metrics", timeout=30) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if line.startswith("pulsar_subscription_back_log{")]
+        return next((float(line.rpartition(" ")[2]) for line in lines if topic in line and 'subscription="idle"' in line), -1.0)
+
     publish(0, 100)
     running = query("first")
     try:
@@ -384,6 +390,7 @@ def test_the_subscription_follows_an_idle_query_and_stands_in_for_a_lost_checkpo
         running.stop()
     publish(100, 150)
     eventually(lambda: backlog() > 0, "what the query has not read shows as backlog, and is held")
+    eventually(lambda: measured() == backlog(), "and in the metrics")
     (tmp_path / "first" / "metadata").write_text("no json")  # a checkpoint that cannot be used
     with pytest.raises(Exception, match=r"(?i)metadata|json"):
         query("first").awaitTermination()

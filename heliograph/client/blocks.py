@@ -81,9 +81,7 @@ class Told(NamedTuple):
 class BlockReader:
     """Talks to one region. Raises NotFound, MetadataUnavailable (nobody answers), CorruptData."""
 
-    def __init__(
-        self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S, bookies: bool = True
-    ) -> None:
+    def __init__(self, admin_url: str, token: str = "", tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S, bookies: bool = True) -> None:
         """admin_url: of one broker, or of several, separated by commas. token: of a role that may consume the topics, where the region wants one.
 
         patience_s: how long nobody may answer, or a topic be on its way to another broker, before that is an error. bookies: they may be asked for entries;
@@ -188,7 +186,7 @@ class BlockReader:
                         raise HeliographError(f"{name}: {why}")
                     waiting.reason = MetadataUnavailable("; ".join([f"{name}: {why}" for name, why in answer["later"].items()][:3]))
                     yield answer
-                    self._owners |= dict.fromkeys(answer["found"], base)
+                    self._owners |= dict.fromkeys([*answer["found"], *answer["missing"]], base)
                     for owner, moved in answer["elsewhere"].items():
                         self._owners |= dict.fromkeys(moved, owner)
                         later |= {name: wanted[name] for name in moved}

@@ -4,7 +4,8 @@ Is: HTTP to one bookie for each part of a range, blocks merged from the stripes 
 what (the broker decides, and the bookies verify its permit), or what is confirmed (nothing is asked beyond what the broker named).
 Invariants: nothing is given that was not verified against its checksum, its ledger, and its place, and each entry once, in order; what no copy gives is a
 BookiesUnread, and says nothing about the entries: a broker can be asked for the rest. A bookie that cannot be reached is not tried again by this process
-for a while, so an executor in another network waits for it once. Memory is a block a stripe's bookie, and what the system's sockets hold.
+for a while, and where two in a row could not none is, so an executor in another network waits for two. Memory is a block a stripe's bookie, and what the
+system's sockets hold.
 Source: docs/protocols/storage.md, "Reads without a broker".
 """
 
@@ -28,10 +29,15 @@ _READ_S = 10.0
 """A bookie that gives nothing for so long is left for another copy. It also waits for its own disk, behind what is being written."""
 _AWAY_S, _AWAY_MAX_S = 30.0, 600.0
 """How long one that could not be reached is not tried again; four times as long each further time."""
+_SILENT_MAX = 2
+"""So many in a row of which nothing was heard, not even a refusal: this process is in another network, and would wait for each bookie of the region."""
 _BLOCK_BYTES_MAX = 64 << 20
 
+_ALL = ""
 _away: dict[str, tuple[float, float]] = {}
-"""Address -> (until when it is not tried, for how long that was): of this process, as tasks come and go."""
+"""Address, or _ALL -> (until when it is not tried, for how long that was): of this process, as tasks come and go."""
+_silent: set[str] = set()
+"""Of which nothing was heard since anything was heard of a bookie."""
 
 
 class BookiesUnread(StorageError):
@@ -190,18 +196,37 @@ def _connected(where: BookieRange, address: str) -> HTTPConnection:
         connection.connect()
         if isinstance(connection.sock, ssl.SSLSocket) and peer_identity(connection.sock.getpeercert()) != ("bookie", where.region):
             raise ssl.SSLCertVerificationError(f"{address} is no bookie of {where.region}")
-    except OSError:
+    except OSError as error:
         connection.close()
-        pause_s = min(4 * _away[address][1] if address in _away else _AWAY_S, _AWAY_MAX_S)
-        _away[address] = time.monotonic() + pause_s, pause_s
+        _leave(address)
+        if isinstance(error, ConnectionError | ssl.SSLError):  # its host is there
+            _silent.clear()
+        else:
+            _silent.add(address)
+            if len(_silent) >= _SILENT_MAX:
+                _silent.clear()
+                _leave(_ALL)
         raise
-    _away.pop(address, None)
+    for heard in (address, _ALL):
+        _away.pop(heard, None)
+    _silent.clear()
     connection.sock.settimeout(_READ_S)
     return connection
 
 
+def _leave(address: str) -> None:
+    pause_s = min(4 * _away[address][1] if address in _away else _AWAY_S, _AWAY_MAX_S)
+    _away[address] = time.monotonic() + pause_s, pause_s
+
+
 def _reachable(address: str) -> bool:
-    return bool(address) and (address not in _away or time.monotonic() >= _away[address][0])
+    return bool(address) and all(one not in _away or time.monotonic() >= _away[one][0] for one in (address, _ALL))
+
+
+def forget() -> None:
+    """Which bookies could not be reached."""
+    _away.clear()
+    _silent.clear()
 
 
 @lru_cache(8)

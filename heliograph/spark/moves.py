@@ -76,33 +76,45 @@ def first_unread(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, *, may_l
     return found
 
 
-def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, *, may_lose: bool) -> Position:
-    """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where one of them has not arrived."""
-    found, held = begin(snapshot), copy.vector(snapshot.topic)
+def _end_of(copy: Copy, snapshot: TopicSnapshot, read: Watermarks, through: Watermarks, held: Watermarks, *, may_lose: bool) -> Position:
+    """A local position above all entries that `through` covers and `read` does not. Raises MetadataUnavailable where one of them cannot be read yet."""
+    found = begin(snapshot)
     for origin, mark in through.items():
         if mark <= read.get(origin, BEFORE_ALL):
             continue
-        if held.get(origin, BEFORE_ALL) < mark:
-            if not may_lose:
-                raise MetadataUnavailable(
-                    f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, which has not arrived in region"
-                    f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
-                )
-            return end(snapshot)
-        place = copy.find(snapshot.topic, origin, mark)
-        if place.position is not None:
+        if held.get(origin, BEFORE_ALL) >= mark:
+            place = copy.find(snapshot.topic, origin, mark)
+            if place.position is None:
+                found = max(found, end(snapshot) if place.following is None else place.following)
+                continue
             found = max(found, (place.position[0], place.position[1] + 1))
-        else:
-            found = max(found, end(snapshot) if place.following is None else place.following)
+            if place.position <= snapshot.last:
+                continue
+        if may_lose:
+            return end(snapshot)
+        what = "which has not arrived" if held.get(origin, BEFORE_ALL) < mark else "which lies behind a transaction that is open"
+        raise MetadataUnavailable(
+            f"{snapshot.topic}: the query was in the middle of a batch up to {format_coordinate((origin, mark))}, {what} in region"
+            f" {snapshot.region}: start it again when it has, or in the region where it was; or set fail_on_data_loss to false"
+        )
     return found
 
 
-def plan(copy: Copy, snapshot: TopicSnapshot, start: Place | None, stop: Place, *, may_lose: bool, moved_may_lose: bool) -> tuple[list[EntryRange], Kept]:
+def plan(
+    copy: Copy, snapshot: TopicSnapshot, start: Place | None, stop: Place, held: Watermarks, *, may_lose: bool, moved_may_lose: bool
+) -> tuple[list[EntryRange], Kept]:
     """What a batch from `start` to `stop` reads in the asked region. start None: the topic was not known before.
 
-    may_lose: as of `between`; moved_may_lose: the same where a place is another region's, whose subscription held nothing here.
+    held: where `stop` is another region's, the copy's vector, asked for before the snapshot: so all that it names lies within that.
+    may_lose: as of `between`; moved_may_lose: the same where a place is another region's, whose subscription held nothing here, or where the copy ends sooner.
+    Raises MetadataUnavailable where it does: a topic that was just loaded may show less than before, until it knows again which transactions are over.
     """
     here = ("", snapshot.region)
+    if stop.region in here and stop.at > end(snapshot) and not moved_may_lose:
+        raise MetadataUnavailable(
+            f"{snapshot.topic}: the query was in the middle of a batch up to {stop.at[0]}:{stop.at[1]}, and region {snapshot.region} shows no more than what is"
+            f" before {end(snapshot)[0]}:{end(snapshot)[1]} at this moment: start it again when it does; or set fail_on_data_loss to false"
+        )
     if stop.region in here and (start is None or start.region in here):
         first = begin(snapshot) if start is None else start.at
         return between(snapshot, first, stop.at, may_lose=may_lose), Kept(stop.above if start is None else start.above)
@@ -114,7 +126,7 @@ def plan(copy: Copy, snapshot: TopicSnapshot, start: Place | None, stop: Place, 
     first = first_unread(copy, snapshot, read, may_lose=moved_may_lose)
     if stop.region in here:
         return between(snapshot, first, stop.at, may_lose=True), Kept(read)
-    last = _end_of(copy, snapshot, read, stop.vector, may_lose=moved_may_lose)
+    last = _end_of(copy, snapshot, read, stop.vector, held, may_lose=moved_may_lose)
     return between(snapshot, first, last, may_lose=True), Kept(read, stop.vector)
 
 

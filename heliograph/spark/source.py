@@ -9,8 +9,9 @@ What only tasks and sinks want is imported where they begin: a stream's position
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -136,8 +137,8 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """When the subscription was last told where all topics stand."""
         self._whole: dict[str, tuple[Position, Position]] = {}
         """By topic, a place and a beginning between which nothing unread was deleted."""
-        self._topics: tuple[float, list[str]] = (0.0, [])
-        """When they were looked for, and what was found."""
+        self._topics: tuple[float, list[str]] = (-math.inf, [])
+        """When they were looked for, and what of them was there."""
         self._behind: dict[str, tuple[str, int, int]] = {}
         """By topic that the newest micro-batch does not read to its end: where that is, and about how many bytes and messages are left."""
         self._connected: BlockReader | None = None
@@ -157,14 +158,14 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         told = options.told
         if told is not None and told.places is not None:
             taken = {topic: place for topic, place in told.places.items() if topic in snapshots}
-            new = {topic: self._first(reader, snapshot, begin(snapshot)) for topic, snapshot in snapshots.items() if topic not in taken}
+            new = _firsts(reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in taken})
             self._hold(reader, {topic: place.at for topic, place in new.items()})
             return encode({**taken, **new})
         held = reader.held(options.subscription, snapshots) if options.subscription else {}
-        places: Places = {}
+        begins: Positions = {}
         for topic, snapshot in snapshots.items():
-            at = max(held[topic], begin(snapshot)) if topic in held else position_of(reader, snapshot, options.starting)
-            places[topic] = self._first(reader, snapshot, at)
+            begins[topic] = max(held[topic], begin(snapshot)) if topic in held else position_of(reader, snapshot, options.starting)
+        places = _firsts(reader, snapshots, begins)
         self._hold(reader, {topic: place.at for topic, place in places.items()})
         return encode(places)
 
@@ -188,15 +189,19 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         pending: dict[str, list[EntryRange]] = {}
         new: Positions = {}
         snapshots = asked(reader, self._options, self._known(reader) if self._until is None else list(self._until))
+        self._topics = self._topics[0], list(snapshots)  # of a partition that nobody has used, brokers read the metadata each time
         self._check_held(reader, snapshots, places)
         self._region = next((snapshot.region for snapshot in snapshots.values()), self._region)
         self._done(reader, places)
+        came = _firsts(reader, snapshots, {topic: begin(snapshot) for topic, snapshot in snapshots.items() if topic not in places})
         for topic, snapshot in snapshots.items():
             region = self._region = snapshot.region
             stop = end(snapshot) if self._until is None else self._until[topic]
             place = places.get(topic)
             if place is None:  # it came while the query runs: all of it is new
-                place = self._first(reader, snapshot, begin(snapshot))
+                if topic not in came:
+                    continue  # and it went at this moment
+                place = came[topic]
                 new[topic] = place.at
             elif place.vector is None:
                 place = replace(place, region=region, vector=reader.vector(topic, _before(place.at)))
@@ -204,7 +209,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if place.region == region:
                 pending[topic] = between(snapshot, place.at, stop, may_lose=self._options.may_lose)
             else:
-                pending[topic] = between(snapshot, self._coming(reader, snapshot, place), stop, may_lose=True)
+                pending[topic] = between(snapshot, self._coming(reader, snapshot, place, new), stop, may_lose=True)
         self._hold(reader, new)
         stops = self._stops(pending, snapshots, limit)
         self._behind = {}
@@ -242,6 +247,9 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         begins, stops, reader = decode(start), decode(end), self._reader()
         moved = [topic for topic, stop in stops.items() if begins.get(topic) != stop]
         snapshots = asked(reader, self._options, moved)
+        held = {topic: reader.vector(topic) for topic, found in snapshots.items() if stops[topic].region not in ("", found.region)}
+        if held:  # what arrives at this moment is in the vector and behind the snapshot's end, and would not be read
+            snapshots |= reader.snapshots(held)
         self._check_held(reader, snapshots, begins)
         kept: dict[str, Kept] = {}
         ranges: list[EntryRange] = []
@@ -257,7 +265,12 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 ranges += planned(topic, begins.get(topic), stops[topic])
                 continue
             lossy = self._options.gaps_allowed
-            found, wanted = plan(reader, snapshot, begins.get(topic), stops[topic], may_lose=self._options.may_lose, moved_may_lose=lossy)
+            may_lose = self._options.may_lose
+            found, wanted = plan(reader, snapshot, begins.get(topic), stops[topic], held.get(topic, {}), may_lose=may_lose, moved_may_lose=lossy)
+            if not found:  # all of it is gone, with the topic that had this name, or by what may be lost
+                ranges += planned(topic, begins.get(topic), stops[topic])
+                del snapshots[topic]
+                continue
             ranges += sized(found, stops[topic].size_bytes)
             if wanted != ALL:
                 kept[topic] = wanted
@@ -308,7 +321,7 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Topics and partitions; looked for anew when the interval is over."""
         now = time.monotonic()
         at, topics = self._topics
-        if not topics or now - at >= self._options.discovery_s:
+        if now - at >= self._options.discovery_s:
             topics = self._options.topics(reader)
             self._topics = now, topics
         return topics
@@ -319,21 +332,14 @@ class HeliographStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             snapshots = asked(reader, self._options, self._options.topics(reader))
         return next((snapshot.region for snapshot in snapshots.values()), self._region)
 
-    def _first(self, reader: BlockReader, snapshot: TopicSnapshot, at: Position) -> Place:
-        """The place of a topic that is read from `at` on. What lies before it is not wanted, also where another region still has it."""
-        if at == begin(snapshot) and not snapshot.trimmed:
-            return Place(snapshot.region, at, {})
-        seen = reader.vector(snapshot.topic, _before(at))
-        return Place(snapshot.region, at, seen, seen)
-
-    def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: Place) -> Position:
-        """From where on a query goes on here that stands at `place` of another region; the subscription here holds that."""
+    def _coming(self, reader: BlockReader, snapshot: TopicSnapshot, place: Place, new: Positions) -> Position:
+        """From where on a query goes on here that stands at `place` of another region; `new` gets what the subscription here is to hold then."""
         topic, read = snapshot.topic, place.vector or {}
         known = self._came.get(topic)
         if known is None or known[0] != read:
             first = first_unread(reader, snapshot, read, may_lose=self._options.gaps_allowed)
             known = self._came[topic] = read, first
-            self._hold(reader, {topic: first})
+            new[topic] = first
         return known[1]
 
     def _hold(self, reader: BlockReader, positions: dict[str, Position]) -> None:
@@ -361,6 +367,17 @@ def _read(options: Options, schema: StructType, partition: InputPartition) -> It
     from heliograph.spark.reading import read_bundle
 
     return read_bundle(options, schema, partition)
+
+
+def _firsts(reader: BlockReader, snapshots: Mapping[str, TopicSnapshot], begins: Positions) -> Places:
+    """Places of topics that are read from there on; without those that were deleted at this moment.
+
+    What lies before is not wanted, also where another region still has it.
+    """
+    behind = {topic: _before(at) for topic, at in begins.items() if at != begin(snapshots[topic]) or snapshots[topic].trimmed}
+    seen = reader.vectors(behind) if behind else {}
+    whole = {topic: Place(snapshots[topic].region, at, {}) for topic, at in begins.items() if topic not in behind}
+    return whole | {topic: Place(snapshots[topic].region, begins[topic], vector, vector) for topic, vector in seen.items()}
 
 
 def _before(at: Position) -> Position:

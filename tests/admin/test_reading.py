@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from heliograph.client import bookies
 from heliograph.client.blocks import BlockReader
 from heliograph.model.errors import HeliographError
+from heliograph.wire.run import FLAG_HIDDEN, Run
 from tests.broker.processes import Region
 from tests.live import provisioned, until
+from tests.transactions.wire import ABORT, COMMIT, WireClient
 
 pytestmark = [pytest.mark.wan, pytest.mark.slow]
 
@@ -86,6 +89,43 @@ def test_what_comes_behind_a_query_is_read_from_memory(region: Region) -> None:
         until(stays)
 
 
+def test_what_a_transaction_took_back_does_not_come_from_bookies_either(region: Region) -> None:
+    topic, pad = "persistent://public/default/transactions", bytes(1 << 16)
+    reader, expected = BlockReader(region.admin_url()), []
+    bookies.forget()
+    with WireClient(region.service_url()) as wire:
+        wire.connect()
+        producer = wire.producer(topic)
+        for number, how in enumerate([None] * 24 + [COMMIT, ABORT, None, ABORT, COMMIT, None]):
+            if how is None:
+                wire.publish(producer, b"%06d" % number + pad)
+            else:
+                txn = wire.begin(topics=(topic,))
+                wire.publish(producer, b"%06d" % number + pad, txn)
+                wire.end(txn, how)
+            expected += [b"%06d" % number] if how != ABORT else []
+        wire.publish(producer, b"unseen" + pad, wire.begin(topics=(topic,)))
+    read_directly: list[int] = []
+    direct = BlockReader._from_place
+
+    def from_place(*arguments: Any) -> Iterator[tuple[int, int, int, Run]]:
+        for one in direct(*arguments):
+            read_directly.append(one[3].count)
+            yield one
+
+    def shown(*, placed: bool) -> list[bytes]:
+        (ledger, entries, _), *others = reader.snapshot(topic).ledgers
+        runs = [run for *_, run in reader.runs([(topic, ledger, 0, entries - 1)], placed=[0] if placed else [])]
+        assert not others
+        return [bytes(part)[-65542:-65536] for run in runs for n, part in enumerate(run.parts) if run.flags is None or not run.flags[n] & FLAG_HIDDEN]
+
+    assert shown(placed=False) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockReader, "_from_place", from_place)
+        until(lambda: shown(placed=True) == expected and sum(read_directly) > 0)
+    assert shown(placed=True) == expected and max(read_directly) <= 24
+
+
 def counted(region: Region, process: str, port: str, name: str) -> float:
     """In namespace public/default, where it is told by namespace."""
     with urllib.request.urlopen(f"http://127.0.0.1:{region.processes[process].ports[port]}/metrics", timeout=30) as answer:
@@ -96,7 +136,7 @@ def counted(region: Region, process: str, port: str, name: str) -> float:
 
 def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_path: Path) -> None:
     """The broker gives none of it while a bookie does; from one that was killed in the middle the other one takes over, and none is read twice."""
-    bookies._away.clear()
+    bookies.forget()
     with provisioned(tmp_path) as region:
         with closing(pulsar.Client(region.service_url())) as client:
             producer = client.create_producer(TOPIC, batching_enabled=False)
@@ -140,3 +180,13 @@ def test_large_ranges_come_from_bookies_also_when_one_is_killed_meanwhile(tmp_pa
             found += [bytes(part)[-65542:-65536] for part in run.parts]
         assert found == expected
         assert read(BlockReader(url)) == expected, "a new task, while that bookie is away"
+
+        (other,) = [name for name in names if name != busy]
+        earlier = {"port": 0, "http_port": 0, "direct_reads": 0}  # to brokers as one of a version that knows no permits
+        region.spawn(region.settings(busy.removeprefix("us-"), ["bookie"], **region.addresses, bookie=earlier)).wait_ready()
+        bookies.forget()
+        until(whole)
+        assert counted(region, busy, "http", "bookie_direct_read_bytes_total") == 0
+        region.processes[other].kill()
+        until(lambda: read(BlockReader(url)) == expected)
+        assert counted(region, busy, "http", "bookie_direct_read_bytes_total") == 0, "the broker reads for others"

@@ -21,6 +21,7 @@ from heliograph.client.objects import ObjectRange, ObjectUnread, read_object
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotFound, Trimmed
 from heliograph.wire.block import encode_block
 from heliograph.wire.run import Run
+from tests.client.serving import Handler, Servers
 
 TOPICS = [f"persistent://a/b/t{n}" for n in range(6)]
 LEDGERS = {topic: 10 + 10 * n for n, topic in enumerate(TOPICS)}
@@ -48,20 +49,17 @@ class Region:
         self.kept: dict[str, int] = {}
         """The last entry that a broker gives of a topic, where that is not all."""
         self.gone: set[str] = set()
+        self.absent: set[str] = set()
         self.refused: dict[str, str] = {}
         self.away = 0
         """How many questions by GET are not answered yet."""
         self.lock = threading.Lock()
         region = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None: ...
-
+        class Broker(Handler):
             def do_POST(self) -> None:
                 given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                broker = region.brokers.index(self.server)
+                broker = region.brokers.number(self.server)
                 with region.lock:
                     region.requests += 1
                     if self.path.endswith("/blocks"):
@@ -74,31 +72,28 @@ class Region:
                 with region.lock:
                     region.away -= 1
                     status, body = (503, b"it starts") if region.away >= 0 else (200, json.dumps(TOPICS).encode())
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(body, status)
 
             def answer_each(self, broker: int, given: dict[str, Any]) -> None:
                 names = given.get("topics") or given.get("ranges")
                 found: dict[str, Any] = {}
                 elsewhere: dict[str, list[str]] = {}
+                missing: dict[str, str] = {}
                 for topic in names:
                     if topic in region.refused:
                         continue
                     if region.owner[topic] != broker:
                         elsewhere.setdefault(region.url(region.owner[topic]), []).append(topic)
+                    elif topic in region.absent:
+                        missing[topic] = f"{topic} is not there"
                     elif "ranges" in given:
                         found[topic] = [region.objects.get(topic) for _ in given["ranges"][topic]]
                     else:
                         ledgers = [{"ledger": LEDGERS[topic], "entries": ENTRIES, "size_bytes": 1000}]
                         found[topic] = {"ledgers": ledgers, "last_confirmed": [LEDGERS[topic], ENTRIES - 1], "origin": [1, 1, 1]}
-                said = {"missing": {}, "refused": region.refused, "later": {}, "regions": {"1": "us"}}
+                said = {"missing": missing, "refused": region.refused, "later": {}, "regions": {"1": "us"}}
                 body = json.dumps({"found": found, "elsewhere": elsewhere, **said}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(body)
 
             def answer_blocks(self, broker: int, ranges: list[Any]) -> None:
                 self.send_response(200)
@@ -133,18 +128,10 @@ class Region:
                 if data:
                     self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-        self.brokers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
-        for server in self.brokers:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.brokers = Servers(Broker, 2)
 
     def url(self, broker: int) -> str:
-        return f"http://127.0.0.1:{self.brokers[broker].server_address[1]}"
-
-    def close(self) -> None:
-        for server in self.brokers:
-            server.shutdown()
-            server.server_close()
+        return f"http://{self.brokers.addresses[broker]}"
 
 
 @pytest.fixture
@@ -157,7 +144,7 @@ def make() -> Iterator[Any]:
 
     yield one
     for region in made:
-        region.close()
+        region.brokers.close()
 
 
 def read(reader: BlockReader, ranges: list[tuple[str, int, int, int]], placed: tuple[int, ...] = ()) -> list[tuple[int, bytes]]:
@@ -254,7 +241,7 @@ def test_an_object_gives_its_part_and_nothing_that_is_not_whole(tmp_path: Path) 
 
 def test_a_region_that_does_not_answer_is_an_error_in_the_end(make: Any) -> None:
     region = make(1)
-    region.close()
+    region.brokers.close()
     with pytest.raises(MetadataUnavailable, match="does not answer"):
         BlockReader(region.url(0), patience_s=0.2).snapshots(TOPICS)
     with pytest.raises((MetadataUnavailable, NotFound)):
@@ -307,6 +294,16 @@ def test_a_topic_that_was_deleted_meanwhile_is_left_out_or_an_error(make: Any) -
     assert left == [0] * 10 + [2] * 10
     with pytest.raises(NotFound, match="gone"):
         list(BlockReader(region.url(0)).runs(ranges))
+
+
+def test_whose_a_topic_is_that_is_not_there_is_remembered(make: Any) -> None:
+    region = make(1)
+    region.owner, region.absent = dict.fromkeys(TOPICS, 1), set(TOPICS)
+    reader = BlockReader(region.url(0))
+    for requests in (2, 1):
+        region.requests = 0
+        assert reader.snapshots(TOPICS) == {}
+        assert region.requests == requests
 
 
 def test_questions_about_names_wait_for_who_starts(make: Any) -> None:

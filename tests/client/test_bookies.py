@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +18,7 @@ from heliograph.client.bookies import BookieRange, BookiesUnread, read_bookies
 from heliograph.model.striping import Striping
 from heliograph.wire.block import encode_block, peek_block
 from heliograph.wire.run import Run, Seal
+from tests.client.serving import Handler, Servers
 
 LEDGER, STRIDE, LAST = 7, 8, 199
 FAULTS = ("torn", "bad", "lacks", "other", "early", "403", "503")
@@ -44,11 +43,11 @@ class Bookies:
         self.wrong: list[str] = []
         everyone = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *_: Any) -> None: ...
+        class Bookie(Handler):
+            protocol_version = "HTTP/1.0"  # an answer ends with its connection
 
             def do_GET(self) -> None:
-                me = everyone.servers.index(self.server)
+                me = everyone.servers.number(self.server)
                 everyone.asked[me] += 1
                 given = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
                 fault = ""
@@ -77,10 +76,7 @@ class Bookies:
                         break
                 self.wfile.write(b"\0" * 8)
 
-        self.servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(width)]
-        for server in self.servers:
-            server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.servers = Servers(Bookie, width)
 
     def pieces(self, me: int, given: dict[str, str]) -> list[bytes]:
         if given["permit"] != "p":
@@ -100,14 +96,9 @@ class Bookies:
         return found
 
     def where(self, **changed: Any) -> BookieRange:
-        addresses = tuple(f"127.0.0.1:{server.server_address[1]}" for server in self.servers)
+        addresses = self.servers.addresses
         stride = STRIDE if len(addresses) > self.striping.write_quorum else 0
         return BookieRange(LEDGER, LAST, "permit=p", "us", "", stride, self.striping.write_quorum, ((0, addresses),))._replace(**changed)
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.shutdown()
-            server.server_close()
 
 
 @pytest.fixture
@@ -120,9 +111,9 @@ def make() -> Iterator[Any]:
 
     yield one
     for some in made:
-        some.close()
+        some.servers.close()
         assert not some.wrong
-    bookies._away.clear()
+    bookies.forget()
 
 
 def read(where: BookieRange, first: int, last: int, turn: int = 0) -> list[bytes]:
@@ -194,6 +185,34 @@ def test_a_bookie_that_cannot_be_reached_is_tried_once_and_left_alone_for_a_whil
     with pytest.raises(BookiesUnread, match="no bookie can be reached"):
         read(some.where(fragments=((0, (nobody, "")),)), 0, 9)
     assert tried == [nobody, here, here, here], "nor is one without an address"
+
+
+def test_in_another_network_two_bookies_are_waited_for_and_not_each_one(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    some, now = make(1, 2, 2), 1000.0
+    tried: list[str] = []
+
+    def connect(connection: Any) -> None:
+        tried.append(connection.host)
+        raise ConnectionRefusedError if connection.host == "down" else TimeoutError
+
+    def asked(*names: str) -> list[str]:
+        tried.clear()
+        for number in range(0, len(names), 2):
+            with pytest.raises(BookiesUnread):
+                read(some.where(fragments=((0, names[number : number + 2]),)), 0, 9)
+        return list(tried)
+
+    monkeypatch.setattr(bookies.time, "monotonic", lambda: now)
+    with monkeypatch.context() as patch:
+        patch.setattr(bookies.HTTPConnection, "connect", connect)
+        assert asked("a", "b", "c", "d") == ["a", "b"]
+        now += 31
+        assert asked("c", "d", "e", "f") == ["c", "d"] and asked("e", "f") == []
+        now += 31
+        assert asked("e", "f") == [], "it is left alone for longer each time"
+        now += 100
+        assert asked("e", "down", "f", "down") == ["e", "down", "f"], "who refuses is there"
+    assert read(some.where(), 0, 9) and not bookies._silent, "as does who answers"
 
 
 def test_sealed_entries_are_left_to_brokers(make: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -83,7 +83,7 @@ class Region:
 
     def read(self, start: Place | None, stop: Place, rng: random.Random, *, lossy: bool = False) -> list[Coordinate]:
         snapshot, out = self.snapshot(), []
-        ranges, kept = plan(self, snapshot, start, stop, may_lose=False, moved_may_lose=lossy)
+        ranges, kept = plan(self, snapshot, start, stop, self.vector(TOPIC), may_lose=False, moved_may_lose=lossy)
         for part in ranges:
             entry = part.first
             while entry <= part.last:
@@ -218,6 +218,41 @@ def test_an_interrupted_batch_waits_for_what_it_had_read() -> None:
     assert len(eu.read(start, stop, rng, lossy=True)) == 4
     world.carry(us, eu, 100)
     assert eu.read(start, stop, rng) == us.read(start, stop, rng)
+
+
+def test_an_interrupted_batch_waits_for_transactions_before_its_end() -> None:
+    """What lies behind an open one is there, and nobody may read it yet: it would be left out."""
+    world = World(random.Random(2))
+    us, eu, _ = world.regions
+    for _ in range(10):
+        us.publish()
+    start = Place("us", begin(us.snapshot()), {})
+    stop = latest(us, start, 1 << 40)
+    world.settle()
+    whole = eu.snapshot()
+    ((ledger, _, size),) = whole.ledgers
+    open_ = replace(whole, ledgers=((ledger, 4, size),), last=(ledger, 3))
+    with pytest.raises(MetadataUnavailable, match="which lies behind a transaction that is open in region eu"):
+        plan(eu, open_, start, stop, eu.vector(TOPIC), may_lose=False, moved_may_lose=False)
+    for held, lossy, count in ((whole, False, 10), (open_, True, 4)):
+        ranges, _ = plan(eu, held, start, stop, eu.vector(TOPIC), may_lose=False, moved_may_lose=lossy)
+        assert sum(r.last - r.first + 1 for r in ranges) == count
+
+
+def test_a_copy_that_shows_less_than_it_did_is_waited_for() -> None:
+    """As one does for a moment whose broker has died, and has not asked yet whether a transaction of several topics is over."""
+    us = Region(1)
+    for _ in range(10):
+        us.publish()
+    start, elsewhere, stop = Place("us", (3, 2), {us.own: (3, 1)}), Place("eu", (6, 0), {us.own: (3, 1)}), Place("us", (3, 10), {us.own: (3, 9)})
+    whole = us.snapshot()
+    less = replace(whole, ledgers=((3, 6, 600),), last=(3, 5))
+    for begun in (start, elsewhere):
+        for shown, lossy, last in ((whole, False, 9), (less, True, 5)):
+            ranges, _ = plan(us, shown, begun, stop, {}, may_lose=True, moved_may_lose=lossy)
+            assert [(r.first, r.last) for r in ranges] == [(2, last)]
+        with pytest.raises(MetadataUnavailable, match="batch up to 3:10, and region us shows no more than what is before 3:6"):
+            plan(us, less, begun, stop, {}, may_lose=True, moved_may_lose=False)
 
 
 def test_a_batch_that_ends_in_what_is_not_meant_for_a_region_has_the_rest_there() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
+import random
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +15,44 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from heliograph.client.blocks import Lookup, TopicSnapshot
+from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotFound
+from heliograph.model.positions import Position
+from heliograph.spark.offsets import Place, encode
 from heliograph.spark.planning import Bundle
 from heliograph.spark.source import HeliographDataSource, HeliographStreamReader
+from tests.client.serving import Handler, Servers
+from tests.spark import test_moves as moves
 
 TOPICS = [f"persistent://a/b/t{number}" for number in range(4)]
 
 
 class Region:
-    """One broker that owns all topics, of two ledgers each. tokens: what requests came with. gone: topics that were deleted."""
+    """One broker that owns all topics, of two ledgers each. tokens: what requests came with. asked: by POST, of which topics. gone, anew: deleted topics."""
 
     def __init__(self) -> None:
         self.tokens: list[str | None] = []
+        self.asked: list[str] = []
         self.gone: set[str] = set()
+        self.anew: set[str] = set()
         self.two = 1
         self.open: dict[str, int] = {}
         self.name = "us"
         self.partitions = 0
         region = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None: ...
-
+        class Broker(Handler):
             def do_GET(self) -> None:
                 if "/positions/" in self.path:
-                    return self.answer({"status": "found", "position": [2, 7], "following": None})
+                    return self.say({"status": "found", "position": [2, 7], "following": None})
                 if self.path.endswith("/partitions"):
-                    return self.answer({"partitions": region.partitions})
-                self.answer([topic for topic in TOPICS if topic not in region.gone])
+                    return self.say({"partitions": region.partitions})
+                self.say([topic for topic in TOPICS if topic not in region.gone])
 
             def do_POST(self) -> None:
                 given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                region.asked += given.get("topics") or given["positions"]
                 names = [topic for topic in given.get("topics") or given["positions"] if topic not in region.gone]
                 found: dict[str, Any] = {}
                 for topic in names:
@@ -57,33 +61,29 @@ class Region:
                     else:
                         size = 1000 * (1 + TOPICS.index(topic))
                         found[topic] = {"ledgers": region.ledgers(size), "last_confirmed": [2, 9], "origin": [1, 1, 7], "trimmed": False}
-                self.answer({"found": found, "elsewhere": {}, "missing": {}, "later": {}, "regions": {"1": region.name}})
+                        if topic in region.anew:
+                            found[topic] |= {"ledgers": [{"ledger": 9, "entries": 3, "size_bytes": size}], "last_confirmed": [9, 2], "origin": [1, 1, 8]}
+                self.say({"found": found, "elsewhere": {}, "missing": {}, "later": {}, "regions": {"1": region.name}})
 
-            def answer(self, what: Any) -> None:
+            def say(self, what: Any) -> None:
                 region.tokens.append(self.headers["Authorization"])
-                body = json.dumps(what).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.answer(json.dumps(what).encode())
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.servers = Servers(Broker, 1)
 
     def ledgers(self, size: int) -> list[dict[str, int]]:
         return [{"ledger": 1, "entries": 7, "size_bytes": size}] * self.two + [self.open or {"ledger": 2, "entries": 10, "size_bytes": size}]
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
+        return f"http://{self.servers.addresses[0]}"
 
 
 @pytest.fixture
 def region() -> Iterator[Region]:
     made = Region()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.servers.close()
 
 
 def query(region: Region, **more: str) -> HeliographStreamReader:
@@ -118,9 +118,11 @@ def test_a_micro_batch_keeps_its_cuts_when_one_of_its_topics_is_deleted(region: 
 
     before = cuts()
     assert len(before) >= 3
-    region.gone.add(TOPICS[gone])
     left = [[part for part in task if part[0] != TOPICS[gone]] for task in before]
-    assert cuts() == left, "the sink's producers and sequence ids go by task"
+    for deleted in (region.gone, region.anew):
+        region.gone.clear()
+        deleted.add(TOPICS[gone])
+        assert cuts() == left, "the sink's producers and sequence ids go by task"
 
 
 def test_what_a_micro_batch_leaves_is_in_the_progress(region: Region) -> None:
@@ -151,6 +153,72 @@ def test_a_partition_that_nobody_has_used_is_none_yet(region: Region, monkeypatc
     region.partitions = 0  # as a partition has none itself
     with pytest.raises(NotFound, match="t-partition-3 is not there"):
         query(region, namespace="", topic=TOPICS[3]).initialOffset()
+
+
+def test_what_is_not_there_yet_is_looked_for_as_often_as_new_topics_are(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TOPICS", [f"persistent://a/b/t-partition-{number}" for number in range(4)])
+    for unused in (set(TOPICS[1:]), set(TOPICS)):
+        region.partitions, region.gone = 4, unused
+        made = query(region, namespace="", topic="persistent://a/b/t", discovery_interval_s="100000")
+        start = made.latestOffset(json.loads(json.dumps(made.initialOffset())), ReadMaxBytes(1 << 30))
+        region.asked.clear()
+        made.latestOffset(start, ReadMaxBytes(1 << 30))
+        assert set(region.asked) <= set(TOPICS) - unused, "a broker reads the metadata for each of the others, at every trigger"
+
+
+def test_a_query_that_does_not_begin_at_the_beginning_asks_about_many_topics_at_once(region: Region) -> None:
+    start = query(region, starting="latest").initialOffset()
+    assert {place["at"] for place in start["topics"].values()} == {"2:10"}
+    assert all(place["vector"] == place["above"] == {"1.1.7": "2:9"} for place in start["topics"].values())
+    assert len(region.tokens) == 3, "which topics there are, what they hold, and what lies before"
+
+
+class Arriving:
+    """A region where something of us arrives before each answer, until all is there."""
+
+    def __init__(self, us: moves.Region, eu: moves.Region) -> None:
+        self.world, self.us, self.eu = moves.World(random.Random(1)), us, eu
+
+    def _arrives(self, count: int = 1) -> moves.Region:
+        self.world.carry(self.us, self.eu, count)
+        return self.eu
+
+    def snapshots(self, topics: Any) -> dict[str, TopicSnapshot]:
+        return {topic: self._arrives().snapshot() for topic in topics}
+
+    def vector(self, topic: str, at: Position | None = None) -> dict[Origin, Position]:
+        return self._arrives().vector(topic, at)
+
+    def find(self, topic: str, origin: Origin, at: Position) -> Lookup:
+        return self._arrives().find(topic, origin, at)
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_what_arrives_while_an_unfinished_micro_batch_is_planned_in_another_region_is_in_it(skipped: int) -> None:
+    """It is held back until all is there; what the region says last may not be in what it said first. skipped: of the end, not meant for that region."""
+    us, eu = moves.Region(1), moves.Region(2)
+    for _ in range(12):
+        us.publish()
+    start, stop = Place("us", (3, 0), {}), Place("us", (3, 12), {us.own: (3, 11)})
+    if skipped:
+        del us.ledgers[3][-skipped:]
+        us.held[us.own] = (3, 11 - skipped)
+    made = HeliographStreamReader(
+        StructType([StructField("value", BinaryType())]), {"admin_url": "http://none", "namespace": "a/b", "topics_pattern": "t", "columns": "raw"}
+    )
+    arriving = Arriving(us, eu)
+    made._connected = arriving  # type: ignore[assignment]
+    refused = 0
+    while True:
+        if skipped and eu.held.get(us.own) == us.last:
+            eu.held[us.own] = (3, 11)  # a SKIP says that the others do not come
+        try:
+            tasks = made.partitions(encode({moves.TOPIC: start}), encode({moves.TOPIC: stop}))
+            break
+        except MetadataUnavailable:
+            refused += 1
+    assert sum(r.last - r.first + 1 for task in tasks if isinstance(task, Bundle) for r in task.ranges) == 12 - skipped
+    assert refused, "else nothing came in between"
 
 
 @pytest.mark.parametrize("two", [0, 1])
