@@ -5,17 +5,19 @@ Is: the command line. Isn't: Spark: it is imported by the driver, in a process o
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.job import EXAMPLE, Query, read_job
+from heliograph.spark.jobs.options import refuse_unknown, source_of, trigger_of
 from heliograph.spark.options import Options
 from heliograph.spark.portable import tasks_of
 from heliograph.spark.sql import check as check_text
@@ -68,11 +70,30 @@ def check_query(query: Query, defaults: Mapping[str, str]) -> None:
         check_text(query.sql, defaults)
     elif query.kind == "start":
         module = query.start.partition(":")[0]
-        if module.startswith(_SHIPPED) and module.removeprefix(_SHIPPED) not in JOBS:
-            raise ConfigError(f"there is no job {module.removeprefix(_SHIPPED)!r}; there are {', '.join(JOBS)}")
+        if module.startswith(_SHIPPED):
+            _check_job(module.removeprefix(_SHIPPED), query.options, defaults)
     elif query.source.get("format", "heliograph") == "heliograph":
         tasks_of(query.source.get("portable_tasks", "1"))
         Options({**defaults, **{key: value for key, value in query.source.items() if key not in ("format", "portable_tasks")}})
+
+
+def _check_job(job: str, options: Mapping[str, Any], defaults: Mapping[str, str]) -> None:
+    """Of one that ships. Raises ConfigError."""
+    if job not in JOBS:
+        raise ConfigError(f"there is no job {job!r}; there are {', '.join(JOBS)}")
+    try:
+        module = importlib.import_module(_SHIPPED + job)
+    except ImportError:  # no pyspark here, which every job needs: what it says is heard where it runs
+        return
+    where = "[query.options]"
+    if job == "etl":
+        module.check(defaults, options, where)
+        return
+    refuse_unknown(options, module.KNOWN, where)
+    if "trigger" in options:
+        trigger_of(options, where)
+    if job != "audit" and "offline" not in options:
+        source_of(options, defaults, where)
 
 
 def register(root: typer.Typer) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.jobs.options import trigger_of
 
 EXAMPLE = """\
 [heliograph]                      # options of every topic table, source, and sink of this file
@@ -126,7 +127,7 @@ def job_of(given: Mapping[str, Any], folder: Path) -> Job:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two queries are named {twice!r}: a name says which one is meant")
-    places = [query.checkpoint for query in made if query.checkpoint]
+    places = [place for query in made if (place := query.checkpoint or str(query.options.get("checkpoint", "")))]
     twice = next((place for place in places if places.count(place) > 1), None)
     if twice is not None:
         raise ConfigError(f"two queries have the checkpoint {twice}: each wants a folder of its own")
@@ -177,7 +178,7 @@ def _query(given: Mapping[str, Any], number: int, folder: Path) -> Query:
         where=_text(given, "where", where, ""),
         schema=_text(given, "schema", where, ""),
         checkpoint=checkpoint,
-        trigger=_text(given, "trigger", where, "0 seconds"),
+        trigger=trigger_of(given, where, "0 seconds"),
     )
 
 

@@ -21,6 +21,7 @@ from heliograph.spark.queries import Fixed, short
 from heliograph.spark.supervisor import pauses
 from tests import live
 
+LAKE = "topics = ['t'], path = '/p', checkpoint = '/c', table = [{ schema = 'a int' }]"
 GOOD = "[[query]]\nname = 'a'\nsql = 'SELECT 1'\n"
 COPY = "[[query]]\nname = 'c'\ncheckpoint = '/c'\nsource = {topic = 't'}\nsink = {format = 'parquet'}\n"
 
@@ -49,6 +50,17 @@ def test_the_example_is_a_job() -> None:
         ("source = {topic = 'x', starting = 'soon'}\nsink = {format = 'noop'}\ncheckpoint = '/c'", "starting is 'soon'"),
         ("sql = \"CREATE STREAM TABLE t (a int) WITH (topic = 'x', columns = 'tables')\"", "columns is 'tables'"),
         ("sql = 'CREATE SINK s WITH (path = 5)'", "expected key"),
+        (f"job = 'etl'\noptions = {{ {LAKE}, topic_pattern = '.*' }}", r"\[query.options\] has no option 'topic_pattern'; there are .*topics_pattern"),
+        (f"job = 'etl'\noptions = {{ {LAKE}, source = {{ start = 'latest' }} }}", "no option 'start'"),
+        (f"job = 'etl'\noptions = {{ {LAKE}, trigger = '10 parsecs' }}", "trigger is '10 parsecs'"),
+        (f"job = 'etl'\noptions = {{ {LAKE}, tiers = {{ rebalance = 5 }} }}", "tiers has no option 'rebalance'"),
+        (f"job = 'etl'\noptions = {{ {LAKE}, format = 'orc' }}", "format is 'orc'"),
+        ("job = 'etl'\noptions = { topics = ['t'], path = '/p', table = [{ schema = 'raw' }] }", "wants checkpoint"),
+        ("job = 'etl'\noptions = { topics = ['t'], path = '/p', checkpoint = '/c', table = [{ scheme = 'raw' }] }", "table 1 has no option 'scheme'"),
+        ("job = 'wide'\noptions = { topics = ['t'], latness = '1 hour' }", "no option 'latness'"),
+        ("job = 'redis'\noptions = { topics = ['t'], trigger = 'soon' }", "trigger is 'soon'"),
+        ("job = 'replay'\noptions = { topics = ['t'], source = { columns = 'tables' } }", "columns is 'tables'"),
+        ("job = 'audit'\noptions = { topics = ['t'], region = {} }", "no option 'region'"),
     ],
 )
 def test_a_check_says_what_is_wrong_before_anything_runs(query: str, what: str) -> None:
@@ -82,6 +94,8 @@ def test_numbers_and_switches_may_be_written_as_such_and_jobs_have_modules(tmp_p
         ("[[query]]\nsql = 'x'", "has no name"),
         (GOOD + GOOD, "two queries are named 'a'"),
         (COPY + COPY.replace("'c'", "'d'"), "checkpoint /c"),
+        ("".join(f"[[query]]\nname = '{name}'\njob = 'etl'\noptions = {{checkpoint = '/c'}}\n" for name in "ab"), "two queries have the checkpoint /c"),
+        (COPY + "trigger = '1 parsec'", "trigger is '1 parsec'; it is an interval"),
         (COPY.replace("checkpoint = '/c'\n", ""), "wants a checkpoint folder"),
         (COPY.replace("format = 'parquet'", "path = 'x'"), "wants a format"),
         (COPY + "select = 'x'", "select is a list"),

@@ -16,23 +16,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import ABOUT
+from heliograph.spark.declared import ABOUT, Declared
 from heliograph.spark.jobs.generations import TIERS, Folder, Member
 from heliograph.spark.jobs.landing import FORMATS, PARTITION, Landing, reserved
 from heliograph.spark.jobs.metastore import InMetastore
-from heliograph.spark.jobs.options import access_of, checkpoint_of, folder_of, refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.options import access_of, checkpoint_of, folder_of, refuse_unknown, source_of, started, text_of, trigger_of
+from heliograph.spark.jobs.parked import Parked
 from heliograph.spark.jobs.tables import POISON, RAW, Rule, TablesSink
 from heliograph.spark.jobs.tiered import Tiered
 from heliograph.spark.jobs.tiers import TRIGGERS, Limits, loads
-from heliograph.spark.options import KNOWN
+from heliograph.spark.options import KNOWN as OF_SOURCE
 from heliograph.spark.queries import Fixed, Queries, say
 from heliograph.spark.reading import SCHEMA, STORED
 from heliograph.spark.stores.hive import HiveTables
 
-_KNOWN = (
+KNOWN = (
     *("topics", "namespace", "topics_pattern", "subscription", "path", "format", "checkpoint", "trigger", "quarantine", "table", "source"),
     *("tiers", "database", "catalog"),
 )
@@ -43,10 +45,7 @@ _PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> Queries:
     """One streaming query, or with `tiers` one a group of topics. Raises ConfigError with one sentence."""
     where = f"[[query]] {name}"
-    refuse_unknown(options, _KNOWN, where)
-    rules = rules_of(options, where)
-    source = {"columns": "raw", "mode": "PERMISSIVE"} | source_of(options, defaults, where)
-    plan = _plan(options, rules, source, where)
+    rules, source, plan = _read(options, defaults, where, _columns)
     root, checkpoint = Path(plan["path"]), checkpoint_of(options, where)
     hive = HiveTables(spark, root, plan["database"], "batch") if plan["format"] == "hive" else None
     root.mkdir(parents=True, exist_ok=True)
@@ -63,8 +62,28 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     elif "://" not in checkpoint and (Path(checkpoint) / TIERS).exists():
         raise ConfigError(f"{where} ran with tiers, which know where its topics stand: keep [query.options.tiers], with queries_max = 1 for one query")
     else:
-        queries = Fixed([begin("", checkpoint, text_of(options, "trigger", where, "10 seconds"), {})])
-    return queries if hive is None else InMetastore(queries, root, hive)
+        queries = Fixed([begin("", checkpoint, trigger_of(options, where), {})])
+    return Parked(queries if hive is None else InMetastore(queries, root, hive), root, name)
+
+
+def check(defaults: Mapping[str, str], options: Mapping[str, Any], where: str) -> None:
+    """What can be told without Spark, which alone reads columns. Raises ConfigError."""
+    _read(options, defaults, where, lambda schema, at: "raw")
+    checkpoint_of(options, where)
+    if "tiers" in options:
+        _limits(options, where)
+
+
+def _read(
+    options: Mapping[str, Any], defaults: Mapping[str, str], where: str, columns: Callable[[str, str], str]
+) -> tuple[list[Rule], dict[str, str], dict[str, Any]]:
+    """Its rules, the source's options, and what the sink is told. Raises ConfigError."""
+    refuse_unknown(options, KNOWN, where)
+    rules = rules_of(options, where, columns)
+    source = {"columns": "raw", "mode": "PERMISSIVE"} | source_of(options, defaults, where)
+    if options.get("trigger"):
+        trigger_of(options, where)
+    return rules, source, _plan(options, rules, source, where)
 
 
 def _plan(options: Mapping[str, Any], rules: list[Rule], source: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -105,14 +124,7 @@ def _tiered(
     retired: Callable[[str], None],
     where: str,
 ) -> Tiered:
-    given = options["tiers"]
-    if not isinstance(given, dict):
-        raise ConfigError(f"{where}: tiers is a table of limits, and may be empty: tiers = {{}}")
-    refuse_unknown(given, _TIERS, f"{where} tiers")
-    for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or (key == "queries_max" and not isinstance(value, int)):
-            raise ConfigError(f"{where} tiers: {key} is {value!r}; it is a number")
-    limits = Limits(**{key: value for key, value in given.items() if key != "rebalance_s"})
+    limits, every_s = _limits(options, where)
     trigger = text_of(options, "trigger", where, "")
 
     def group(member: Member, checkpoint: Path, told: Path | None, ending: Path | None) -> Any:
@@ -120,13 +132,24 @@ def _tiered(
         when = "available now" if ending is not None else trigger or TRIGGERS[member.tier]
         return begin(member.label if member.since else "", str(checkpoint), when, more)
 
-    asked = {key: value for key, value in source.items() if key in KNOWN}
-    every_s = float(given.get("rebalance_s", 3600))
+    asked = {key: value for key, value in source.items() if key in OF_SOURCE}
     return Tiered(Folder(checkpoint), group, lambda: loads(asked), limits, every_s, now=time.time, say=say, retired=retired)
 
 
-def rules_of(options: Mapping[str, Any], where: str) -> list[Rule]:
-    """Of [[query.options.table]]. Raises ConfigError. Wants a Spark session: DDL is Spark's."""
+def _limits(options: Mapping[str, Any], where: str) -> tuple[Limits, float]:
+    """Of `tiers`, and how often brokers are asked. Raises ConfigError."""
+    given = options["tiers"]
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: tiers is a table of limits, and may be empty: tiers = {{}}")
+    refuse_unknown(given, _TIERS, f"{where} tiers")
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or (key == "queries_max" and not isinstance(value, int)):
+            raise ConfigError(f"{where} tiers: {key} is {value!r}; it is a number")
+    return Limits(**{key: value for key, value in given.items() if key != "rebalance_s"}), float(given.get("rebalance_s", 3600))
+
+
+def rules_of(options: Mapping[str, Any], where: str, columns: Callable[[str, str], str]) -> list[Rule]:
+    """Of [[query.options.table]]. Raises ConfigError. columns: of DDL and where it stands, a schema as JSON."""
     given = options.get("table", [])
     if not isinstance(given, list) or not given:
         raise ConfigError(f"{where} has no [[query.options.table]]: each says for which topics it is, and their columns")
@@ -141,13 +164,13 @@ def rules_of(options: Mapping[str, Any], where: str) -> list[Rule]:
         try:
             re.compile(topics)
             made = table.format(tenant="a", namespace="b", topic="c")
-        except (re.error, KeyError, IndexError, ValueError) as error:
+        except (re.error, KeyError, IndexError, ValueError, AttributeError) as error:
             raise ConfigError(f"{at}: topics is a regular expression, and name a text with {{tenant}}, {{namespace}}, {{topic}} at will: {error}") from error
         if not made or made.startswith((".", "_")) or "/" in made:
             raise ConfigError(f"{at}: name is {table!r}; a table is a folder, without / and not beginning with . or _")
         if not schema:
             raise ConfigError(f"{at} wants a schema: columns ('id bigint, country string'), registered, or raw")
-        rules.append(Rule(topics, schema if schema in ("raw", "registered") else _columns(schema, at), table))
+        rules.append(Rule(topics, schema if schema in ("raw", "registered") else columns(schema, at), table))
     namespaces = {topic.rpartition("/")[0] for topic in options.get("topics", [])}
     if len(namespaces) > 1 and any("{topic}" in rule.name and "{namespace}" not in rule.name for rule in rules):
         raise ConfigError(f"{where} reads topics of several namespaces: put {{tenant}}.{{namespace}}. before {{topic}} in the tables' names")
@@ -155,10 +178,26 @@ def rules_of(options: Mapping[str, Any], where: str) -> list[Rule]:
 
 
 def _columns(schema: str, at: str) -> str:
+    """Wants a Spark session: DDL is Spark's."""
     try:
-        return StructType.fromDDL(schema).json()
+        columns = StructType.fromDDL(schema)
     except Exception as error:  # py4j's error of Spark's parser
         raise ConfigError(f"{at}: schema {schema!r} is none that Spark reads: {str(error).strip().splitlines()[0]}") from error
+    if not isinstance(columns, StructType):
+        raise ConfigError(f"{at}: schema is {schema!r}, a type without a name; columns are 'id bigint, country string', say")
+    return taken(columns, at).json()
+
+
+def taken(columns: StructType, at: str) -> StructType:
+    """Columns that payloads have values for. Raises ConfigError: what a task finds out ends the query, or has all rows in the quarantine."""
+    twice = next((name for name in columns.names if columns.names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{at}: schema has two columns {twice}")
+    try:
+        Declared(to_arrow_schema(columns, timezone="UTC"), "PERMISSIVE")
+    except Exception as error:  # Spark's own of a type, pyarrow's, or msgspec's of a name: each has its kind
+        raise ConfigError(f"{at}: schema cannot be read from payloads: {str(error).strip().splitlines()[0]}") from error
+    return columns
 
 
 def wanted(rules: list[Rule]) -> str:
@@ -168,8 +207,8 @@ def wanted(rules: list[Rule]) -> str:
         if rule.schema == "raw":
             names |= set(RAW)
         elif rule.schema == "registered":
-            names |= {"schema_version", "key", "base64_key"}
+            names |= {"schema_version", "key", "base64_key", "sealed"}
         else:
             names |= {each["name"][1:] for each in json.loads(rule.schema)["fields"] if each["name"] in ABOUT}
-    every = (*SCHEMA.split(", "), *(f"{name} timestamp" for name in STORED), "base64_key boolean")
+    every = (*SCHEMA.split(", "), *(f"{name} timestamp" for name in STORED), "base64_key boolean", "sealed string")
     return ", ".join(column for column in every if column.split()[0] in names)

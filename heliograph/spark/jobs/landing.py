@@ -31,7 +31,7 @@ from heliograph.spark.stores.hive import kind_of
 from heliograph.spark.stores.parquet import locked
 from heliograph.spark.stores.rows import same_types, types_of
 
-STAGING, _COLUMNS = "_staging", "_columns.json"
+STAGING, _COLUMNS, _NAMED = "_staging", "_columns.json", "_named.json"
 FORMATS = ("parquet", "delta", "iceberg", "hive")
 PARTITION = "batch"
 """What the folders of a table of parquet files are a column of, to whoever reads them as a table."""
@@ -40,12 +40,13 @@ _TABLE, _TABLE_BYTES = re.compile(r"[^/\x00._][^/\x00]*"), 200
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One file that a task wrote. name: within its table's staging folder; columns: name and type, in their order."""
+    """One file that a task wrote. name: within its table's staging folder; named: what its rule calls the table, where the format may call it otherwise."""
 
     table: str
     name: str
     rows: int
     schema: pa.Schema
+    named: str = ""
 
 
 class Landing:
@@ -60,25 +61,33 @@ class Landing:
         """What a table of that name is called here. Hive knows small letters, digits, and _ alone."""
         return re.sub(r"[^0-9a-z_]", "_", name.lower()) if self._kind == "hive" else name
 
-    def refused(self, table: str, schema: pa.Schema) -> str:
-        """Why rows of these columns cannot come into a table of that name; "": they can, as far as is known before the batch lands."""
+    def refused(self, table: str, schema: pa.Schema, named: str = "") -> str:
+        """Why rows of these columns cannot come into a table of that name; "": they can, as far as is known before the batch lands. named: as of Staged."""
         if _TABLE.fullmatch(table) is None or len(table.encode()) > _TABLE_BYTES:
             return f"{table[:80]!r} is no name of a table, which is a folder's, without / and not beginning with . or _: say `name` in the rule of its topic"
         try:
-            self._check(table, schema)
+            self._check(table, schema, named)
         except (ConfigError, TypeError) as error:
             return str(error)
         return ""
 
-    def _check(self, table: str, schema: pa.Schema) -> None:
+    def _check(self, table: str, schema: pa.Schema, named: str) -> None:
         """Raises ConfigError."""
         if self._kind in ("parquet", "hive") and PARTITION in map(str.lower, schema.names):
             raise ConfigError(reserved(table))
         if self._kind == "hive":
             for field in schema:
                 kind_of(field)
-        path = self._types(table)
-        same_types(table, json.loads(path.read_text()) if path.is_file() else {}, types_of(schema))
+        path, owner = self._types(table), self._owner(table)
+        if owner.is_file():
+            _same_name(table, json.loads(owner.read_text()), named)
+        self._fits(table, json.loads(path.read_text()) if path.is_file() else {}, schema)
+
+    def _fits(self, table: str, known: Mapping[str, str], schema: pa.Schema) -> None:
+        """Raises ConfigError. known: columns that the table has."""
+        same_types(table, known, types_of(schema))
+        if self._kind in ("delta", "hive"):
+            _no_two_alike(table, known, schema)
 
     def staging(self, query: str, batch: int, table: str) -> Path:
         """Made where it is not there."""
@@ -92,6 +101,7 @@ class Landing:
         for each in staged:
             tables.setdefault(each.table, []).append(each)
         for each in sorted(staged, key=lambda each: (each.table, each.name)):
+            self._claim(each.table, each.named)
             self._widen(each.table, each.schema)  # of two that differ the first one decides, and tasks park the other when the batch comes again
         schemas = {table: _merged(table, [each.schema for each in files]) for table, files in tables.items()}
         name = f"{batch:010d}-{query[:8]}"
@@ -115,6 +125,12 @@ class Landing:
         if self._root.is_dir():  # else there has never been a row
             sync(self._root)
         shutil.rmtree(self._root / STAGING / query, ignore_errors=True)
+
+    def note_parked(self, query: str, batch: int, rows: Mapping[tuple[str, str], int]) -> None:
+        """rows: by topic and reason, what a batch has in the quarantine; the driver says it."""
+        folder = self._root / STAGING / "_parked"
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / f"{batch:010d}-{query}.json", [[topic, reason, count] for (topic, reason), count in rows.items()])
 
     def sync_staged(self) -> None:
         """What this machine has staged; before it is told to whom lands it."""
@@ -165,18 +181,66 @@ class Landing:
         """Columns and their types. In no folder of a Delta or Iceberg table, where it would be a stranger."""
         return self._root / STAGING / "_types" / f"{table}.json" if self._kind in ("delta", "iceberg") else self._root / table / _COLUMNS
 
+    def _owner(self, table: str) -> Path:
+        """What the rule of its topics calls a table of Hive."""
+        return self._root / table / _NAMED
+
+    def _claim(self, table: str, named: str) -> None:
+        """Of several names that are one to Hive the first one has the table. Raises ConfigError for the others."""
+        if self._kind != "hive" or not named:
+            return
+        path = self._owner(table)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path.parent):
+            if path.is_file():
+                _same_name(table, json.loads(path.read_text()), named)
+            else:
+                _write(path, named)
+
     def _widen(self, table: str, schema: pa.Schema) -> None:
         path, given = self._types(table), types_of(schema)
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent):
             known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
-            same_types(table, known, given)
+            self._fits(table, known, schema)
             if not given.keys() <= known.keys():
                 _write(path, known | given)
 
 
 def reserved(what: str) -> str:
     return f"{what} has a column {PARTITION}, which readers of its folders have already: leave it out, or take format delta or iceberg"
+
+
+def _same_name(table: str, owner: str, named: str) -> None:
+    """Raises ConfigError."""
+    if named and named != owner:
+        raise ConfigError(f"the table {table} is that of {owner!r}, which Hive cannot tell from {named!r}: say another `name` in the rule of its topic")
+
+
+def _no_two_alike(table: str, known: Mapping[str, str], schema: pa.Schema) -> None:
+    """Raises ConfigError where these columns bring one that differs from another in small and capital letters alone: Delta and Hive take them for one."""
+    seen = {name.lower(): name for name in known}
+    for field in schema:
+        if field.name not in known:
+            other = seen.setdefault(field.name.lower(), field.name)
+            first, second = (other, field.name) if other != field.name else _alike(field.type)
+            if first != second:
+                raise ConfigError(f"table {table} would have the columns {first} and {second}, which differ in small and capital letters alone: take one away")
+
+
+def _alike(kind: pa.DataType) -> tuple[str, str]:
+    """Two such fields of a struct, wherever it is in the type; twice "" where there are none."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _alike(kind.value_type)
+    if pa.types.is_map(kind):
+        return _alike(kind.item_type)
+    seen: dict[str, str] = {}
+    for field in kind if pa.types.is_struct(kind) else ():
+        if seen.setdefault(field.name.lower(), field.name) != field.name:
+            return seen[field.name.lower()], field.name
+        if (found := _alike(field.type)) != ("", ""):
+            return found
+    return "", ""
 
 
 def sync(folder: Path) -> None:

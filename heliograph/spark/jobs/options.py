@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from heliograph.model.errors import ConfigError
 from heliograph.spark.options import KNOWN, Options
 
+_TRIGGER = re.compile(r"(interval\s+)?(\+?\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE)
 _ACCESS = ("admin_url", "service_url", "token", "token_file", "tls_ca", "tls_certificate", "tls_key", "patience_s")
 
 
@@ -22,6 +24,14 @@ def text_of(options: Mapping[str, Any], key: str, where: str, default: str) -> s
     value = options.get(key, default)
     if not isinstance(value, str):
         raise ConfigError(f"{where}: {key} is {value!r}; it is a text")
+    return value
+
+
+def trigger_of(options: Mapping[str, Any], where: str, default: str = "10 seconds") -> str:
+    """An interval, as Spark reads it, or `available now`. Raises ConfigError: Spark's own error would be tried again and again."""
+    value = text_of(options, "trigger", where, default)
+    if value != "available now" and _TRIGGER.fullmatch(value.strip()) is None:
+        raise ConfigError(f"{where}: trigger is {value!r}; it is an interval, such as '10 seconds', or 'available now'")
     return value
 
 
@@ -60,6 +70,6 @@ def source_of(options: Mapping[str, Any], defaults: Mapping[str, str], where: st
 
 def started(writer: Any, options: Mapping[str, Any], name: str, where: str, trigger: str = "10 seconds") -> Any:
     """The streaming query, with `checkpoint` and `trigger` of its options."""
-    asked = text_of(options, "trigger", where, trigger)
+    asked = trigger_of(options, where, trigger)
     writer = writer.queryName(name).option("checkpointLocation", checkpoint_of(options, where))
     return (writer.trigger(availableNow=True) if asked == "available now" else writer.trigger(processingTime=asked)).start()

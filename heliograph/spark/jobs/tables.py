@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -95,6 +96,7 @@ class Parser:
         else:
             keys = keys_of(rows["key"], rows["base64_key"]) if self._registered.keyed else None
             columns = self._registered.columns(_spans(self._topic, rows["schema_version"].to_pylist()), values, wrong, keys)
+            wrong |= dict.fromkeys(pc.indices_nonzero(_no_payloads(rows)).to_pylist())  # any bytes are a record to some decoder
         about = {name: rows[name[1:]] for name in self._declared.about}
         made = dict(zip([each.name for each in self._declared.fields], columns, strict=True)) | about
         table = pa.table([made[name] for name in self._declared.schema.names], schema=self._declared.schema)
@@ -102,6 +104,12 @@ class Parser:
             return table, rows.slice(0, 0)
         good = pa.array([row not in wrong for row in range(len(values))])
         return table.filter(good), rows.filter(pc.invert(good))
+
+
+def _no_payloads(rows: pa.Table) -> pa.ChunkedArray:
+    """Which are encrypted, pieces of chunked messages, or entries that cannot be taken apart, of which nothing is known but where they lie."""
+    unknown = pc.and_(pc.is_null(rows["publish_time"]), pc.is_null(rows["schema_version"]))
+    return pc.or_(pc.is_valid(rows["sealed"]), unknown)
 
 
 def _spans(topic: str, versions: list[int | None]) -> Iterator[tuple[str, int | None, int, int]]:
@@ -119,13 +127,15 @@ class Files:
         self._landing, self._rules, self._quarantine, self._reader = landing, rules, landing.table(quarantine), reader
         self._query, self._batch, self._name = query, batch, f"{task:05d}-{uuid.uuid4().hex[:12]}"
         self._waiting: dict[str, _Waiting] = {}
-        self._parsers: dict[str, tuple[Parser | str, str]] = {}
+        self._parsers: dict[str, tuple[Parser | str, str, str]] = {}
         self._counts: dict[str, int] = {}
         self._size_bytes = 0
         self._poison: list[pa.Table] = []
         self._poison_bytes = 0
         self._refused: dict[str, str] = {}
         self.staged: list[Staged] = []
+        self.parked: Counter[tuple[str, str]] = Counter()
+        """By topic and reason, how many rows are in the quarantine."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         topics = rows.column(rows.schema.names.index("topic"))
@@ -153,26 +163,27 @@ class Files:
         waiting = self._waiting.pop(topic)
         self._size_bytes -= waiting.size_bytes
         rows = pa.Table.from_batches(waiting.batches)
-        parser, table = self._parser(topic)
+        parser, table, named = self._parser(topic)
         if isinstance(parser, str):
-            self._park(rows, parser)
+            self._park(topic, rows, parser)
             return
         try:
             good, poison = parser.split(rows)
             if topic not in self._refused:
-                self._refused[topic] = _TAKEN if table == self._quarantine else self._landing.refused(table, good.schema)
+                self._refused[topic] = _TAKEN if table == self._quarantine else self._landing.refused(table, good.schema, named)
             if reason := self._refused[topic]:
-                self._park(rows, reason)
+                self._park(topic, rows, reason)
                 return
             if good.num_rows:
-                self._write(table, good)
+                self._write(table, good, named)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:  # columns that no file can hold: the other topics go on
-            self._park(rows, f"its rows cannot be written: {error}")
+            self._park(topic, rows, f"its rows cannot be written: {error}")
             return
         if poison.num_rows:
-            self._park(poison, _UNFIT)
+            self._park(topic, poison, _UNFIT)
 
-    def _park(self, rows: pa.Table, reason: str) -> None:
+    def _park(self, topic: str, rows: pa.Table, reason: str) -> None:
+        self.parked[topic, reason] += rows.num_rows
         kept = rows.select(list(POISON))
         self._poison.append(kept.append_column("reason", pa.array([reason] * kept.num_rows, pa.string())))
         self._poison_bytes += kept.nbytes
@@ -184,19 +195,21 @@ class Files:
             self._write(self._quarantine, pa.concat_tables(self._poison))
         self._poison, self._poison_bytes = [], 0
 
-    def _parser(self, topic: str) -> tuple[Parser | str, str]:
+    def _parser(self, topic: str) -> tuple[Parser | str, str, str]:
+        """Or why there is none; its table, and what its rule calls that."""
         found = self._parsers.get(topic)
         if found is None:
             matched = rule_of(self._rules, topic)
             if matched is None:
-                found = _UNKNOWN, ""
+                found = _UNKNOWN, "", ""
             elif other := self._owner(*matched):
-                found = f"its table {matched[1]} is that of the rule for {other.topics!r}, with other columns: say another `name` in the rule of its topic", ""
+                reason = f"its table {matched[1]} is that of the rule for {other.topics!r}, with other columns: say another `name` in the rule of its topic"
+                found = reason, "", ""
             else:
                 try:
-                    found = Parser(topic, matched[0], self._reader), self._landing.table(matched[1])
+                    found = Parser(topic, matched[0], self._reader), self._landing.table(matched[1]), matched[1]
                 except ConfigError as error:  # no schema in the registry: the other topics go on
-                    found = str(error), ""
+                    found = str(error), "", ""
             self._parsers[topic] = found
         return found
 
@@ -205,18 +218,18 @@ class Files:
         chance = rule.name != table
         return next((each for each in self._rules if chance and each.name == table and each.schema != rule.schema), None)
 
-    def _write(self, table: str, rows: pa.Table) -> None:
+    def _write(self, table: str, rows: pa.Table, named: str = "") -> None:
         number = self._counts[table] = self._counts.get(table, -1) + 1
         name = f"part-{self._name}-{number:03d}.parquet"
         pq.write_table(rows, self._landing.staging(self._query, self._batch, table) / name)
-        self.staged.append(Staged(table, name, rows.num_rows, rows.schema))
+        self.staged.append(Staged(table, name, rows.num_rows, rows.schema, named))
 
 
 class Wrote(WriterCommitMessage):
-    """What one task staged."""
+    """What one task staged, and how much of it is in the quarantine, by topic and reason."""
 
-    def __init__(self, query: str, staged: list[Staged]) -> None:
-        self.query, self.staged = query, staged
+    def __init__(self, query: str, staged: list[Staged], parked: Counter[tuple[str, str]]) -> None:
+        self.query, self.staged, self.parked = query, staged, parked
 
 
 class TablesWriter(DataSourceStreamArrowWriter):
@@ -240,7 +253,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
             for rows in iterator:
                 if rows.num_rows:
                     files.add(rows)
-            return Wrote(query, files.close())
+            return Wrote(query, files.close(), files.parked)
         finally:
             reader.close()
 
@@ -248,6 +261,8 @@ class TablesWriter(DataSourceStreamArrowWriter):
         wrote = [each for each in messages if isinstance(each, Wrote)]
         if wrote:
             self._landing.land(wrote[0].query, batchId, [staged for each in wrote for staged in each.staged])
+            if parked := sum((each.parked for each in wrote), Counter[tuple[str, str]]()):
+                self._landing.note_parked(wrote[0].query, batchId, parked)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What is staged is removed when the batch lands, with whatever other attempts left."""

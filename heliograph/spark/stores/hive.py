@@ -47,7 +47,8 @@ class HiveTables:
         known = self._known.pop(table, None)  # known again once all is told: after an error it is looked at anew
         if known is None:
             first = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
-            place = f"STORED AS PARQUET LOCATION '{self._root / table}'"
+            place = str(self._root / table).replace("\\", "\\\\").replace("'", "\\'")
+            place = f"STORED AS PARQUET LOCATION 'file:{place}'"  # a session's own default may be HDFS, and the files are not there
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS `{self._database}`")
             self._spark.sql(f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} ({first}) PARTITIONED BY (`{self._by}` string) {place}")
             known = {column.lower() for column in self._spark.table(name).columns}
@@ -57,6 +58,14 @@ class HiveTables:
             self._spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(parts)}")
         self._spark.sql(f"REFRESH TABLE {name}")
         self._known[table] = known | {column.lower() for column in columns}
+
+    def answers(self) -> bool:
+        """Whether the metastore is there at all, whatever it refuses."""
+        try:
+            self._spark.catalog.databaseExists(self._database)
+        except Exception:  # Spark's, of whatever its client says
+            return False
+        return True
 
     def forget(self, table: str, value: str) -> None:
         """That folder, which is not there any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,10 +21,10 @@ from heliograph.spark.jobs.tables import Files, Rule
 QUERY = "0123456789ab"
 
 
-def stage(landing: Landing, batch: int, table: str, name: str, **columns: list[object]) -> Staged:
+def stage(landing: Landing, batch: int, table: str, name: str, *, named: str = "", **columns: list[object]) -> Staged:
     made, name = pa.table(columns), f"{name}.parquet"
     pq.write_table(made, landing.staging(QUERY, batch, table) / name)
-    return Staged(table, name, made.num_rows, made.schema)
+    return Staged(table, name, made.num_rows, made.schema, named)
 
 
 def rows(root: Path, table: str, column: str, kind: str) -> list[object]:
@@ -228,12 +229,72 @@ def test_a_topic_does_not_come_into_another_rules_table_by_its_name(tmp_path: Pa
     assert rows(tmp_path, "orders", "n", "parquet") == [1] and rows(tmp_path, "other", "value", "parquet") == [b'{"n": 1}']
 
 
+def test_topics_whose_names_are_one_to_hive_do_not_share_a_table(tmp_path: Path) -> None:
+    """The first one that comes has it, also when both come at once, and when only the other one comes later."""
+    landing, rules = Landing(tmp_path, "hive"), [Rule("many-.*", columns('{"n": "long"}'), "many"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
+
+    def at(*names: str) -> dict[str, str]:
+        return {f"persistent://a/b/{name}": '{"n": 1}' for name in names}
+
+    with pytest.raises(ConfigError, match=r"is that of 'a-b', which Hive cannot tell from 'A\.b'"):
+        landing.land(QUERY, 0, [stage(landing, 0, "a_b", "1", named="a-b", n=[1]), stage(landing, 0, "a_b", "2", named="A.b", n=[1])])
+    assert not list(tmp_path.glob("*/batch=*"))
+    assert written(landing, 0, rules, at("a-b", "a-b-partition-1", "other", "many-1", "many-2")) == {}
+    parked = written(landing, 1, rules, at("a-b", "A.b", "Many", "many-3"))
+    assert parked.keys() == {"A.b", "Many"} and all("say another `name`" in reason for reason in parked.values())
+    assert written(Landing(tmp_path, "hive"), 2, rules, at("A.b")).keys() == {"A.b"}, "it is remembered"
+    assert [rows(tmp_path, table, "n", "parquet") for table in ("a_b", "many")] == [[1] * 3, [1] * 3]
+    assert written(Landing(tmp_path / "files"), 0, rules, at("a-b", "A.b", "Many")) == {}, "to parquet's folders they are three"
+
+
+@pytest.mark.parametrize("kind", ["delta", "hive"])
+def test_columns_that_differ_in_capital_letters_alone_stop_no_other_topic(tmp_path: Path, kind: str) -> None:
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    landing, plain = Landing(tmp_path, kind), Rule("fine", columns('{"n": "long"}'), "fine")
+    inside = json.dumps({"l": {"type": "array", "elementType": json.loads(columns('{"x": "long", "X": "long"}')), "containsNull": True}})
+    for batch, schema in enumerate(('{"n": "long", "N": "long"}', inside, '{"n": "long"}', '{"N": "long"}')):
+        files = Files(landing, [plain, Rule("odd", columns(schema), "odd")], "_quarantine", BlockReader("http://none"), QUERY, batch, 0)
+        for topic in ("persistent://a/b/odd", "persistent://a/b/fine"):
+            given = {"topic": topic, "value": b'{"n": 2}'}
+            files.add(pa.record_batch({name: pa.array([given.get(name)], each) for name, each in KINDS.items()}))
+        landing.land(QUERY, batch, files.close())
+    assert rows(tmp_path, "fine", "n", kind) == [2] * 4 and rows(tmp_path, "odd", "n", kind) == [2]
+    reasons = rows(tmp_path, "_quarantine", "reason", kind)
+    assert len(reasons) == 3 and all("capital letters" in str(reason) for reason in reasons)
+
+
 @pytest.mark.parametrize(("schema", "why"), [('{"batch": "long"}', "has a column batch"), ('{"n": {"type": "struct", "fields": []}}', "cannot be written")])
 def test_columns_that_no_file_can_hold_stop_no_other_topic(tmp_path: Path, schema: str, why: str) -> None:
     rules = [Rule("bad", columns(schema), "bad"), Rule(".*", columns('{"n": "long"}'), "{topic}")]
     parked = written(Landing(tmp_path), 0, rules, {"persistent://a/b/bad": '{"n": {}, "batch": 3}', "persistent://a/b/fine": '{"n": 1}'})
     assert parked.keys() == {"bad"} and why in parked["bad"]
     assert rows(tmp_path, "fine", "n", "parquet") == [1]
+
+
+def test_what_is_no_payload_is_no_record_whatever_its_bytes_mean(tmp_path: Path) -> None:
+    """An encrypted message, a piece of a chunked one, an entry that cannot be taken apart: a decoder of Avro takes nearly any bytes for a record."""
+
+    class Registry:
+        def schemas(self, topic: str) -> list[dict[str, Any]]:
+            data = {"type": "record", "name": "One", "fields": [{"name": "id", "type": "int"}]}
+            return [{"version": 0, "type": "AVRO", "data": json.dumps(data), "properties": {}}]
+
+    kinds = KINDS | {"schema_version": pa.int64(), "sealed": pa.string()}
+    given: dict[str, list[object]] = {
+        "topic": ["persistent://a/b/t"] * 5,
+        "value": [b"\x02", b"\x04", b"\x06", b"\x08", b"\x0a"],
+        "publish_time": [1, 2, 3, None, 5],
+        "schema_version": [0, 0, 0, None, None],
+        "sealed": [None, "piece", "encrypted", None, None],
+        "coordinate": [None] * 5,
+    }
+    landing = Landing(tmp_path)
+    files = Files(landing, [Rule(".*", "registered", "{topic}")], "_quarantine", cast(BlockReader, Registry()), QUERY, 0, 0)
+    files.add(pa.record_batch({name: pa.array(given[name], kind) for name, kind in kinds.items()}))
+    landing.land(QUERY, 0, files.close())
+    assert rows(tmp_path, "t", "id", "parquet") == [1, 5], "a message that names no version is read by the newest"
+    assert rows(tmp_path, "_quarantine", "value", "parquet") == [b"\x04", b"\x06", b"\x08"]
 
 
 def test_a_task_of_nothing_but_poison_does_not_hold_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,16 +22,20 @@ class Hive:
         self.told: list[tuple[str, str]] = []
         self.calls: list[tuple[str, list[str], int]] = []
         self.forgotten: list[tuple[str, str]] = []
-        self.broken = False
+        self.refused = {"none"}
+        self.away = False
         self.goes_on = threading.Event()
         self.goes_on.set()
 
     def tell(self, table: str, columns: dict[str, str], values: list[str]) -> None:
         self.goes_on.wait(60)
-        if self.broken:
-            raise ConnectionError
+        if self.away or table in self.refused:
+            raise ConnectionError("not this one")
         self.told += [(table, value) for value in values]
         self.calls.append((table, sorted(columns), len(values)))
+
+    def answers(self) -> bool:
+        return not self.away
 
     def forget(self, table: str, value: str) -> None:
         self.forgotten.append((table, value))
@@ -99,9 +103,63 @@ def test_micro_batches_that_wait_are_told_at_once_and_the_newest_note_counts(tmp
     note(41, 500, {"all": ["n"]}, [])
     metastore.close()
     assert ("all", "41") in hive.told and not metastore.busy
-    note(42, 510, {"all": ["n"]}, [])
-    hive.broken, metastore = True, InMetastore(Fixed([]), tmp_path, cast(Any, hive))
-    with pytest.raises(ConnectionError):
-        settle(metastore)
+
+
+def test_a_table_that_is_refused_holds_up_itself_alone_and_is_told_whole_in_the_end(tmp_path: Path) -> None:
+    notes, hive, now = tmp_path / STAGING / "_landed", Hive(), [0.0]
+    notes.mkdir(parents=True)
+    said: list[tuple[str, str]] = []
+
+    def note(number: int, at: int, tables: dict[str, list[str]], gone: list[str]) -> None:
+        kinds = {table: dict.fromkeys(columns, "bigint") for table, columns in tables.items()}
+        write(notes / f"{number:010d}-a.{at:020d}.json", {"batch": f"{number}", "tables": kinds, "gone": gone})
+
+    def made() -> InMetastore:
+        hear = lambda event, **fields: said.append((event, fields.get("table", "")))  # noqa: E731
+        return InMetastore(Fixed([]), tmp_path, cast(Any, hive), say=hear, clock=lambda: now[0])
+
+    def looked(metastore: InMetastore, until_told: set[tuple[str, str]]) -> None:
+        def told() -> bool:
+            metastore.look()
+            return set(hive.told) == until_told and not list(notes.glob("*.json"))
+
+        until(told)
+
+    metastore = made()
+    hive.refused = {"bad"}
+    note(1, 10, {"bad": ["n"], "fine": ["n"]}, [])
+    note(2, 20, {"bad": ["n", "more"], "fine": ["n"]}, [])
+    looked(metastore, {("fine", "1"), ("fine", "2")})
+    note(3, 30, {"bad": ["n"], "fine": ["n"]}, [])
+    note(2, 40, {"fine": ["n"]}, ["bad"])  # the second one landed once more, without rows for it
+    looked(metastore, {("fine", "1"), ("fine", "2"), ("fine", "3")})
+    assert said == [("hive.refused", "bad")] and metastore.busy, "it is asked once, and not given up"
+    assert sorted(path.name for path in notes.glob("_held/*")) == ["bad"]
+    now[0] += 100
+    until(lambda: bool(metastore.look() or len(said) == 2))
+    hive.refused = set()
+    metastore.close()
+    metastore = made()  # the next driver asks at once
+    settle(metastore)
+    assert hive.calls[-1] == ("bad", ["more", "n"], 2) and hive.forgotten == [("bad", "2")], "all that waited, and the newest note counts"
+    assert said == [("hive.refused", "bad")] * 2 + [("hive.told", "bad")] and not metastore.busy
+
+
+def test_a_metastore_that_is_away_is_asked_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    notes, hive, now = tmp_path / STAGING / "_landed", Hive(), [0.0]
+    notes.mkdir(parents=True)
+    said: list[str] = []
+    for number in range(30):
+        write(notes / f"{number}.{number}.json", {"batch": str(number), "tables": {f"t{number}": {"n": "bigint"}}, "gone": []})
+    hive.away = True
+    metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive), say=lambda event, **fields: said.append(event), clock=lambda: now[0])
+    until(lambda: bool(metastore.look() or said))
+    for _ in range(3):
+        metastore.look()
+    assert said == ["hive.away"] and metastore.busy and not list(notes.glob("_held/*")), "no table is to blame"
     metastore.close()
     assert metastore.busy, "what could not be told is there for the next start"
+    hive.away = False
+    metastore = InMetastore(Fixed([]), tmp_path, cast(Any, hive))
+    settle(metastore)
+    assert len(set(hive.told)) == 30
