@@ -317,12 +317,15 @@ def test_a_wide_table_of_topics_and_an_offline_table_in_one_pass(region: Region,
 
     def kept() -> tuple[int, int]:
         """(rows of state, rows that came too late) of a run."""
-        progress: list[dict[str, int]] = []
+        wide, streams = importlib.import_module("heliograph.spark.jobs.wide"), list[Any]()
+        genuine = wide.started
+
+        def tracked(*given: Any) -> Any:
+            streams.append(genuine(*given))
+            return streams[-1]
+
         with pytest.MonkeyPatch.context() as patched:
-            wide = importlib.import_module("heliograph.spark.jobs.wide")
-            genuine = wide.started
-            streams: list[Any] = []
-            patched.setattr(wide, "started", lambda *given: streams.append(genuine(*given)) or streams[-1])
+            patched.setattr(wide, "started", tracked)
             run(spark, "wide", region.admin_url(), online)
             progress = [state_of(each) for each in streams[-1].recentProgress]
         return progress[-1]["state_rows"], sum(each["late_rows"] for each in progress)

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow as pa
 import pytest
 
 from benchmarks.servers import free_port
@@ -19,6 +22,8 @@ from heliograph.spark.sql import Pipeline
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.clickhouse import ClickHouseStore, Engine, HttpEngine
 from heliograph.spark.stores.embedded import ChdbEngine
+from heliograph.spark.stores.hive import HiveTables
+from heliograph.spark.stores.rows import Upsert
 from tests.broker.processes import Region
 from tests.live import provisioned
 from tests.spark.running import NAMESPACE, forget, publish, run
@@ -131,6 +136,38 @@ def test_clickhouse_has_each_writers_columns_once(engine: tuple[dict[str, str], 
     assert read() == expected
     with pytest.raises(ConfigError, match="ClickHouse refuses"):
         reader().run("SELECT FROM")
+
+
+def test_clickhouse_takes_many_months_decimals_and_columns_and_leaves_what_is_not_ours(engine: tuple[dict[str, str], Callable[[], Engine]]) -> None:
+    options, reader = engine
+
+    def asked(*statements: str) -> bytes:
+        made = reader()
+        found = [made.run(statement) for statement in statements][-1]
+        made.close()
+        return found
+
+    asked(*(f"DROP TABLE IF EXISTS {table}{end}" for table in ("mine", "ours") for end in ("", "_rows", "_batches")))
+    store = store_of(options, "here", None)
+    months = [(datetime(2005 + n // 12, n % 12 + 1, 1, tzinfo=UTC), "ann", n) for n in range(150)]
+    store.upsert(given(0, months))
+    assert asked("SELECT count(), sum(clicks) FROM t FORMAT TabSeparated") == b"150\t%d\n" % sum(range(150))
+    rows, many = given(0, [(NOON, "ann")], "").rows, [f"a_column_with_a_name_of_some_length_{n}" for n in range(400)]
+    rows = rows.append_column("paid", pa.array([Decimal("12345678901234567.89")], pa.decimal128(38, 2)))
+    for name in many:
+        rows = rows.append_column(name, pa.array([7]))
+    store.upsert(Upsert("ours", ("period", "user"), rows, "online", "q1", 0))
+    assert asked(f"SELECT paid, {many[-1]} FROM ours FORMAT TabSeparated") == b"12345678901234567.89\t7\n"
+    with pytest.raises(ConfigError, match="row for each period, user, and now it would be each period"):
+        store.upsert(Upsert("t", ("period",), given(1, [(NOON, "ann", 1)]).rows.drop_columns(["user"]), "offline", "q2", None))
+    store.close()
+    asked("CREATE TABLE mine (id Int64) ENGINE = MergeTree ORDER BY id", "INSERT INTO mine SELECT 7")
+    for kind in ("MergeTree", "View"):
+        with pytest.raises(ConfigError, match=f"has a {kind} named mine that this job did not make"):
+            store.upsert(Upsert("mine", ("period", "user"), given(0, [(NOON, "ann", 1)]).rows, "online", "q1", 0))
+        store.close()
+        assert asked("SELECT id FROM mine FORMAT TabSeparated") == b"7\n"
+        asked("DROP TABLE mine", "CREATE VIEW mine AS SELECT 7 AS id")
 
 
 def test_clickhouse_is_made_whole_after_a_death_between_any_two_statements(engine: tuple[dict[str, str], Callable[[], Engine]]) -> None:
@@ -336,12 +373,20 @@ def test_topics_become_tables_of_hive(region: Region, client: pulsar.Client, spa
     assert spark.sql("SELECT value FROM lake.`_quarantine`").collect()[0].value == b"{broken"
     options["table"][0]["schema"] = "id bigint, country string"
     publish(client, "hive-a", [json.dumps({"id": 20, "country": "NO"})])
+    publish(client, "hive-A", [json.dumps({"id": 20, "country": "SE"})])
     run(spark, "etl", region.admin_url(), options)
     forget(tmp_path / "state")
     run(spark, "etl", region.admin_url(), options)  # a second delivery of the last micro-batch
     assert rows("hive_a", "id, country") == [*((n, None) for n in range(20)), (20, "NO")]
     assert len(spark.sql("SHOW PARTITIONS lake.hive_a").collect()) == 2
-    assert not list((tmp_path / "lake" / "_staging" / "_landed").iterdir()), "all was told"
+    (reason,) = spark.sql("SELECT reason FROM lake.`_quarantine` WHERE topic LIKE '%hive-A'").collect()
+    assert "is that of 'hive-a'" in reason.reason
+    assert not list((tmp_path / "lake" / "_staging" / "_landed").rglob("*.json")), "all was told"
+    spark.sql("CREATE VIEW lake.hive_refused AS SELECT 1 AS id")
+    tables = HiveTables(spark, tmp_path / "lake", "lake", "batch")
+    with pytest.raises(Exception, match="hive_refused"):
+        tables.tell("hive_refused", {"other": "bigint"}, [])
+    assert tables.answers(), "it refuses one table, and is there for others"
 
 
 @alone
@@ -397,7 +442,12 @@ def test_rows_of_topics_are_hashes_in_redis(region: Region, client: pulsar.Clien
     assert found()["row:users:u0"] == {"city": "written by somebody since"}, "a second delivery changes nothing"
 
 
-OF_ITS_OWN = (test_topics_become_a_wide_table_in_each_server, test_topics_become_tables_of_hive, test_rows_of_topics_are_hashes_in_redis)
+OF_ITS_OWN = (
+    test_topics_become_a_wide_table_in_each_server,
+    test_topics_become_tables_of_hive,
+    test_sql_text_inserts_a_stream_into_a_table_of_hive,
+    test_rows_of_topics_are_hashes_in_redis,
+)
 
 
 @pytest.mark.parametrize("name", [each.__name__ for each in OF_ITS_OWN])

@@ -20,7 +20,10 @@ import csv
 import html
 import json
 import math
+import tempfile
 import time
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +34,9 @@ from heliograph.model.coordinates import Origin
 from heliograph.model.errors import ConfigError, HeliographError, NotFound
 from heliograph.spark.jobs.options import folder_of, refuse_unknown, source_of
 from heliograph.spark.options import Access, Options
+from heliograph.spark.queries import say
 
-_KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
+KNOWN = ("topics", "namespace", "topics_pattern", "regions", "path", "ranges_max", "source")
 _ORIGIN = ("topic", "origin_region", "region", "epoch", "incarnation")
 _ENTRY = (*_ORIGIN, "ledger", "entry")
 _SCHEMA = (
@@ -53,13 +57,15 @@ _HEARD = f"{_TOLD}, heard struct<ledger:bigint,entry:bigint>"
 _PARTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _COLORS = {"p50": "#2a78b5", "p90": "#e69f00", "p99": "#d55e00", "max": "#7a1fa2"}
 _LINES, _LINE, _TOP, _LEFT, _WIDTH, _LEAST_MS = 40, 22, 48, 330, 560, 1
+_LETTERS, _LETTER = 90, 7
+"""Of a line's name: how many there are at most, from the end, and what one takes, about."""
 RANGES = ("topic", "missing_in", "kind", "origin_region", "region", "epoch", "incarnation", "ledger", "first_entry", "last_entry", "messages", "oldest_ms")
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
     """Writes report.json, ranges.csv, and, where a lag is known, lag.svg into `path`. No streaming query: it is done when this returns."""
     where = f"[[query]] {name}"
-    refuse_unknown(options, _KNOWN, where)
+    refuse_unknown(options, KNOWN, where)
     regions = options.get("regions")
     if not isinstance(regions, dict) or len(regions) != 2 or not all(isinstance(url, str) for url in regions.values()):
         raise ConfigError(f'{where} wants regions: two names and their admin URLs, such as {{ us = "http://us:8080", eu = "http://eu:8080" }}')
@@ -68,8 +74,8 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         raise ConfigError(f"{where}: ranges_max is {ranges_max!r}; it is a whole number of at least 1")
     folder = Path(folder_of(options, "path", where))
     sources = {region: source_of(options, {**defaults, "admin_url": url, "region": region}, where) for region, url in regions.items()}
+    _writable(folder, where)
     report, ranges = audit(spark, sources, time.time_ns() // 1_000_000, ranges_max)
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "ranges.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(RANGES)
@@ -80,8 +86,31 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         (folder / "lag.svg").write_text(picture)
     else:
         (folder / "lag.svg").unlink(missing_ok=True)
-    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    whole = folder / "report.json.new"
+    whole.write_text(json.dumps(report, indent=2) + "\n")
+    whole.replace(folder / "report.json")  # who reads it meanwhile has the one before
+    say("audit.compared", query=name, report=str(folder / "report.json"), **summary(report))
     return []
+
+
+def _writable(folder: Path, where: str) -> None:
+    """Before hours of reading. Raises ConfigError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ConfigError(f"{where}: nothing can be written into path: {error}") from error
+
+
+def summary(report: dict[str, Any]) -> dict[str, Any]:
+    """What a line of the log has room for."""
+    topics = report["topics"].values()
+    missing: Counter[str] = Counter()
+    for topic in topics:
+        missing.update({f"{each['kind']} in {each['in']}": each["messages"] for each in topic["missing"] if each["kind"] not in _SAME})
+    told = {"topics": len(topics), "differ": sum(not topic["same"] for topic in topics), "both": sum(topic["both"] for topic in topics)}
+    twice = sum(sum(topic["duplicates"].values()) for topic in topics)
+    return {"same": report["same"], **told, "missing": dict(sorted(missing.items())), "duplicates": twice, "not_told": len(report["not_told"])}
 
 
 def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_max: int) -> tuple[dict[str, Any], list[Any]]:
@@ -130,6 +159,7 @@ def audit(spark: Any, sources: dict[str, dict[str, str]], now_ms: int, ranges_ma
         topic["missing"].sort(key=lambda each: (each["in"], each["kind"]))
         topic["same"] = all(each["kind"] in _SAME for each in topic["missing"]) and not any(topic["duplicates"].values())
     report = {
+        "at": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds"),
         "at_ms": now_ms,
         "regions": names,
         "not_told": silent,
@@ -259,27 +289,33 @@ def _ranges(lost: Any) -> Any:
 
 
 def plot(report: dict[str, Any]) -> str:
-    """An SVG picture: a line for each topic and region that lack something, or got something, the forty longest, by seconds on a logarithmic scale; or ""."""
-    named = [(topic.rpartition("/")[2], of) for topic, of in report["topics"].items()]
-    rows = [(f"{topic}: {each['kind']} in {each['in']}", each["age_ms"]) for topic, of in named for each in of["missing"]]
-    rows += [(f"{topic}: {each['from']} to {each['in']}", each["lag_ms"]) for topic, of in named for each in of["arrived"]]
-    rows = sorted(rows, key=lambda row: row[1]["max"])[-_LINES:]
+    """An SVG picture: a line for each topic and region that lack something, or got something, by seconds on a logarithmic scale; or "".
+
+    Of forty at most: what differs before what does not, each with the longest.
+    """
+    of_one = len({topic.rpartition("/")[0] for topic in report["topics"]}) == 1
+    named = [(topic.rpartition("/")[2] if of_one else topic.removeprefix("persistent://"), of) for topic, of in report["topics"].items()]
+    found = [(each["kind"] not in _SAME, f"{topic}: {each['kind']} in {each['in']}", each["age_ms"]) for topic, of in named for each in of["missing"]]
+    found += [(False, f"{topic}: {each['from']} to {each['in']}", each["lag_ms"]) for topic, of in named for each in of["arrived"]]
+    shown = sorted(found, key=lambda row: (row[0], row[2]["max"]))[-_LINES:]
+    rows = [(label if len(label) <= _LETTERS else "\u2026" + label[1 - _LETTERS :], ages) for _, label, ages in shown]
     if not rows:
         return ""
+    left = max(_LEFT, _LETTER * max(len(label) for label, _ in rows) + 20)
     decades = max(1, math.ceil(math.log10(max(_LEAST_MS, *(ages["max"] for _, ages in rows)) / _LEAST_MS)))
     step, bottom = _WIDTH / decades, _TOP + _LINE * len(rows)
-    parts = [f'<text x="{_LEFT}" y="20">seconds since publication, of what is missing; from the origin to the other region, of what came</text>']
+    parts = [f'<text x="{left}" y="20">seconds since publication, of what is missing; from the origin to the other region, of what came</text>']
     for number in range(decades + 1):
-        x = _LEFT + step * number
+        x = left + step * number
         parts.append(f'<line x1="{x:.0f}" y1="{_TOP}" x2="{x:.0f}" y2="{bottom}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle">{_LEAST_MS / 1000 * 10**number:g}</text>')
     for number, (label, ages) in enumerate(rows):
         y = _TOP + _LINE * (number + 0.5)
-        parts.append(f'<text x="{_LEFT - 10}" y="{y + 4:.0f}" text-anchor="end">{html.escape(label)}</text>')
+        parts.append(f'<text x="{left - 10}" y="{y + 4:.0f}" text-anchor="end">{html.escape(label)}</text>')
         for name, color in _COLORS.items():
-            x = _LEFT + step * math.log10(max(ages[name], _LEAST_MS) / _LEAST_MS)
+            x = left + step * math.log10(max(ages[name], _LEAST_MS) / _LEAST_MS)
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.0f}" r="4" fill="{color}"><title>{name} {ages[name] / 1000:g} s</title></circle>')
     for number, (name, color) in enumerate(_COLORS.items()):
-        parts.append(f'<circle cx="{_LEFT + 60 * number}" cy="34" r="4" fill="{color}"/><text x="{_LEFT + 60 * number + 8}" y="38">{name}</text>')
-    size = f'width="{_LEFT + _WIDTH + 40}" height="{bottom + 30}"'
+        parts.append(f'<circle cx="{left + 60 * number}" cy="34" r="4" fill="{color}"/><text x="{left + 60 * number + 8}" y="38">{name}</text>')
+    size = f'width="{left + _WIDTH + 40}" height="{bottom + 30}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n' + "\n".join(parts) + "\n</svg>\n"

@@ -32,6 +32,17 @@ def named(given: str, where: str, *, taken: str = "") -> tuple[str, str]:
     return name, expression or name
 
 
+def all_named(given: Iterable[str], where: str, *, taken: str = "") -> dict[str, str]:
+    """Expressions by name. Raises ConfigError where two have the same one, to Spark."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, expression = named(each, where, taken=taken)
+        if name.lower() in map(str.lower, found):
+            raise ConfigError(f"{where}: two are named {name!r}")
+        found[name] = expression
+    return found
+
+
 def declared(options: Mapping[str, Any], expressions: Iterable[str], where: str) -> StructType:
     """The user's columns, with those of the message that expressions name. Raises ConfigError."""
     given = text_of(options, "schema", where, "")

@@ -16,20 +16,20 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.jobs.expressions import declared, named, query_of
+from heliograph.spark.jobs.expressions import all_named, declared, query_of
 from heliograph.spark.jobs.options import refuse_unknown, source_of, started, text_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.rows import Upsert
 
 _STORE = ("url", "prefix", "expire_s")
-_KNOWN = ("topics", "namespace", "topics_pattern", "subscription", "source", "checkpoint", "trigger", "schema", "table", "keys", "columns", "delete", *_STORE)
+KNOWN = ("topics", "namespace", "topics_pattern", "subscription", "source", "checkpoint", "trigger", "schema", "table", "keys", "columns", "delete", *_STORE)
 _PLACE = ("_topic", "_publish_time", "_ledger", "_entry", "_batch_index")
 
 
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
     """One streaming query. Raises ConfigError with one sentence."""
     where = f"[[query]] {name}"
-    refuse_unknown(options, _KNOWN, where)
+    refuse_unknown(options, KNOWN, where)
     keys, columns = _expressions(options, "keys", where), _expressions(options, "columns", where)
     if twice := [column for column in columns if column in keys]:
         raise ConfigError(f"{where}: {twice[0]} is a key, and no column")
@@ -65,4 +65,4 @@ def _expressions(options: dict[str, Any], key: str, where: str) -> dict[str, str
     given = options.get(key, [])
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"{where} wants {key}: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']")
-    return dict(named(each, f"{where} {key}") for each in given)
+    return all_named(given, f"{where} {key}")

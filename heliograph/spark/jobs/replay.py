@@ -22,7 +22,7 @@ from heliograph.spark.jobs.options import access_of, refuse_unknown, source_of, 
 from heliograph.spark.options import Options
 
 _SWITCHES = {"follow": False, "skip_sealed": False, "schemas": True}
-_KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "source", *_SWITCHES)
+KNOWN = ("topics", "namespace", "topics_pattern", "starting", "ending", "to", "rate", "compression", "checkpoint", "source", *_SWITCHES)
 _BATCH_S = 10
 _SCHEMA = (
     "key string, base64_key boolean, value binary, properties map<string,string>, publish_time timestamp, event_time timestamp, topic string, sealed string,"
@@ -40,8 +40,8 @@ _ONE_TASK = {"tasks_min": "1", "task_bytes": str(1 << 50)}
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
     """One streaming query, which ends by itself unless it follows. Raises ConfigError with one sentence."""
     where = f"[[query]] {name}"
-    refuse_unknown(options, _KNOWN, where)
-    target, ending, rate = text_of(options, "to", where, ""), options.get("ending"), options.get("rate")
+    refuse_unknown(options, KNOWN, where)
+    target, rate = text_of(options, "to", where, ""), options.get("rate")
     if not target:
         raise ConfigError(f"{where} wants to: the full name of the topic that gets the messages")
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e7:
@@ -54,6 +54,9 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     if options.get("starting"):
         source["starting"] = text_of(options, "starting", where, "")
     read = Options(source)
+    ending = Options({**source, "ending": text_of(options, "ending", where, "")}).ending if "ending" in options else None
+    if ending is not None and (not isinstance(ending, int) or switches["follow"]):
+        raise ConfigError(f"{where}: ending is a time, as of the source's, and there is none with follow = true")
     try:
         name_of_target = TopicName.parse(target).partitioned
     except HeliographError as error:
@@ -62,7 +65,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         raise ConfigError(f"{where} would read what it writes: {target} is one of its topics")
     rows = spark.readStream.format("heliograph").schema(_SCHEMA).options(**source).load()
     if ending is not None:
-        rows = rows.where(f"publish_time < timestamp '{text_of(options, 'ending', where, '')}'")
+        rows = rows.where(f"publish_time < timestamp_millis({ending})")
     rows = rows.where("value is not null" + (" and sealed is null" if switches["skip_sealed"] else ""))
     access = access_of(source | defaults)
     value = f"case when sealed is null then value else cast({_REFUSED} as binary) end"

@@ -12,6 +12,7 @@ Invariants: what a store gets of a micro-batch is the same however often it runs
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +22,21 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from heliograph.model.errors import ConfigError, HeliographError
-from heliograph.spark.jobs.expressions import NAME, declared, named, query_of
-from heliograph.spark.jobs.options import refuse_unknown, source_of, started, text_of
+from heliograph.spark.jobs.expressions import NAME, all_named, declared, query_of
+from heliograph.spark.jobs.options import checkpoint_of, refuse_unknown, source_of, started, text_of
 from heliograph.spark.stores.choice import store_of
 from heliograph.spark.stores.parquet import BUCKET
 from heliograph.spark.stores.rows import PERIOD, Store, Upsert
 
 _STREAM = ("topics", "namespace", "topics_pattern", "subscription", "schema", "source", "checkpoint", "trigger", "lateness", "ahead", "state_tasks")
-_KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
+KNOWN = (*_STREAM, "offline", "time", "keys", "columns", "table", "target")
 _TABLE, _TIME, _BEGIN, _ORIGIN = "_table", "_time", "_begin", "_origin_time"
+_PLAN = "wide.json"
+"""In the checkpoint: what its sums are of."""
 _PART, _LAST = "_part", "regexp_replace(substring_index(_topic, '/', -1), '-partition-[0-9]+$', '')"
 """The last part of a topic's name, of each of its partitions too."""
 _SPAN = re.compile(r"(\d+) (minute|hour|day)s?")
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
 _MINUTES = {"minute": 1, "hour": 60, "day": 1440}
 
 
@@ -49,7 +53,7 @@ class Plan:
 def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, Any]) -> list[Any]:
     """One streaming query; none with `offline`, whose columns are in the tables when this returns. Raises ConfigError with one sentence."""
     where = f"[[query]] {name}"
-    refuse_unknown(options, _KNOWN, where)
+    refuse_unknown(options, KNOWN, where)
     offline = options.get("offline")
     plan = plan_of(options, where)
     targets = options.get("target", [])
@@ -77,6 +81,7 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
     tasks = options.get("state_tasks", 4)
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise ConfigError(f"{where}: state_tasks is {tasks!r}; it is a number of tasks, and stays what it was at the first start")
+    _refuse_another_plan(spark, checkpoint_of(options, where), plan, where)
     rows = spark.readStream.format("heliograph").schema(schema).options(**source).load()
     made = by_key(rows.withColumn(_PART, sf.expr(_LAST)), plan, lateness_minutes=lateness, ahead_minutes=ahead)
 
@@ -91,13 +96,37 @@ def start(spark: Any, defaults: dict[str, str], name: str, options: dict[str, An
         spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
+def _refuse_another_plan(spark: Any, checkpoint: str, plan: Plan, where: str) -> None:
+    """Spark looks whether its state has columns of the same types in the same order, and not what they are sums of. Raises ConfigError."""
+    path = spark._jvm.org.apache.hadoop.fs.Path
+    place, new = path(f"{checkpoint}/{_PLAN}"), path(f"{checkpoint}/{_PLAN}.new")
+    files = place.getFileSystem(spark._jsc.hadoopConfiguration())
+    text = json.dumps({"table": sorted(plan.periods.items()), "time": plan.time, "keys": [*plan.keys.items()], "columns": [*plan.columns.items()]})
+    begun = path(f"{checkpoint}/offsets")
+    if not files.exists(place) or not files.exists(begun) or not len(files.listStatus(begun)):  # an earlier version's, or nothing was summed yet
+        file = files.create(new, True)
+        file.write(bytearray(text.encode()))
+        file.close()
+        files.delete(place, False)
+        files.rename(new, place)
+        return
+    file = files.open(place)
+    known, asked = json.loads(bytes(file.readAllBytes())), json.loads(text)
+    file.close()
+    if changed := [what for what in asked if asked[what] != known.get(what)]:
+        raise ConfigError(
+            f"{where}: {', '.join(changed)}: not as it was when the sums in the checkpoint began, and they would be mixed with others (order counts, too): take"
+            f" a new checkpoint, as docs/spark.md says of wide tables; or remove {_PLAN} in this one, where what is new shall hold for new rows alone"
+        )
+
+
 def plan_of(options: Mapping[str, Any], where: str) -> Plan:
     """Raises ConfigError."""
     stream = "offline" not in options
     given, tables, columns = options.get("keys", []), options.get("table", []), options.get("columns", {})
     if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"{where} wants keys: a list of columns, or of expressions with a name, such as ['user', 'lower(country) as country']")
-    keys = dict(named(each, f"{where} key", taken=PERIOD) for each in given)
+    keys = all_named(given, f"{where} key", taken=PERIOD)
     if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
         raise ConfigError(f"{where} has no [[query.options.table]]: each is a name and a period, such as 1 hour or 1 day")
     periods = {}
@@ -181,9 +210,22 @@ def _aggregate(value: str, topics: str, where: str) -> str:
         raise ConfigError(f"{where}: topics is {topics!r}, and no regular expression: {error}") from error
     if topics == ".*":
         return value
+    if not _is_call(value):
+        raise ConfigError(
+            f"{where}: value is {value!r}, and with topics it is one call of an aggregate, such as sum(price * amount): what is reckoned with several goes"
+            " where the table is read"
+        )
     quoted = topics.replace("\\", "\\\\").replace("'", "\\'")
     test = f"= '{quoted}'" if re.fullmatch(r"[\w-]+", topics) else f"rlike '^(?:{quoted})$'"
     return f"{value} FILTER (WHERE {_PART} {test})"
+
+
+def _is_call(value: str) -> bool:
+    """FILTER would belong to the last one of several alone, and the others would count every topic."""
+    left, inner = _QUOTED.sub("", value).strip(), 1
+    while inner:
+        left, inner = re.subn(r"\([^()]*\)", "", left)
+    return re.fullmatch(r"[\w.]+(\s+within\s+group\s*)?", left.strip(), re.IGNORECASE) is not None
 
 
 def _span(given: str, what: str, where: str) -> int:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import http.client
 import re
 import urllib.parse
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Protocol
 
 import msgspec
@@ -23,9 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError, MetadataUnavailable
-from heliograph.spark.stores.rows import Upsert, same_types
+from heliograph.spark.stores.rows import Upsert, same_keys, same_types
 
 _ROWS, _TRIES = 10_000, 5
+_MONTHS = 100
+"""Of one INSERT: a partition is a month, and servers refuse more in a block (`max_partitions_per_insert_block`)."""
 _FIRST, _LAST_DATE, _LAST_TIME = date(1970, 1, 1), date(2149, 6, 6), date(2106, 2, 6)
 _PLAIN = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 _KINDS: dict[pa.DataType, str] = {
@@ -57,7 +60,7 @@ class HttpEngine:
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"store clickhouse: url is {url!r}; it is http://user:password@host:8123/?database=name, or https")
+            raise ConfigError(f"store clickhouse: url begins {parts.scheme!r}; it is http://user:password@host:8123/?database=name, or https")
         self._at = (parts.scheme, parts.hostname, parts.port)
         self._given = dict(urllib.parse.parse_qsl(parts.query))
         self._headers = {"X-ClickHouse-User": urllib.parse.unquote(parts.username)} if parts.username else {}
@@ -68,18 +71,18 @@ class HttpEngine:
         scheme, host, port = self._at
         kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         connection = kind(host, port, timeout=300)
-        query = {**self._given, "query": sql} if data else self._given
+        body = sql.encode() + (b"\n" + data if data else b"")  # an address has no room for the names of some hundred columns
         try:
-            connection.request("POST", f"/?{urllib.parse.urlencode(query)}", data or sql.encode(), self._headers)
+            connection.request("POST", f"/?{urllib.parse.urlencode(self._given)}", body, self._headers)
             answer = connection.getresponse()
-            body = answer.read()
+            found = answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise MetadataUnavailable(f"ClickHouse at {host} does not answer: {error}; the batch is delivered again") from error
         finally:
             connection.close()
         if answer.status != 200:
-            raise ConfigError(f"ClickHouse refuses: {body[:500].decode(errors='replace').strip()}")
-        return body
+            raise ConfigError(f"ClickHouse refuses: {found[:500].decode(errors='replace').strip()}")
+        return found
 
     def release(self) -> None:
         """Each request has its connection."""
@@ -109,9 +112,10 @@ class ClickHouseStore:
         version = newest + 1
         names = [*given.rows.column_names, "_writer", "_version"]
         insert = f"INSERT INTO {_quoted(f'{given.table}_rows')} ({', '.join(map(_quoted, names))}) FORMAT JSONEachRow"
-        for chunk in given.rows.to_batches(_ROWS):
-            rows = [{**_plain(row), "_writer": given.writer, "_version": version} for row in chunk.to_pylist()]
-            self._engine.run(insert, msgspec.json.Encoder().encode_lines(rows))
+        encoder = msgspec.json.Encoder(decimal_format="number")  # as text, servers of 2018 do not read it
+        for block in _blocks(given):
+            rows = [{**_plain(row), "_writer": given.writer, "_version": version} for row in block.to_pylist()]
+            self._engine.run(insert, encoder.encode_lines(rows))
         mark = {"writer": given.writer, "query": given.query, "batch": -1 if given.batch is None else given.batch, "version": version}
         self._engine.run(f"INSERT INTO {_quoted(f'{given.table}_batches')} (writer, query, batch, version) FORMAT JSONEachRow", msgspec.json.encode(mark))
 
@@ -154,6 +158,7 @@ class ClickHouseStore:
             " ENGINE = ReplacingMergeTree(version) ORDER BY (writer, query)"
         )
         known = self._columns(rows)
+        same_keys(given.table, [name for name in self._columns(rows, sorting=True) if name != "_writer"], given.keys)
         same_types(given.table, known, kinds)
         for name in kinds:
             if name not in known:
@@ -163,6 +168,7 @@ class ClickHouseStore:
         wanted = [*given.keys, *values]
         if list(self._columns(given.table)) != wanted:
             changed = True
+            self._refuse_what_is_no_view(given.table)
             self._engine.run(f"DROP TABLE IF EXISTS {_quoted(given.table)}")
             keys = ", ".join(map(_quoted, given.keys))
             inner = "".join(f", {_quoted(name)} AS `_{number}`" for number, name in enumerate(values))  # an aggregate's argument may not be named as itself
@@ -171,11 +177,31 @@ class ClickHouseStore:
             self._engine.run(f"CREATE VIEW {_quoted(given.table)} AS SELECT {keys}{outer} FROM ({newest}) GROUP BY {keys}")
         return changed
 
-    def _columns(self, table: str) -> dict[str, str]:
+    def _refuse_what_is_no_view(self, table: str) -> None:
+        """Somebody's own table, with their rows, is not ours to make anew. Raises ConfigError."""
+        engine = self._engine.run(
+            f"SELECT engine FROM system.tables WHERE database = currentDatabase() AND name = {_text(table)}"
+            f" AND (engine != 'View' OR position(create_table_query, {_text(f'{table}_rows')}) = 0) FORMAT TabSeparated"
+        )
+        if engine:
+            raise ConfigError(f"the database has a {engine.decode().strip()} named {table} that this job did not make: take another name, or another database")
+
+    def _columns(self, table: str, *, sorting: bool = False) -> dict[str, str]:
+        """sorting: of the sorting key alone."""
+        which = " AND is_in_sorting_key" if sorting else ""
         found = self._engine.run(
-            f"SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {_text(table)} FORMAT TabSeparated"
+            f"SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {_text(table)}{which} FORMAT TabSeparated"
         ).decode()
         return {name: kind.replace("\\'", "'") for name, kind in (line.split("\t") for line in found.splitlines())}
+
+
+def _blocks(given: Upsert) -> Iterator[pa.RecordBatch]:
+    """By period, cut where one more month would be too many."""
+    rows = given.rows.sort_by(given.keys[0])
+    at = rows[given.keys[0]].combine_chunks()
+    ends = pc.run_end_encode(pc.add(pc.multiply(pc.year(at), 12), pc.month(at))).run_ends.to_pylist()
+    for begin, end in pairwise(sorted({0, *ends[_MONTHS - 1 :: _MONTHS], rows.num_rows})):
+        yield from rows.slice(begin, end - begin).to_batches(_ROWS)
 
 
 def _kind(field: pa.Field, *, key: bool) -> str:
@@ -216,7 +242,7 @@ def _json(value: Any) -> Any:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").removesuffix(".000000")
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, date | Decimal):
+    if isinstance(value, date):
         return str(value)
     return value
 

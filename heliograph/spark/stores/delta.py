@@ -7,13 +7,14 @@ comes in between, ours fails, and is tried anew.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import Upsert, same_types
+from heliograph.spark.stores.rows import KEYS, Upsert, keys_of, same_keys, same_types
 
 _TRIES = 10
 
@@ -46,7 +47,8 @@ class DeltaStore:
         from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 
         place = str(self._root / given.table)
-        table = DeltaTable(place) if DeltaTable.is_deltatable(place) else DeltaTable.create(place, given.rows.schema, mode="ignore")
+        table = DeltaTable(place) if DeltaTable.is_deltatable(place) else _created(place, given)
+        same_keys(given.table, keys_of(table.metadata().configuration.get(KEYS), [field.name for field in table.schema().fields], given.keys), given.keys)
         done = table.transaction_version(given.query)
         if given.batch is not None and done is not None and done >= given.batch:
             return
@@ -61,6 +63,12 @@ class DeltaStore:
         merge = table.merge(rows, same, source_alias=source, target_alias=target, commit_properties=mark)
         merge = merge.when_not_matched_insert(every)
         (merge.when_matched_update(own) if own else merge).execute()
+
+
+def _created(place: str, given: Upsert) -> Any:
+    from deltalake import DeltaTable
+
+    return DeltaTable.create(place, given.rows.schema, mode="ignore", configuration={KEYS: json.dumps(given.keys)}, raise_if_key_not_exists=False)
 
 
 def _widened(table: Any, given: Upsert, fields: list[Any]) -> Any:

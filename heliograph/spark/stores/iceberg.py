@@ -3,11 +3,12 @@
 Is: any catalogue that pyiceberg knows; without one, an SQLite file beside the data. Isn't: expiry of snapshots and old files, which are the table's owner's.
 Invariants: a batch is its rows and the property that names it, in one change of the catalogue, or nothing. Another writer's change in between makes ours
 fail: it is tried anew from what is there then.
-Property of a table: `heliograph.batch.QUERY`, the last batch of that query.
+Properties of a table: `heliograph.batch.QUERY`, the last batch of that query; `heliograph.keys`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import PERIOD, Upsert, merged, plain
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, plain, same_keys
 
 _TRIES = 10
 _SAME = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.int8(): pa.int32(), pa.int16(): pa.int32()}
@@ -39,7 +40,8 @@ class IcebergStore:
 
     def _write(self, given: Upsert) -> None:
         self._catalog.create_namespace_if_not_exists(self._namespace)
-        table = self._catalog.create_table_if_not_exists((self._namespace, given.table), given.rows.schema)
+        table = self._catalog.create_table_if_not_exists((self._namespace, given.table), given.rows.schema, properties={KEYS: json.dumps(given.keys)})
+        same_keys(given.table, keys_of(table.properties.get(KEYS), table.schema().column_names, given.keys), given.keys)
         mark = f"heliograph.batch.{given.query}"
         if given.batch is not None and int(table.properties.get(mark, -1)) >= given.batch:
             return

@@ -4,7 +4,7 @@
 
 Is: read, put together, write, rename; one writer at a time by a lock on the table's folder. Isn't: for readers of other formats; Hive's metastore (`hive`).
 Invariants: a reader sees a period before a batch or after it, never half; each file says itself which batch it has, so that no step can be done without
-saying so. A file is synced before it gets its name. Formats: metadata key `heliograph.batches`, JSON {query: batch}.
+saying so. A file is synced before it gets its name. Formats: metadata keys `heliograph.batches`, JSON {query: batch}, and `heliograph.keys`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.stores.rows import PERIOD, Upsert, merged
+from heliograph.spark.stores.rows import KEYS, PERIOD, Upsert, keys_of, merged, same_keys
 
 BUCKET = "bucket"
-_BATCHES = b"heliograph.batches"
+_BATCHES, _KEYS = b"heliograph.batches", KEYS.encode()
 
 
 class ParquetStore:
@@ -52,13 +52,16 @@ class ParquetStore:
         """Nothing is open between batches."""
 
     def _bucket(self, path: Path, given: Upsert, rows: pa.Table) -> None:
-        known, batches = _read(path)
+        known, marks = _read(path)
+        batches: dict[str, int] = json.loads(marks.get(_BATCHES, b"{}"))
+        if known is not None:
+            same_keys(given.table, keys_of(marks.get(_KEYS, b"").decode(), known.schema.names, given.keys), given.keys)
         if given.batch is not None and batches.get(given.query, -1) >= given.batch:
             return
         if given.batch is not None:
             batches[given.query] = given.batch
         made = merged(known, Upsert(given.table, given.keys, rows, given.writer, given.query, given.batch))
-        made = made.replace_schema_metadata({_BATCHES: json.dumps(batches).encode()})
+        made = made.replace_schema_metadata({_BATCHES: json.dumps(batches).encode(), _KEYS: json.dumps(given.keys).encode()})
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(".part.new")  # a name that readers leave alone
         with new.open("wb") as file:
@@ -78,7 +81,8 @@ def bucket(period: datetime) -> str:
     return at.strftime("%Y-%m-%d-%H" if at.minute == 0 else "%Y-%m-%d-%H-%M")
 
 
-def _read(path: Path) -> tuple[pa.Table | None, dict[str, int]]:
+def _read(path: Path) -> tuple[pa.Table | None, dict[bytes, bytes]]:
+    """Its rows, and its metadata."""
     try:
         found = pq.ParquetFile(path)
     except FileNotFoundError:
@@ -87,7 +91,7 @@ def _read(path: Path) -> tuple[pa.Table | None, dict[str, int]]:
         raise ConfigError(f"{path} is no parquet file: {error}; put it aside, and write its period again from the topics") from error
     with found:
         table = found.read()
-    return table.replace_schema_metadata(None), dict(json.loads((table.schema.metadata or {}).get(_BATCHES, b"{}")))
+    return table.replace_schema_metadata(None), dict(table.schema.metadata or {})
 
 
 @contextmanager

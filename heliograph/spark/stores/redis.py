@@ -9,7 +9,7 @@ are); a null is no field.
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -30,7 +30,7 @@ class RedisStore:
         try:
             self._client: Any = redis.Redis.from_url(url, decode_responses=True, socket_timeout=30)
         except ValueError as error:
-            raise ConfigError(f"store redis: url is {url!r}: {error}") from error
+            raise ConfigError(f"store redis: url is none that redis-py knows: {error}") from error
         self._errors = (redis.ConnectionError, redis.TimeoutError)
         self._prefix, self._expire_s = prefix, expire_s
 
@@ -76,6 +76,8 @@ def stored(value: Any) -> str | bytes:
 
 
 def text(value: Any) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)  # Spark's session may have another zone
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, bool):

@@ -8,7 +8,8 @@ Source: docs/spark.md, "Wide tables".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +20,9 @@ from heliograph.model.errors import ConfigError
 
 PERIOD = "period"
 """The first key of each table: when the hour, the day, or whatever the table counts by, begins; timestamp[us, UTC]."""
+
+KEYS = "heliograph.keys"
+"""A property of tables, and of files: by which columns a row is known, JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,20 @@ def normal(kind: pa.DataType, of: Mapping[pa.DataType, pa.DataType] | None = Non
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(normal(field.type, of)) for field in kind])
     return (of or {}).get(kind, kind)
+
+
+def same_keys(table: str, known: Sequence[str], given: Sequence[str]) -> None:
+    """Raises ConfigError where rows would be known by other columns than those that are there: those of another writer, or of an earlier file."""
+    if sorted(known) != sorted(given):
+        raise ConfigError(
+            f"table {table} has a row for each {', '.join(known)}, and now it would be each {', '.join(given)}: rows of both kinds would stand side by side;"
+            " give the query the same keys, or write to a table of another name"
+        )
+
+
+def keys_of(mark: str | None, columns: Sequence[str], given: Sequence[str]) -> list[str]:
+    """mark: as a table or file says it (KEYS), if it does: earlier versions wrote none, and then what can be known is whether the columns are there."""
+    return list(json.loads(mark)) if mark else [key for key in given if key in columns]
 
 
 def same_types(table: str, known: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ def test_a_column_is_an_aggregate_of_its_topics() -> None:
         ({"keys": []}, "wants keys"),
         ({"keys": ["lower(country)"]}, "expression as name"),
         ({"keys": ["period"]}, "not period"),
+        ({"keys": ["user", "lower(country) as User"]}, "two are named 'User'"),
         ({"table": []}, "has no \\[\\[query.options.table"),
         ({"table": [{"name": "a b"}]}, "letters, digits, and _"),
         ({"table": [{"name": "a"}, {"name": "a"}]}, "no other table's"),
@@ -48,12 +49,24 @@ def test_a_column_is_an_aggregate_of_its_topics() -> None:
         ({"columns": {"n": {"topics": "a"}}}, "wants value"),
         ({"columns": {"n": {"topics": "(", "value": "count(*)"}}}, "no regular expression"),
         ({"columns": {"n": {"of": "a", "value": "count(*)"}}}, "no option 'of'"),
+        ({"columns": {"n": {"topics": "a", "value": "sum(x) / count(*)"}}}, "one call of an aggregate"),
+        ({"columns": {"n": {"topics": "a", "value": "sum(x) filter (where y)"}}}, "one call of an aggregate"),
+        ({"columns": {"n": {"topics": "a", "value": "1 + sum(x)"}}}, "one call of an aggregate"),
         ({"offline": {"sql": "x"}}, "no option 'topics'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan_of({**GIVEN, **change}, "here")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["count(*)", "sum((a + b) * least(c, 2))", "max(concat('it''s) + (', `a)b`, \"(\"))", "percentile_cont(0.5) WITHIN GROUP (ORDER BY (a))", " db.first (a) "],
+)
+def test_one_call_may_hold_anything(value: str) -> None:
+    plan = plan_of({**GIVEN, "columns": {"n": {"topics": "a", "value": value}}}, "here")
+    assert plan.columns == {"n": f"{value} FILTER (WHERE _part = 'a')"}
 
 
 @pytest.mark.parametrize("change", [{"keys": ["user", "n % 8 as bucket"]}, {"columns": {"bucket": {"value": "max(n)"}}}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,30 @@ def test_lists_maps_and_small_numbers_come_again(kind: str, tmp_path: Path) -> N
     store.close()
     found = [(row["user"], row["all"], row["small"], dict(row["by"]), row["of"]) for row in read(kind, tmp_path)]
     assert found == [(user, ["b", "a"], 7, {"k": 1}, {"n": 1, "names": ["x"]}) for user in ("ann", "bob")]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_table_keeps_its_keys(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool) -> None:
+    """Else a key that comes in later puts other rows beside the old ones, and one that goes gives all rows of a period one row's values."""
+    import importlib
+
+    if not marked:  # as earlier versions wrote it
+        name, other = ("_KEYS", b"other") if kind == "parquet" else ("KEYS", "other")
+        monkeypatch.setattr(importlib.import_module(f"heliograph.spark.stores.{kind}"), name, other)
+    store, rows = opened(kind, tmp_path), given(0, [(NOON, "ann", 1), (NOON, "bob", 2)])
+    store.upsert(rows)
+    monkeypatch.undo()
+    before = read(kind, tmp_path)
+    more = Upsert("t", ("period", "user", "country"), rows.rows.append_column("country", pa.array(["no", "no"])), "online", "q2", 0)
+    with pytest.raises(ConfigError, match="row for each period, user, and now it would be each period, user, country"):
+        store.upsert(more)
+    if marked:
+        with pytest.raises(ConfigError, match="stand side by side"):
+            store.upsert(Upsert("t", ("period",), rows.rows.slice(0, 1).drop_columns(["user"]), "offline", "q3", None))
+    assert read(kind, tmp_path) == before
+    store.upsert(given(1, [(NOON, "ann", 3)]))
+    assert [row["clicks"] for row in read(kind, tmp_path)] == [3, 2]
+    store.close()
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -198,9 +222,10 @@ def test_rows_put_together_keep_the_order_of_keys() -> None:
         ({"store": "delta", "path": "/x", "url": "y"}, "no option 'url'"),
         ({"store": "clickhouse"}, "either url"),
         ({"store": "clickhouse", "url": "tcp://x"}, "or https"),
+        ({"store": "clickhouse", "url": "tcp://u:secret@x"}, "url begins 'tcp'; it is"),
         ({"store": "iceberg"}, "or catalog"),
         ({"store": "redis", "expire_s": -1}, "0 is never"),
-        ({"store": "redis", "url": "file:///x"}, "store redis: url is"),
+        ({"store": "redis", "url": "file:///x"}, "url is none that"),
     ],
 )
 def test_a_wrong_target_is_refused_in_a_sentence(options: dict[str, Any], says: str) -> None:
@@ -239,7 +264,21 @@ def test_what_clickhouse_would_store_as_another_time_is_refused(column: str, val
     assert asked == []
 
 
+def test_an_insert_of_clickhouse_has_at_most_a_hundred_months() -> None:
+    from heliograph.spark.stores.clickhouse import _blocks
+
+    starts = [datetime(2005 + n // 12, n % 12 + 1, 1 + n % 5, tzinfo=UTC) for n in range(250)]
+    rows = [(start, f"u{user}", n) for user in range(60) for n, start in enumerate(starts)]
+    blocks = [block.to_pylist() for block in _blocks(given(0, rows))]
+    assert sorted((row["period"], row["user"], row["clicks"]) for block in blocks for row in block) == sorted(rows)
+    months = [len({(row["period"].year, row["period"].month) for row in block}) for block in blocks]
+    assert max(months) == 100 and len(blocks) == 3, "few months each, and few inserts"
+    assert not list(_blocks(given(0, [])))
+
+
 def test_keys_of_bytes_that_are_no_text_stay_apart_in_redis() -> None:
     from heliograph.spark.stores.redis import key
 
     assert [key("p:", "t", [part]) for part in (b"\xff", b"\xfe", "é", "é".encode(), 7)] == ["p:t:%FF", "p:t:%FE", "p:t:%C3%A9", "p:t:%C3%A9", "p:t:7"]
+    oslo = NOON.astimezone(timezone(timedelta(hours=1)))
+    assert key("p:", "t", [oslo]) == key("p:", "t", [NOON]) == "p:t:2026-01-31T12%3A00%3A00+00%3A00", "of a session in another time zone, too"
