@@ -9,7 +9,7 @@ Invariants: a payload is a row, whatever is in it; a bad one changes no other. O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any
@@ -55,6 +55,7 @@ class Declared:
     def __init__(self, schema: pa.Schema, mode: str) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode is {mode!r}; it may be {', '.join(MODES)}")
+        check_nullable(schema)
         self.schema, self.mode = schema, mode
         self.about = [name for name in schema.names if name in ABOUT]
         self.fields = [field for field in schema if field.name not in ABOUT and field.name != CORRUPT]
@@ -191,6 +192,17 @@ class Declared:
         if table.num_rows != count:
             raise ValueError("more than one object in a payload")
         return [_flat(table.column(field.name)) for field in self._read]
+
+
+def check_nullable(fields: Iterable[pa.Field], above: str = "") -> None:
+    """Raises ConfigError: a single message may lack any column, and Spark, which would believe that it does not, ends the query."""
+    for field in fields:
+        name = above + field.name
+        if not field.nullable:
+            raise ConfigError(f"the column {name} is NOT NULL, which no message promises: leave that out, and say `where {name} is not null` behind it")
+        kind = field.type.value_type if pa.types.is_list(field.type) else field.type
+        if pa.types.is_struct(kind):
+            check_nullable(kind, f"{name}.")
 
 
 def _one_a_line(lines: bytes, count: int) -> bool:

@@ -18,7 +18,7 @@ import site
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ _WRAPPER = """#!/usr/bin/env bash
 a=(); for x in "$@"; do [ "$x" = --add-modules=jdk.incubator.vector ] || a+=("$x"); done
 exec "{java}" "${{a[@]}}"
 """
+_SOCKETS = "spark.python.unix.domain.socket"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _HOME = ("bin", "conf", "data", "jars", "sbin")
 _PYTHON = "spark.pyspark.python"
@@ -40,8 +41,7 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
     """A SparkSession with the source registered; `master` is not looked at below spark-submit. Raises ConfigError where pyspark or Java is missing."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        _choose_python(settings or {})
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -49,7 +49,7 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
     defaults = {
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.python.unix.domain.socket.enabled": "true",
+        f"{_SOCKETS}.enabled": "true",
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         "spark.log.level": "ERROR",
     }
@@ -59,10 +59,31 @@ def session(name: str, *, master: str = "local[2]", settings: dict[str, str] | N
         builder = builder.master(master)
         if master.startswith("local"):
             defaults |= {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    if submitted or not master.startswith("local"):
+        defaults[f"{_SOCKETS}.dir"] = "/tmp"  # java.io.tmpdir of a YARN container is a longer path than a socket may have
+    if submitted:
+        given = _submitted_settings()
+        defaults = {key: value for key, value in defaults.items() if key not in given}
     for key, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(key, value)
     with contextlib.nullcontext() if submitted or _PYTHON in (settings or {}) else _home_of(master):
         return register(builder.getOrCreate())
+
+
+def _choose_python(settings: Mapping[str, str]) -> None:
+    """Of workers: pyspark itself asks the variable alone, so the setting goes there, as spark-submit does it, too."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if _PYTHON in settings:
+        os.environ["PYSPARK_PYTHON"] = settings[_PYTHON]
+
+
+def _submitted_settings() -> frozenset[str]:
+    """What `--conf` and spark-defaults.conf set: the JVM knows, which runs already; a builder's settings would win over it."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return frozenset(key for key, _ in SparkConf().getAll())
 
 
 def register(spark: Any) -> Any:

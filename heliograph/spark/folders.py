@@ -3,19 +3,21 @@
 Is: the sink of SQL text that Spark's own file sink cannot be: that one's files are whole only to who reads its `_spark_metadata`; to all others, Hive among
 them, a micro-batch that ran again is there twice. Isn't: tables by topic, Delta, or Iceberg (the ETL).
 Invariants: a micro-batch's folder comes by one rename, and stays as it is when the micro-batch comes again; the metastore hears of it afterwards, in the
-same micro-batch. Any file system of Hadoop's with such a rename.
+same micro-batch. Any file system of Hadoop's with such a rename; on one of this machine's it is on the disks before Spark hears that it is done.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from heliograph.model.errors import ConfigError
 
 FORMAT = "table"
 OPTIONS = ("path", "hive")
+BATCH = "batch"
 _HIVE = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 
 
@@ -33,6 +35,8 @@ class Folders:
             raise ConfigError('Hive wants a session with a metastore: put "spark.sql.catalogImplementation" = "hive", and where that is, into [spark.conf]')
 
     def deliver(self, rows: Any, batch: int) -> None:
+        if any(name.lower() == BATCH for name in rows.columns):
+            raise ConfigError(f"a table of folders has no column {BATCH!r}, which is the folders' own: call it otherwise")
         spark = rows.sparkSession
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         name = f"{batch:010d}-{query[:8]}"
@@ -43,10 +47,21 @@ class Folders:
             _table(spark, self._hive, files.makeQualified(path(self._path)).toString(), rows.schema)
         if not files.exists(path(target)):
             rows.write.mode("overwrite").parquet(ready)
+            _sync(files.makeQualified(path(self._path)).toString())
             if not files.rename(path(ready), path(target)):
                 raise OSError(f"{ready} cannot be renamed to {target}")
+        _sync(files.makeQualified(path(self._path)).toString())  # Spark writes behind this that the micro-batch is done
         if self._hive:
             spark.sql(f"ALTER TABLE {_quoted(self._hive)} ADD IF NOT EXISTS PARTITION (`batch`='{name}')")
+
+
+def _sync(url: str) -> None:
+    """A folder of this machine's own file systems; another one keeps what it was given."""
+    from heliograph.spark.jobs.landing import sync  # the command line imports this module also where Spark is not installed
+
+    scheme, _, rest = url.partition(":")
+    if scheme == "file":
+        sync(Path("/" + rest.lstrip("/")))
 
 
 def into(rows: Any, kind: str, options: Mapping[str, str], mode: str, sink: str) -> Any:

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from heliograph.model.errors import ConfigError
-from heliograph.spark.declared import Declared
+from heliograph.spark.declared import Declared, check_nullable
 from heliograph.spark.messages import Rows
 from heliograph.spark.options import Options
 from heliograph.spark.planning import Bundle
@@ -51,6 +51,8 @@ _PLACED_BYTES = 1 << 20
 
 def payload_columns(options: Options, columns: StructType) -> Declared | Registered | None:
     """None where only columns of the messages themselves are wanted, and none of their payloads. Raises ConfigError for what cannot be declared."""
+    if any(not field.nullable for field in columns):
+        check_nullable(to_arrow_schema(StructType([field for field in columns if not field.nullable]), timezone="UTC"))
     if options.columns == "entries":
         unknown = sorted(set(columns.fieldNames()) - BY_ENTRY)
         if unknown:

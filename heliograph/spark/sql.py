@@ -28,7 +28,9 @@ _OPTIONS = r"\((?P<options>(?:'[^']*'|[^'()])*)\)"
 _TABLE = re.compile(rf"CREATE\s+(?P<stream>STREAM\s+)?TABLE\s+{_NAME}\s*(?P<columns>\(.*\)\s*)?WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
 _SINK = re.compile(rf"CREATE\s+SINK\s+{_NAME}\s+WITH\s*{_OPTIONS}", re.IGNORECASE | re.DOTALL)
 _STREAM = re.compile(rf"\bSTREAM\s+{_NAME}(?:\s+WITH\s*{_OPTIONS})?", re.IGNORECASE)
-_INSERT = re.compile(rf"INSERT\s+INTO\s+{_NAME}\s+(?P<query>(SELECT|WITH|FROM)\b.*)", re.IGNORECASE | re.DOTALL)
+_INTO = rf"INSERT\s+(?:INTO|OVERWRITE)\s+(?:TABLE\s+)?`?{_NAME}`?(?:\s+|(?=\())"
+_INSERT = re.compile(rf"{_INTO}(?P<query>(?:\(\s*)*(SELECT|WITH|FROM|TABLE|VALUES)\b.*)", re.IGNORECASE | re.DOTALL)
+_ANY_INSERT = re.compile(_INTO, re.IGNORECASE)
 _OPTION = re.compile(r"\s*(?P<key>'(?:[^']|'')*'|[A-Za-z_][A-Za-z0-9_.]*)\s*=\s*'(?P<value>(?:[^']|'')*)'\s*(?:,|$)")
 _TOKENS = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|;|[^;'\"`/-]+|.", re.DOTALL)
 _APPEND = re.compile(r"INSERT\s+INTO\b", re.IGNORECASE)
@@ -79,8 +81,12 @@ class Pipeline:
         if found := _SINK.fullmatch(statement):
             self._sinks[found["name"].lower()] = _sink(found["name"], options_of(found["options"], statement))
             return None
-        if (found := _INSERT.fullmatch(statement)) and found["name"].lower() in self._sinks:
-            return self._insert(self._sinks[found["name"].lower()], found["query"])
+        if (found := _ANY_INSERT.match(statement)) and (sink := self._sinks.get(found["name"].lower())) is not None:
+            if not (found := _INSERT.fullmatch(statement)):
+                raise ConfigError(f"rows go into the sink {sink.title} by INSERT INTO {sink.title} SELECT ..., without a list of columns: {_short(statement)}")
+            if not _APPEND.match(statement):
+                raise ConfigError(f"rows go into the sink {sink.title} by INSERT INTO; its mode = 'overwrite' replaces what is there: {_short(statement)}")
+            return self._insert(sink, found["query"])
         if re.match(r"CREATE\s+(STREAM|SINK)\b", statement, re.IGNORECASE):
             wanted = "CREATE STREAM TABLE name (columns) WITH (key = 'value', ...), or CREATE SINK name WITH (...)"
             raise ConfigError(f"expected {wanted}, not: {_short(statement)}")

@@ -86,6 +86,8 @@ def test_columns_of_the_message_stand_beside_those_of_its_payload() -> None:
         (pa.schema([("_topic", pa.string())]), "PERMISSIVE", "no column of the payload"),
         (pa.schema([("a", pa.string()), (CORRUPT, pa.int64())]), "PERMISSIVE", "must be a string"),
         (pa.schema([("a", pa.string())]), "LAZY", "mode is 'LAZY'"),
+        (pa.schema([pa.field("a", pa.string(), nullable=False)]), "PERMISSIVE", "the column a is NOT NULL"),
+        (pa.schema([("a", pa.list_(pa.struct([pa.field("b", pa.int8(), nullable=False)])))]), "PERMISSIVE", r"the column a\.b is NOT NULL"),
     ],
 )
 def test_what_cannot_be_declared_is_refused(schema: Any, mode: str, what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from heliograph.model.errors import ConfigError
 from heliograph.spark.driver import AGAIN
-from heliograph.spark.environment import _home_of, find_java, without_zip, wrapped
+from heliograph.spark.environment import _choose_python, _home_of, find_java, without_zip, wrapped
 
 
 def java(folder: Path, version: str) -> Path:
@@ -42,6 +42,19 @@ def test_a_java_that_is_new_enough_is_taken_and_an_old_one_is_not(tmp_path: Path
         monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / version, version)))
         with pytest.raises(ConfigError, match=r"heliograph\[jre\]"):
             find_java(tmp_path)
+
+
+def test_workers_get_the_python_of_the_setting_else_of_the_variable_else_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")  # so that both are as they were behind this test
+    for before, settings, found in (
+        (None, {}, sys.executable),
+        ("/opt/variable/python", {}, "/opt/variable/python"),
+        ("/opt/variable/python", {"spark.pyspark.python": "/opt/setting/python"}, "/opt/setting/python"),
+    ):
+        monkeypatch.delenv("PYSPARK_PYTHON") if before is None else monkeypatch.setenv("PYSPARK_PYTHON", before)
+        _choose_python(settings)
+        assert os.environ["PYSPARK_PYTHON"] == found
 
 
 def test_the_home_has_what_is_installed_but_the_zip(tmp_path: Path) -> None:

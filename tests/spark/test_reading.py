@@ -27,6 +27,8 @@ def test_raw_columns_have_the_types_of_the_message() -> None:
             payload_columns(options(columns), StructType().add("topic", StringType()).add("value", DoubleType()))
     with pytest.raises(ConfigError, match="'raw' knows no column price"):
         payload_columns(options("raw"), StructType().add("price", DoubleType()))
+    with pytest.raises(ConfigError, match="the column value is NOT NULL"):
+        payload_columns(options("raw"), StructType().add("value", StringType(), nullable=False))
     assert isinstance(payload_columns(options("json"), StructType().add("value", DoubleType())), Declared)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heliograph.model.errors import ConfigError
+from heliograph.spark.folders import Folders
 from heliograph.spark.sql import Pipeline, options_of, statements
 
 
@@ -96,6 +98,40 @@ def test_statements_are_cut_outside_of_quotes_and_comments() -> None:
 def test_what_cannot_be_understood_is_said(text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what.replace("(", r"\(")):
         Pipeline(Spark()).run(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("INSERT INTO TABLE out SELECT 1", "SELECT 1"),
+        ("insert into `Out` FROM t SELECT a", "FROM t SELECT a"),
+        ("INSERT INTO out (SELECT 1)", "(SELECT 1)"),
+        ("INSERT INTO out(WITH x AS (SELECT 1) SELECT * FROM x)", "(WITH x AS (SELECT 1) SELECT * FROM x)"),
+        ("INSERT INTO out TABLE t", "TABLE t"),
+        ("INSERT INTO out VALUES (1)", "VALUES (1)"),
+    ],
+)
+def test_an_insert_has_any_query_of_sparks(text: str, query: str) -> None:
+    spark = Spark(streaming=False)
+    Pipeline(spark).run(f"CREATE SINK out WITH (format='parquet', path='/x'); {text}")
+    assert ("sql", query) in spark.calls and spark.calls[-1] == ("save",)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("INSERT INTO out (a, b) SELECT 1, 2", "without a list of columns"),
+        ("INSERT INTO out BY NAME SELECT 1 AS a", "without a list of columns"),
+        ("INSERT OVERWRITE out SELECT 1", "mode = 'overwrite'"),
+        ("INSERT OVERWRITE TABLE out SELECT 1", "mode = 'overwrite'"),
+    ],
+)
+def test_an_insert_that_a_sink_does_not_take_is_said(text: str, what: str) -> None:
+    spark = Spark(streaming=False)
+    with pytest.raises(ConfigError, match=what):
+        Pipeline(spark).run(f"CREATE SINK out WITH (format='parquet', path='/x'); {text}")
+    Pipeline(spark).run(text)
+    assert spark.calls == [("sql", text)], "a table of Spark's is Spark's"
 
 
 def test_options_may_be_quoted_names_and_values_with_quotes() -> None:
@@ -194,3 +230,66 @@ def test_a_text_that_may_run_again_does_not_append(sink: str) -> None:
     with pytest.raises(ConfigError, match="INSERT OVERWRITE"):
         Pipeline(spark, repeated=True).run("INSERT INTO hive SELECT 1")
     Pipeline(Spark(), repeated=True).run("CREATE SINK s WITH (format='parquet', checkpoint='/c'); INSERT INTO s SELECT 1")
+
+
+class Table:
+    """Rows of a micro-batch, their session, and Hadoop's file system over a folder; notes what is done."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns, self.steps = columns, list[str]()
+        self.sparkSession = self.sparkContext = self._jvm = self._jsc = self.write = self
+        self.org = self.apache = self.hadoop = self.fs = self
+
+    def getLocalProperty(self, name: str) -> str:
+        return "5f3a9c1e-query"
+
+    def Path(self, text: str) -> Any:
+        return FilePath(self, text)
+
+    def hadoopConfiguration(self) -> None: ...
+
+    def makeQualified(self, path: FilePath) -> FilePath:
+        return FilePath(self, f"file:{path.text}")
+
+    def exists(self, path: FilePath) -> bool:
+        return Path(path.text).exists()
+
+    def mode(self, mode: str) -> Table:
+        return self
+
+    def parquet(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+        self.steps.append("write")
+
+    def rename(self, source: FilePath, target: FilePath) -> bool:
+        Path(source.text).rename(target.text)
+        self.steps.append("rename")
+        return True
+
+
+class FilePath:
+    def __init__(self, table: Table, text: str) -> None:
+        self.table, self.text = table, text
+
+    def getFileSystem(self, _: None) -> Table:
+        return self.table
+
+    def toString(self) -> str:
+        return self.text
+
+
+def test_a_folder_is_on_the_disk_before_it_has_its_name_and_again_before_spark_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    rows = Table("id")
+    monkeypatch.setattr("heliograph.spark.jobs.landing.sync", lambda folder: rows.steps.append(f"sync {folder}"))
+    made = Folders(rows, {"path": str(tmp_path)}, "out")
+    made.deliver(rows, 3)
+    assert rows.steps == ["write", f"sync {tmp_path}", "rename", f"sync {tmp_path}"] and (tmp_path / "batch=0000000003-5f3a9c1e").is_dir()
+    made.deliver(rows, 3)
+    assert rows.steps[4:] == [f"sync {tmp_path}"], "who died behind the rename had not synced it"
+
+
+def test_a_table_of_folders_has_no_column_of_their_name(tmp_path: Path) -> None:
+    rows = Table("id", "Batch")
+    with pytest.raises(ConfigError, match="no column 'batch'"):
+        Folders(rows, {"path": str(tmp_path)}, "out").deliver(rows, 3)

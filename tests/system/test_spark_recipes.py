@@ -1,7 +1,7 @@
-"""The documentation's spark-submit lines, as far as they go without a YARN or Kubernetes cluster: Spark's own client takes them, and asks for the right driver.
+"""The documentation's spark-submit lines, as far as they go without a cluster: Spark's own client takes them, and asks for the right driver.
 
-Is: spark-submit itself, against an API server of Kubernetes that says yes to whatever is made. Isn't: a pod that runs (the standalone cluster of
-`test_spark_setup` has real drivers and executors).
+Is: spark-submit itself, against an API server of Kubernetes that says yes to whatever is made. Isn't: a pod that runs (`test_spark_setup` and
+`test_spark_yarn` have real drivers and executors).
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def test_kubernetes_is_asked_for_the_driver_of_the_recipe(api: Api, tmp_path: Pa
     assert driver["image"] == "REGISTRY/spark-py" and "driver" in driver["args"]
     assert driver["args"][driver["args"].index("--class") + 1] == "org.apache.spark.deploy.PythonRunner"
     assert "local:///opt/app.py" in driver["args"] or "/opt/app.py" in driver["args"]
+    path = next((each["value"] for each in driver["env"] if each["name"] == "PYTHONPATH"), "")
+    assert path == "/opt/heliograph.zip", "a stream's process beside the driver finds our wheel"
     told = api.made["ConfigMap"]["data"]["spark.properties"].replace("\\:", ":")
     assert re.search(r"(?m)^spark\.submit\.pyFiles=.*/opt/heliograph\.zip$", told), told
     assert "spark.pyspark.python=/opt/py/bin/python" in told

@@ -74,6 +74,7 @@ import model, storage                    # the user's own, of the same names as 
 from heliograph.spark import session
 spark = session("cluster")
 assert spark.sparkContext.master.startswith("spark://"), spark.sparkContext.master
+assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Shanghai", "what was submitted stands"
 options = {"admin_url": sys.argv[1], "topic": sys.argv[2]}
 rows = spark.read.format("heliograph").schema("id bigint").options(**options, tasks_min="4").load()
 
@@ -160,16 +161,23 @@ def cluster(folder: Path, python: str) -> Iterator[str]:
         log.close()
 
 
+def our_wheel(folder: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)], check=True, capture_output=True)
+    (wheel,) = folder.glob("heliograph-*.whl")
+    return wheel.rename(folder / "heliograph.zip")  # Spark puts archives into its workers' path, but none that is called .whl
+
+
+def python_without_ours(folder: Path) -> str:
+    """A Python with what our wheel depends on, and not the wheel itself."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = next((folder / "lib").glob("python*")) / "site-packages"
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])
+    return str(folder / "bin" / "python")
+
+
 @pytest.mark.timeout(2000)
 def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("heliograph-*.whl")
-    wheel = wheel.rename(tmp_path / "heliograph.zip")  # Spark puts archives into its workers' path, but none that is called .whl
-    environment = tmp_path / "python"
-    venv.create(environment, with_pip=False, symlinks=True)
-    site = next((environment / "lib").glob("python*")) / "site-packages"
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"])  # what our wheel depends on, and not the wheel itself
-    python = str(environment / "bin" / "python")
+    wheel, python = our_wheel(tmp_path), python_without_ours(tmp_path / "python")
     absent = subprocess.run([python, "-c", "import heliograph"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
     assert "No module named 'heliograph'" in absent.stderr
     for name, plus in (("model", 40), ("storage", 2)):
@@ -188,6 +196,7 @@ def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_p
             files = ",".join(str(path) for path in (wheel, tmp_path / "model.py", tmp_path / "storage.py"))
             memory = ("--driver-memory", "600m", "--executor-memory", "600m", "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.ui.enabled=false")
             memory += ("--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0", "--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=300s")  # both
+            memory += ("--conf", "spark.sql.session.timeZone=Asia/Shanghai")
             command = [str(SPARK_SUBMIT), "--master", url, "--py-files", files, *memory, str(tmp_path / "app.py")]
             env = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
             env["PYTHONPATH"] = str(wheel)  # a stream's source has a process of its own beside the driver, which gets no --py-files
@@ -196,7 +205,8 @@ def test_a_cluster_gets_our_wheel_and_a_users_own_modules_keep_their_names(tmp_p
             )
             (tmp_path / "job.toml").write_text(JOB.format(admin=instance.admin("us"), master=url, wheel=wheel, python=python, topic=topic, folder=tmp_path))
             run = [str(Path(sys.executable).with_name("heliograph")), "spark", "run", str(tmp_path / "job.toml")]
-            job = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+            by_file = {key: value for key, value in env.items() if key != "PYSPARK_PYTHON"}  # the file says which one workers get
+            job = subprocess.run(run, env=by_file, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{done.stdout[-1000:]}{done.stderr[-4000:]}"
         assert "rows 2000" in done.stdout
         assert job.returncode == 0, f"{job.stdout[-3000:]}{job.stderr[-3000:]}"
