@@ -30,7 +30,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.servers import Heliograph, rest
 from heliograph.client.blocks import BlockReader
-from heliograph.client.producer import Brokers, Message, TopicProducer
+from heliograph.client.brokers import Brokers
+from heliograph.client.producer import Message, TopicProducer
 
 NAMESPACE = "public/spark"
 ROWS = 2_000_000

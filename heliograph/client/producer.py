@@ -1,8 +1,7 @@
 """TopicProducer: publishes batches of one topic under a name of its own choice, each exactly once, through moves of the topic and lost connections.
 
-Is: finding the owner, SEND in a window, sending again what was not answered, skipping what the broker says it has; `Brokers`: a connection to each broker,
-which producers of thousands of topics share. Isn't: batching by time, keys, or partitions; who calls it says what an entry is, and gives each message its
-sequence id.
+Is: SEND in a window, sending again what was not answered, skipping what the broker says it has. Isn't: finding the owner, or the connection, which producers
+of other topics share (`brokers`); batching by time, keys, or partitions: who calls it says what an entry is, and gives each message its sequence id.
 Invariants: entries go in the order in which they were given; what was sent and not answered is sent again under the same sequence ids, so that a topic with
 deduplication stores it once; what the broker had before under this name and those ids is not sent, however entries were cut then. Brokers take nothing
 behind an entry that they refuse (`IN_ORDER`): a later one would hide that an earlier one is not there.
@@ -13,9 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ssl as tls
 import struct
-import urllib.parse
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -24,9 +21,9 @@ from typing import Any, NamedTuple
 import crc32c
 from google.protobuf.message import EncodeError
 
-from heliograph.client.http import Http
-from heliograph.client.pulsar import Address, ConnectionLost, PulsarConnection, Refused
-from heliograph.model.errors import HeliographError, MetadataUnavailable, NotAllowed
+from heliograph.client.brokers import Brokers, Line
+from heliograph.client.pulsar import ConnectionLost, Refused
+from heliograph.model.errors import HeliographError, NotAllowed
 from heliograph.model.names import TopicName
 from heliograph.wire.pulsar_frames import IN_ORDER
 from heliograph.wire.pulsar_pb2 import BaseCommand, MessageMetadata, ServerError, SingleMessageMetadata
@@ -35,10 +32,6 @@ WINDOW_BYTES = 8 << 20
 """Sent and not answered, at most."""
 SHARED_BYTES = 64 << 20
 """The same of all producers of a `Brokers`, but for an entry of each."""
-_ASKING_MAX = 4
-"""Connections for lookups."""
-_OPENING_MAX = 32
-"""Producers that are looked up and made at a time: each waits for its broker, and a new topic for the metadata."""
 _TRIES_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _FINAL = {
     ServerError.Value(name)
@@ -89,106 +82,6 @@ class _Sent(NamedTuple):
         return self._replace(first=self.first + start, messages=messages, size_bytes=_size(messages))
 
 
-class _Line:
-    """A connection, and the producers on it by their ids."""
-
-    def __init__(self, connection: PulsarConnection) -> None:
-        self.connection = connection
-        self._producers: dict[int, TopicProducer] = {}
-        self._made = self.answered = 0
-        connection.on_command, connection.on_closed = self._on_command, self._on_closed
-
-    def enter(self, producer: TopicProducer) -> int:
-        """Its id, which no other has had here: what comes for an earlier one is nobody's."""
-        self._made += 1
-        self._producers[self._made] = producer
-        return self._made
-
-    def has(self, number: int) -> bool:
-        return number in self._producers
-
-    def leave(self, number: int) -> None:
-        if self._producers.pop(number, None) is not None and self.connection.closed is None:
-            self.connection.close_producer(number)
-
-    def _on_command(self, command: Any) -> None:
-        take: Callable[[TopicProducer, Any], None]
-        if command.type == BaseCommand.SEND_RECEIPT:
-            self.answered += 1
-            number, take = command.send_receipt.producer_id, TopicProducer.on_receipt
-        elif command.type == BaseCommand.SEND_ERROR:
-            number, take = command.send_error.producer_id, TopicProducer.on_refused
-        elif command.type == BaseCommand.CLOSE_PRODUCER:
-            number, take = command.close_producer.producer_id, TopicProducer.lost
-        else:
-            return
-        producer = self._producers.pop(number, None) if command.type == BaseCommand.CLOSE_PRODUCER else self._producers.get(number)
-        if producer is not None:
-            take(producer, command)
-
-    def _on_closed(self, _: HeliographError) -> None:
-        producers, self._producers = self._producers, {}
-        for producer in producers.values():
-            producer.lost()
-
-
-class Brokers:
-    """A region's brokers, a connection to each that is asked for. token: read anew for each connection. Of one event loop."""
-
-    def __init__(self, admin_url: str, *, token: Callable[[], str] = str, ssl: tls.SSLContext | None = None) -> None:
-        self._token, self._ssl = token, ssl
-        self._https = [Http(admin_url, tls=ssl) for _ in range(_ASKING_MAX)]
-        self._idle = asyncio.Queue[Http]()
-        for http in self._https:
-            self._idle.put_nowait(http)
-        self._lines: dict[Address, asyncio.Task[_Line]] = {}
-        self.opening = asyncio.Semaphore(_OPENING_MAX)
-        self.waiting_bytes = 0
-
-    async def line(self, topic: str) -> _Line:
-        """To the topic's present owner. Raises NotAllowed for what time does not end, else HeliographError, OSError, TimeoutError."""
-        http = await self._idle.get()
-        try:
-            address = await asyncio.to_thread(self._owner, http, topic)
-        finally:
-            self._idle.put_nowait(http)
-        while True:
-            task = self._lines.get(address)
-            if task is None or (task.done() and (task.cancelled() or task.exception() is not None or task.result().connection.closed is not None)):
-                task = self._lines[address] = asyncio.create_task(self._connected(address))
-            line = await asyncio.shield(task)
-            if line.connection.closed is None:
-                return line
-
-    async def _connected(self, address: Address) -> _Line:
-        return _Line(await PulsarConnection.connect(address, ssl=self._ssl, token=self._token()))
-
-    def _owner(self, http: Http, topic: str) -> Address:
-        """By HTTP lookup at any broker. Raises NotAllowed where the region refuses, MetadataUnavailable where it does not answer."""
-        name = TopicName.parse(topic)
-        path = f"/lookup/v2/topic/{name.domain}/{name.tenant}/{name.namespace_local}/{urllib.parse.quote(name.local, safe='')}"
-        try:
-            http.renew(self._token())
-            found = http.json("GET", path)
-        except MetadataUnavailable:
-            raise
-        except HeliographError as error:
-            raise NotAllowed(str(error)) from error
-        url = found.get("brokerUrlTls" if self._ssl is not None else "brokerUrl") or ""
-        if not url:
-            raise NotAllowed(f"the owner of {topic} has no {'TLS ' if self._ssl is not None else 'plain '}address: {found}")
-        return Address.parse(url)
-
-    def close(self) -> None:
-        for http in self._https:
-            http.close()
-        for task in self._lines.values():
-            if not task.done():
-                task.cancel()
-            elif not task.cancelled() and task.exception() is None:
-                task.result().connection.close()
-
-
 class TopicProducer:
     """Looks its topic up, and connects, once it has something to send, while more is given to it. Not to be used by two tasks at once."""
 
@@ -198,7 +91,7 @@ class TopicProducer:
         self.skipped = 0
         """Messages that the broker had already."""
         self._brokers, self._patience_s, self._compress = brokers, patience_s, compress
-        self._line: _Line | None = None
+        self._line: Line | None = None
         self._id = 0
         self._opening: asyncio.Task[None] | None = None
         self._opened = self._resumed = False
@@ -299,7 +192,7 @@ class TopicProducer:
             self._opening = None
             self._changed.set()
 
-    async def _made(self) -> tuple[_Line, int]:
+    async def _made(self) -> tuple[Line, int]:
         """Where the producer is now, and what is stored under its name. Raises as `send`."""
         loop, tries = asyncio.get_running_loop(), 0
         deadline = loop.time() + self._patience_s
@@ -323,7 +216,7 @@ class TopicProducer:
             await asyncio.sleep(_TRIES_S[min(tries, len(_TRIES_S) - 1)])
             tries += 1
 
-    def _resume(self, line: _Line, stored: int) -> None:
+    def _resume(self, line: Line, stored: int) -> None:
         """Raises NotAllowed."""
         self._bytes_max = line.connection.message_bytes_max
         first, self._resumed, self._stored = not self._resumed, True, max(self._stored, stored)
@@ -357,7 +250,7 @@ class TopicProducer:
         if line is not None:
             line.leave(self._id)
 
-    def lost(self, _: Any = None) -> None:
+    def lost(self) -> None:
         """The connection is, or the broker has closed the producer."""
         self._line = None
         self._changed.set()

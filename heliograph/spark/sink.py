@@ -26,8 +26,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from heliograph.client.blocks import BlockReader
+from heliograph.client.brokers import Brokers
 from heliograph.client.http import Http
-from heliograph.client.producer import Brokers, Message, TopicProducer
+from heliograph.client.producer import Message, TopicProducer
 from heliograph.model.errors import ConfigError, HeliographError, MetadataUnavailable, NotAllowed, NotFound
 from heliograph.model.names import TopicName
 from heliograph.spark.options import KNOWN, Access

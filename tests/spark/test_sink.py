@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
 
-from heliograph.client import producer as producer_module
-from heliograph.client.producer import Brokers, Message, TopicProducer
+from heliograph.client.brokers import Brokers, Line
+from heliograph.client.producer import Message, TopicProducer
 from heliograph.client.pulsar import ConnectionLost
 from heliograph.model.errors import ConfigError, MetadataUnavailable, NotAllowed
 from heliograph.spark import sink as sink_module
@@ -255,7 +255,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
     async def line(brokers: Brokers, topic: str) -> Any:
         if not lines:
-            lines.append(producer_module._Line(made))  # type: ignore[arg-type]
+            lines.append(Line(made))  # type: ignore[arg-type]
         return lines[0]
 
     monkeypatch.setattr(Brokers, "line", line)
