@@ -182,7 +182,7 @@ def _columns(schema: str, at: str) -> str:
     try:
         columns = StructType.fromDDL(schema)
     except Exception as error:  # py4j's error of Spark's parser
-        raise ConfigError(f"{at}: schema {schema!r} is none that Spark reads: {str(error).strip().splitlines()[0]}") from error
+        raise ConfigError(f"{at}: schema {schema!r} is none that Spark reads: {(str(error).strip() or repr(error)).splitlines()[0]}") from error
     if not isinstance(columns, StructType):
         raise ConfigError(f"{at}: schema is {schema!r}, a type without a name; columns are 'id bigint, country string', say")
     return taken(columns, at).json()
@@ -196,7 +196,7 @@ def taken(columns: StructType, at: str) -> StructType:
     try:
         Declared(to_arrow_schema(columns, timezone="UTC"), "PERMISSIVE")
     except Exception as error:  # Spark's own of a type, pyarrow's, or msgspec's of a name: each has its kind
-        raise ConfigError(f"{at}: schema cannot be read from payloads: {str(error).strip().splitlines()[0]}") from error
+        raise ConfigError(f"{at}: schema cannot be read from payloads: {(str(error).strip() or repr(error)).splitlines()[0]}") from error
     return columns
 
 
