@@ -33,7 +33,8 @@ fuzz: setup         ## a broker's listeners, Pulsar's and Kafka's, under any byt
 	@$(BIN)/python -m tests.pulsar.fuzz --cases $(or $(CASES),100000)
 	@$(BIN)/python -m tests.kafka.fuzz --cases $(or $(CASES),100000)
 
-lint: setup         ## ruff, mypy --strict, import contracts
+lint: setup         ## layout, ruff, mypy --strict, import contracts
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
